@@ -1,0 +1,201 @@
+"""The Python face of a native engine: numpy arrays in, numpy arrays out, errors with the right exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import _native
+from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.model import PARAMETERS, STATISTICS, pack, unpack
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.uint8]
+Routing = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+BatchNorm = Literal["population", "batch"]
+Placement = Literal["device", "host"]
+
+# `--engine auto` takes the first of these that can run here.
+AUTO_ORDER = ("fused", "cudnn", "cpu", "naive", "reference")
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """One row of the registry (native/engines/registry.cpp). `unavailable` is empty if the engine can run here."""
+
+    name: str
+    summary: str
+    device: Literal["cpu", "cuda"]
+    precisions: tuple[str, ...]
+    double_exchange: bool
+    unavailable: str
+
+
+def engines() -> tuple[EngineInfo, ...]:
+    """All engines, slowest rung of the ladder first."""
+    return tuple(EngineInfo(**{**row, "precisions": tuple(row["precisions"])}) for row in _native.engines())
+
+
+def find_engine(name: str) -> EngineInfo:
+    """The registry's row for `name`; `auto` gives the best engine that can run here.
+
+    Raises UsageError for an unknown name. An engine that cannot run here is returned all the same.
+    """
+    rows = {row.name: row for row in engines()}
+    if name == "auto":
+        return next(rows[n] for n in AUTO_ORDER if not rows[n].unavailable)
+    if name not in rows:
+        raise UsageError(f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}")
+    return rows[name]
+
+
+@contextmanager
+def _native_errors() -> Iterator[None]:
+    try:
+        yield
+    except _native.UnavailableError as error:
+        raise UnavailableError(str(error)) from error
+    except (_native.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemoryError(str(error) or "host memory ran out") from error
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One step seen from inside, without an update; see `Engine.probe`.
+
+    loss: mean over the batch. correct: how many were right. gradients: by parameter name, float64.
+    a1 (B,32,14,14), a2 (B,64,7,7): pooled activations, None if the engine never forms them; h (B,128) after ReLU;
+    logits (B,10). routing: the decisions taken, as (pool1 (B,32,14,14), pool2 (B,64,7,7), relu3 (B,128)), uint8:
+    pool entries are 2*dy+dx of the first maximum or 4 where ReLU stopped the gradient, relu3 is 0 or 1.
+    """
+
+    loss: float
+    correct: int
+    gradients: dict[str, NDArray[np.float64]]
+    a1: NDArray[np.float64] | None
+    a2: NDArray[np.float64] | None
+    h: NDArray[np.float64]
+    logits: NDArray[np.float64]
+    routing: Routing
+
+
+class Engine:
+    """A trainer of the network in `native/include/mnist/model.h`.
+
+    name: a row of the registry or `auto`. precision: one the engine offers, by default its first. threads: for host
+    engines, 0 for one a core. device: ordinal of the GPU for CUDA engines.
+    Raises UsageError for an unknown name or precision, UnavailableError if the engine cannot run here.
+    """
+
+    def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
+        self.info = find_engine(name)
+        self.precision = precision or self.info.precisions[0]
+        if self.precision not in self.info.precisions:
+            raise UsageError(
+                f"engine '{self.info.name}' has no precision {self.precision}, it offers "
+                f"{', '.join(self.info.precisions)}"
+            )
+        self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
+        with _native_errors():
+            self._native = _native.create_engine(self.info.name, self.precision, threads, device)
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """The 12 parameters by PyTorch name: float64 from `reference`, float32 from the others."""
+        with _native_errors():
+            slab = self._native.get_parameters()
+        return {name: value.astype(self.dtype) for name, value in unpack(slab, PARAMETERS).items()}
+
+    def set_parameters(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
+        """Set all parameters; other names in `tensors` are ignored. Raises ValueError for a wrong shape or a NaN."""
+        with _native_errors():
+            self._native.set_parameters(pack(tensors, PARAMETERS))
+
+    @property
+    def statistics(self) -> dict[str, NDArray[Any]] | None:
+        """Population statistics as `bn*.running_mean/var`, or None where there are none since the last update."""
+        if not self._native.has_statistics:
+            return None
+        with _native_errors():
+            slab = self._native.get_statistics()
+        return {name: value.astype(self.dtype) for name, value in unpack(slab, STATISTICS).items()}
+
+    def set_statistics(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
+        """Set `bn*.running_mean/var`. Raises ValueError for a wrong shape, a NaN or a negative variance."""
+        with _native_errors():
+            self._native.set_statistics(pack(tensors, STATISTICS))
+
+    def compute_statistics(self) -> None:
+        """Compute the population statistics from all images of the data set, layer 2 under layer 1's."""
+        with _native_errors():
+            self._native.compute_statistics()
+
+    def set_dataset(self, images: Images, labels: Labels, placement: Placement = "device") -> None:
+        """Give the training set: images (N,28,28) or (N,784) uint8, labels (N,) uint8 below 10; copied.
+
+        placement: `device` keeps the images in the GPU's memory, `host` copies each batch there as it is needed
+        (double-buffered). Host engines ignore it.
+        """
+        with _native_errors():
+            self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
+
+    def train(
+        self, order: NDArray[np.integer], batch_size: int, lr: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Run one SGD step on each consecutive `batch_size` indices of `order`; a rest makes a last, smaller step.
+
+        Returns each step's mean loss (before its update) and number of correct predictions, when all steps are done.
+        The GIL is released. Raises ValueError for an index outside the data set.
+        """
+        with _native_errors():
+            losses, correct = self._native.train(np.ascontiguousarray(order, np.int32), batch_size, lr)
+        return losses, correct
+
+    def logits(self, images: Images, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
+        """Scores (N,10) before log-softmax of images (N,28,28) or (N,784) uint8.
+
+        batch_norm: `population` needs `compute_statistics` or `set_statistics`; `batch` takes the N images as one
+        batch and normalises by its statistics.
+        """
+        with _native_errors():
+            scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
+        return scores.reshape(-1, _native.CLASSES)
+
+    def probe(self, images: Images, labels: Labels, *, upstream: float = 1.0, routing: Routing | None = None) -> Probe:
+        """Loss, all gradients, activations and routing of one batch, without an update.
+
+        upstream: gradient of the objective with respect to the mean loss. routing: decisions to follow instead of
+        taking them (`reference` only), as handed out by any engine's probe.
+        """
+        flat = None if routing is None else tuple(_bytes(r) for r in routing)
+        with _native_errors():
+            raw = self._native.probe(_bytes(images), _bytes(labels), upstream, flat)
+        batch = len(labels)
+
+        def shaped(values: NDArray[Any], *shape: int) -> NDArray[Any]:
+            return values.reshape(batch, *shape)
+
+        pool1, pool2, relu3 = raw["routing"]
+        return Probe(
+            loss=raw["loss"],
+            correct=raw["correct"],
+            gradients=unpack(raw["gradients"], PARAMETERS),
+            a1=shaped(raw["a1"], 32, 14, 14) if raw["a1"].size else None,
+            a2=shaped(raw["a2"], 64, 7, 7) if raw["a2"].size else None,
+            h=shaped(raw["h"], 128),
+            logits=shaped(raw["logits"], 10),
+            routing=(shaped(pool1, 32, 14, 14), shaped(pool2, 64, 7, 7), shaped(relu3, 128)),
+        )
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """A flat, contiguous uint8 view or copy; ValueError for another dtype, whose values might not fit."""
+    array = np.asarray(array)
+    if array.dtype != np.uint8:
+        raise ValueError(f"array has dtype {array.dtype}, expected uint8")
+    return np.ascontiguousarray(array).reshape(-1)

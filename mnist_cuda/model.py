@@ -1,0 +1,72 @@
+"""The network's parameters by their PyTorch names, and their initial values.
+
+The table itself (names, shapes, offsets) is native/include/mnist/model.h; this module reads it from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import _native
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One row of a slab: PyTorch name, shape, and where it lies in the flat array, in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+PARAMETERS = tuple(Tensor(*row) for row in _native.parameters())
+STATISTICS = tuple(Tensor(*row) for row in _native.statistics())
+
+
+def unpack(slab: NDArray[np.float64], table: tuple[Tensor, ...]) -> dict[str, NDArray[np.float64]]:
+    """Split a flat array into named tensors (copies, in their shapes)."""
+    return {t.name: slab[t.offset : t.offset + t.size].reshape(t.shape).copy() for t in table}
+
+
+def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...]) -> NDArray[np.float64]:
+    """Join named tensors into one flat float64 array.
+
+    Raises ValueError where a tensor is missing or has another shape; names outside the table are ignored.
+    """
+    slab = np.empty(sum(t.size for t in table))
+    for t in table:
+        if t.name not in tensors:
+            raise ValueError(f"tensor {t.name} is missing, expected shape {t.shape}")
+        value = np.asarray(tensors[t.name])
+        if value.shape != t.shape:
+            raise ValueError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
+        slab[t.offset : t.offset + t.size] = value.ravel()
+    return slab
+
+
+def init_parameters(seed: int) -> dict[str, NDArray[np.float64]]:
+    """Initial parameters, distributed as PyTorch initialises Conv2d, BatchNorm2d and Linear.
+
+    Weights and biases of conv and linear layers are uniform on (-k, k) with k = 1/sqrt(fan_in), which is what
+    `kaiming_uniform_(a=sqrt(5))` and the bias rule of torch.nn.Conv2d and torch.nn.Linear come to; batch norm starts
+    at scale 1 and shift 0. The values are float32 numbers (held as float64), so that every engine starts from the
+    same point whatever it stores. The same seed gives the same values on every machine.
+    """
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
+    shapes = {t.name: t.shape for t in PARAMETERS}
+    values = {}
+    for t in PARAMETERS:
+        layer, kind = t.name.split(".")
+        if layer.startswith("bn"):
+            value = np.full(t.shape, 1.0 if kind == "weight" else 0.0)
+        else:
+            bound = 1 / math.sqrt(math.prod(shapes[f"{layer}.weight"][1:]))
+            value = rng.uniform(-bound, bound, t.shape)
+        values[t.name] = value.astype(np.float32).astype(np.float64)
+    return values

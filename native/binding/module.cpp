@@ -1,0 +1,186 @@
+// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "mnist/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace mnist;
+
+namespace {
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using NumpyVector = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <class T>
+std::span<const T> view(const Vector<T>& array) {
+  return {array.data(), array.size()};
+}
+
+template <class T>
+NumpyVector<T> to_numpy(std::vector<T>&& values) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return NumpyVector<T>(owned->data(), {owned->size()}, owner);
+}
+
+nb::dict info_dict(const EngineInfo& info) {
+  std::vector<std::string> precisions;
+  for (const auto precision : info.precisions) precisions.emplace_back(to_string(precision));
+  nb::dict d;
+  d["name"] = info.name;
+  d["summary"] = info.summary;
+  d["device"] = info.device;
+  d["precisions"] = precisions;
+  d["double_exchange"] = info.double_exchange;
+  return d;
+}
+
+// A table of model.h as [(name, shape, offset, size)].
+template <class Table>
+nb::list table_list(const Table& table) {
+  nb::list rows;
+  for (const auto& p : table) {
+    nb::list shape;
+    for (int d = 0; d < p.ndim; ++d) shape.append(p.shape[d]);
+    rows.append(nb::make_tuple(p.name, nb::tuple(shape), p.offset, p.size));
+  }
+  return rows;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);
+  nb::exception<UnavailableError>(m, "UnavailableError");
+  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError");
+
+  m.def("parameters", [] { return table_list(kParameters); });
+  m.def("statistics", [] { return table_list(kStatistics); });
+  m.attr("PIXEL_MEAN") = kPixelMean;
+  m.attr("PIXEL_STD") = kPixelStd;
+  m.attr("POOL1_SIZE") = kPool1Size;
+  m.attr("POOL2_SIZE") = kPool2Size;
+  m.attr("HIDDEN") = kHidden;
+  m.attr("CLASSES") = kClasses;
+  m.attr("ROUTE_DEAD") = int(Routing::kDead);
+  m.attr("BUILD") = MNIST_BUILD_TEXT;
+
+  m.def("engines", [] {
+    nb::list rows;
+    for (const auto& row : engines()) {
+      nb::dict d = info_dict(row.info);
+      d["unavailable"] = row.unavailable();
+      rows.append(d);
+    }
+    return rows;
+  });
+  m.def("cuda_status", [] {
+    const CudaStatus status = cuda_status();
+    nb::dict d;
+    d["compiled"] = status.compiled;
+    d["device_count"] = status.device_count;
+    d["driver_version"] = status.driver_version;
+    d["runtime_version"] = status.runtime_version;
+    d["architectures"] = status.architectures;
+    d["reason"] = status.reason;
+    return d;
+  });
+  m.def(
+      "create_engine",
+      [](const std::string& name, const std::string& precision, int threads, int device) {
+        const EngineOptions options{parse_precision(precision), threads, device};
+        nb::gil_scoped_release release;
+        return create_engine(name, options);
+      },
+      "name"_a, "precision"_a, "threads"_a, "device"_a);
+
+  nb::class_<Engine>(m, "Engine")
+      .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
+      .def_prop_ro("dataset_size", &Engine::dataset_size)
+      .def_prop_ro("has_statistics", &Engine::has_statistics)
+      .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })
+      .def("get_parameters",
+           [](const Engine& e) {
+             std::vector<double> values(kParameterCount);
+             e.get_parameters(values);
+             return to_numpy(std::move(values));
+           })
+      .def("set_statistics", [](Engine& e, Vector<double> values) { e.set_statistics(view(values)); })
+      .def("get_statistics",
+           [](const Engine& e) {
+             std::vector<double> values(kStatisticCount);
+             e.get_statistics(values);
+             return to_numpy(std::move(values));
+           })
+      .def("compute_statistics", &Engine::compute_statistics, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_dataset",
+           [](Engine& e, Vector<std::uint8_t> images, Vector<std::uint8_t> labels, bool on_device) {
+             nb::gil_scoped_release release;
+             e.set_dataset(view(images), view(labels), on_device ? Placement::kDevice : Placement::kHost);
+           })
+      .def("train",
+           [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, double learning_rate) {
+             std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
+             std::vector<double> losses(results.size());
+             std::vector<std::int32_t> correct(results.size());
+             {
+               nb::gil_scoped_release release;
+               e.train(view(order), batch, learning_rate, results);
+             }
+             for (std::size_t i = 0; i < results.size(); ++i) {
+               losses[i] = results[i].loss;
+               correct[i] = results[i].correct;
+             }
+             return nb::make_tuple(to_numpy(std::move(losses)), to_numpy(std::move(correct)));
+           })
+      .def("logits",
+           [](Engine& e, Vector<std::uint8_t> images, bool population) {
+             std::vector<double> scores(images.size() / kImagePixels * kClasses);
+             {
+               nb::gil_scoped_release release;
+               e.logits(view(images), population ? BatchNormMode::kPopulation : BatchNormMode::kBatch, scores);
+             }
+             return to_numpy(std::move(scores));
+           })
+      .def(
+          "probe",
+          [](Engine& e, Vector<std::uint8_t> images, Vector<std::uint8_t> labels, double upstream, nb::object routing) {
+            Routing forced;
+            ProbeOptions options{.upstream = upstream};
+            if (!routing.is_none()) {
+              const auto fill = [&](std::vector<std::uint8_t>& to, int field) {
+                const auto from = nb::cast<Vector<std::uint8_t>>(routing[field]);
+                to.assign(from.data(), from.data() + from.size());
+              };
+              fill(forced.pool1, 0);
+              fill(forced.pool2, 1);
+              fill(forced.relu3, 2);
+              options.routing = &forced;
+            }
+            Probe probe;
+            {
+              nb::gil_scoped_release release;
+              probe = e.probe(view(images), view(labels), options);
+            }
+            nb::dict d;
+            d["loss"] = probe.loss;
+            d["correct"] = probe.correct;
+            d["gradients"] = to_numpy(std::move(probe.gradients));
+            d["a1"] = to_numpy(std::move(probe.a1));
+            d["a2"] = to_numpy(std::move(probe.a2));
+            d["h"] = to_numpy(std::move(probe.h));
+            d["logits"] = to_numpy(std::move(probe.logits));
+            d["routing"] =
+                nb::make_tuple(to_numpy(std::move(probe.routing.pool1)), to_numpy(std::move(probe.routing.pool2)),
+                               to_numpy(std::move(probe.routing.relu3)));
+            return d;
+          },
+          "images"_a, "labels"_a, "upstream"_a, "routing"_a.none());
+}

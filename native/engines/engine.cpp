@@ -1,0 +1,148 @@
+// The checks every engine shares: validate, then call the virtual method.
+#include "mnist/engine.h"
+
+#include <cmath>
+#include <utility>
+
+namespace mnist {
+namespace {
+
+constexpr struct {
+  Precision precision;
+  const char* name;
+} kPrecisions[] = {
+    {Precision::kFp64, "fp64"}, {Precision::kFp32, "fp32"}, {Precision::kTf32, "tf32"}, {Precision::kBf16, "bf16"}};
+
+void require_finite(std::span<const double> values, const Parameter* table, int tensors, const char* what) {
+  for (int t = 0; t < tensors; ++t)
+    for (std::int64_t i = 0; i < table[t].size; ++i) {
+      const double value = values[table[t].offset + i];
+      MNIST_REQUIRE(std::isfinite(value),
+                    what << ": " << table[t].name << "[" << i << "] is " << value << ", expected a finite number");
+    }
+}
+
+void require_batch(std::span<const std::uint8_t> images, std::size_t count, const char* what) {
+  MNIST_REQUIRE(count > 0, what << ": no images, expected at least 1");
+  MNIST_REQUIRE(images.size() == count * kImagePixels, what << ": " << images.size() << " pixels for " << count
+                                                            << " labels, expected " << count * kImagePixels);
+}
+
+void require_labels(std::span<const std::uint8_t> labels, const char* what) {
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    MNIST_REQUIRE(labels[i] < kClasses, what << ": label " << i << " is " << int(labels[i]) << ", expected 0 to 9");
+}
+
+}  // namespace
+
+const char* to_string(Precision precision) {
+  for (const auto& row : kPrecisions)
+    if (row.precision == precision) return row.name;
+  return "?";
+}
+
+Precision parse_precision(const std::string& name) {
+  for (const auto& row : kPrecisions)
+    if (name == row.name) return row.precision;
+  throw ArgumentError("precision '" + name + "' is unknown, expected fp64, fp32, tf32 or bf16");
+}
+
+Engine::Engine(EngineInfo info, EngineOptions options) : info_(std::move(info)), options_(options) {}
+
+void Engine::set_parameters(std::span<const double> values) {
+  MNIST_REQUIRE(std::int64_t(values.size()) == kParameterCount,
+                "set_parameters: " << values.size() << " values, expected " << kParameterCount);
+  require_finite(values, kParameters.data(), kParameterTensors, "set_parameters");
+  do_set_parameters(values);
+  has_statistics_ = false;
+}
+
+void Engine::get_parameters(std::span<double> values) const {
+  MNIST_REQUIRE(std::int64_t(values.size()) == kParameterCount,
+                "get_parameters: room for " << values.size() << " values, expected " << kParameterCount);
+  do_get_parameters(values);
+}
+
+void Engine::set_statistics(std::span<const double> values) {
+  MNIST_REQUIRE(std::int64_t(values.size()) == kStatisticCount,
+                "set_statistics: " << values.size() << " values, expected " << kStatisticCount);
+  require_finite(values, kStatistics.data(), kStatisticTensors, "set_statistics");
+  for (const auto index : {kBn1Var, kBn2Var})
+    for (std::int64_t i = 0; i < kStatistics[index].size; ++i) {
+      const double value = values[kStatistics[index].offset + i];
+      MNIST_REQUIRE(value >= 0, "set_statistics: " << kStatistics[index].name << "[" << i << "] is " << value
+                                                   << ", expected a variance >= 0");
+    }
+  do_set_statistics(values);
+  has_statistics_ = true;
+}
+
+void Engine::get_statistics(std::span<double> values) const {
+  MNIST_REQUIRE(std::int64_t(values.size()) == kStatisticCount,
+                "get_statistics: room for " << values.size() << " values, expected " << kStatisticCount);
+  MNIST_REQUIRE(has_statistics_, "get_statistics: none yet; call compute_statistics or set_statistics first");
+  do_get_statistics(values);
+}
+
+void Engine::compute_statistics() {
+  MNIST_REQUIRE(dataset_size_ > 0, "compute_statistics: no data set; call set_dataset first");
+  do_compute_statistics();
+  has_statistics_ = true;
+}
+
+void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                         Placement placement) {
+  require_batch(images, labels.size(), "set_dataset");
+  require_labels(labels, "set_dataset");
+  do_set_dataset(images, labels, placement);
+  dataset_size_ = std::int64_t(labels.size());
+}
+
+void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                   std::span<StepResult> results) {
+  MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
+  MNIST_REQUIRE(batch > 0, "train: batch size is " << batch << ", expected at least 1");
+  MNIST_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0,
+                "train: learning rate is " << learning_rate << ", expected a finite number >= 0");
+  const auto steps = step_count(std::int64_t(order.size()), batch);
+  MNIST_REQUIRE(std::int64_t(results.size()) == steps,
+                "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
+  for (std::size_t i = 0; i < order.size(); ++i)
+    MNIST_REQUIRE(order[i] >= 0 && order[i] < dataset_size_,
+                  "train: order[" << i << "] is " << order[i] << ", expected 0 to " << dataset_size_ - 1);
+  if (steps == 0) return;
+  has_statistics_ = false;
+  do_train(order, batch, learning_rate, results);
+}
+
+void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
+  const auto count = images.size() / kImagePixels;
+  require_batch(images, count, "logits");
+  MNIST_REQUIRE(scores.size() == count * kClasses,
+                "logits: room for " << scores.size() << " scores, expected " << count * kClasses);
+  MNIST_REQUIRE(mode == BatchNormMode::kBatch || has_statistics_,
+                "logits: no population statistics; call compute_statistics or set_statistics first");
+  do_logits(images, mode, scores);
+}
+
+Probe Engine::probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                    const ProbeOptions& options) {
+  require_batch(images, labels.size(), "probe");
+  require_labels(labels, "probe");
+  if (options.routing) {
+    MNIST_REQUIRE(info_.name == "reference",
+                  "probe: engine '" << info_.name << "' takes no routing, only 'reference' does");
+    const auto& r = *options.routing;
+    MNIST_REQUIRE(r.pool1.size() == labels.size() * kPool1Size && r.pool2.size() == labels.size() * kPool2Size &&
+                      r.relu3.size() == labels.size() * kHidden,
+                  "probe: routing has " << r.pool1.size() << ", " << r.pool2.size() << " and " << r.relu3.size()
+                                        << " entries, expected " << labels.size() << " x (" << kPool1Size << ", "
+                                        << kPool2Size << ", " << kHidden << ")");
+    for (const auto* pool : {&r.pool1, &r.pool2})
+      for (const auto where : *pool)
+        MNIST_REQUIRE(where <= Routing::kDead, "probe: routing has a position " << int(where) << ", expected 0 to 4");
+  }
+  return do_probe(images, labels, options);
+}
+
+}  // namespace mnist

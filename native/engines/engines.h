@@ -1,0 +1,10 @@
+// The factories that registry.cpp lists, one an engine; each is defined in its engine's own file.
+#pragma once
+
+#include "mnist/engine.h"
+
+namespace mnist {
+
+std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
+
+}  // namespace mnist

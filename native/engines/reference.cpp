@@ -1,0 +1,228 @@
+// Engine `reference`: the network of model.h spelled out with the float64 ops of cpu/reference_ops.h.
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/reference_ops.h"
+#include "engines/engines.h"
+
+namespace mnist {
+namespace {
+
+using Doubles = std::vector<double>;
+
+constexpr int kArea1 = kImagePixels;             // conv1's output plane
+constexpr int kArea2 = kPool1Side * kPool1Side;  // conv2's output plane
+constexpr std::int64_t kStatisticsChunk = 250;   // images held at once while population statistics are summed
+
+// What one forward pass leaves behind for its backward pass. x image, z before batch norm, y after it, a after
+// relu and pooling, u before fc1's relu, h after it.
+struct Activations {
+  Doubles x, z1, y1, a1, z2, y2, a2, u, h, logits, log_p;
+  Doubles statistics = Doubles(kStatisticCount);
+  Routing routing;
+};
+
+class ReferenceEngine final : public Engine {
+ public:
+  using Engine::Engine;
+
+ private:
+  void do_set_parameters(std::span<const double> values) override { parameters_.assign(values.begin(), values.end()); }
+  void do_get_parameters(std::span<double> values) const override { std::ranges::copy(parameters_, values.begin()); }
+  void do_set_statistics(std::span<const double> values) override { statistics_.assign(values.begin(), values.end()); }
+  void do_get_statistics(std::span<double> values) const override { std::ranges::copy(statistics_, values.begin()); }
+
+  void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels, Placement) override {
+    images_.assign(images.begin(), images.end());
+    labels_.assign(labels.begin(), labels.end());
+  }
+
+  const double* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
+
+  // `statistics` null: normalise by the batch's own.
+  void forward(Activations& act, std::span<const std::uint8_t> images, const double* statistics,
+               const Routing* routing) const {
+    using namespace reference;
+    const auto batch = std::int64_t(images.size()) / kImagePixels;
+    act.x.resize(images.size());
+    std::ranges::transform(images, act.x.begin(), [](double u) { return (u / 255 - kPixelMean) / kPixelStd; });
+    if (routing) act.routing = *routing;
+    act.routing.pool1.resize(batch * kPool1Size);
+    act.routing.pool2.resize(batch * kPool2Size);
+    act.routing.relu3.resize(batch * kHidden);
+    if (statistics) act.statistics.assign(statistics, statistics + kStatisticCount);
+
+    convolve(act.z1, act.x, kConv1Weight, kConv1Bias, batch, 1, kConv1Channels, kImageSide);
+    normalise_and_pool(act.y1, act.a1, act.routing.pool1, act.z1, kBn1Weight, kBn1Bias, act, kBn1Mean, kBn1Var,
+                       !statistics, batch, kConv1Channels, kPool1Side, routing != nullptr);
+    convolve(act.z2, act.a1, kConv2Weight, kConv2Bias, batch, kConv1Channels, kConv2Channels, kPool1Side);
+    normalise_and_pool(act.y2, act.a2, act.routing.pool2, act.z2, kBn2Weight, kBn2Bias, act, kBn2Mean, kBn2Var,
+                       !statistics, batch, kConv2Channels, kPool2Side, routing != nullptr);
+
+    act.u.resize(batch * kHidden);
+    act.h.resize(batch * kHidden);
+    act.logits.resize(batch * kClasses);
+    act.log_p.resize(batch * kClasses);
+    linear_forward(act.u.data(), act.a2.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch, kFeatures, kHidden);
+    relu_forward(act.h.data(), act.routing.relu3.data(), act.u.data(), batch * kHidden, routing == nullptr);
+    linear_forward(act.logits.data(), act.h.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch, kHidden,
+                   kClasses);
+    log_softmax_forward(act.log_p.data(), act.logits.data(), batch, kClasses);
+  }
+
+  void convolve(Doubles& z, const Doubles& x, ParameterIndex weight, ParameterIndex bias, std::int64_t batch, int in,
+                int out, int side) const {
+    z.resize(batch * out * side * side);
+    reference::conv2d_forward(z.data(), x.data(), parameter(weight), parameter(bias), batch, in, out, side);
+  }
+
+  void normalise_and_pool(Doubles& y, Doubles& a, std::vector<std::uint8_t>& route, const Doubles& z,
+                          ParameterIndex gamma, ParameterIndex beta, Activations& act, StatisticIndex mean_index,
+                          StatisticIndex var_index, bool of_batch, std::int64_t batch, int channels, int side,
+                          bool routed) const {
+    using namespace reference;
+    const int area = 4 * side * side;
+    double* mean = act.statistics.data() + kStatistics[mean_index].offset;
+    double* var = act.statistics.data() + kStatistics[var_index].offset;
+    y.resize(z.size());
+    a.resize(z.size() / 4);
+    if (of_batch) batch_norm_statistics(mean, var, z.data(), batch, channels, area);
+    batch_norm_forward(y.data(), z.data(), parameter(gamma), parameter(beta), mean, var, batch, channels, area);
+    if (routed)
+      relu_max_pool2d_forward_routed(a.data(), y.data(), route.data(), batch * channels, side);
+    else
+      relu_max_pool2d_forward(a.data(), route.data(), y.data(), batch * channels, side);
+  }
+
+  // Sets all kParameterCount gradients of upstream * (mean loss), the statistics being functions of the batch.
+  void backward(Doubles& gradients, const Activations& act, std::span<const std::uint8_t> labels,
+                double upstream) const {
+    using namespace reference;
+    const auto batch = std::int64_t(labels.size());
+    gradients.assign(kParameterCount, 0.0);
+    const auto gradient = [&](ParameterIndex index) { return gradients.data() + kParameters[index].offset; };
+    const auto statistic = [&](StatisticIndex index) { return act.statistics.data() + kStatistics[index].offset; };
+
+    Doubles dlogits(act.logits.size()), dh(act.h.size()), du(act.u.size()), da2(act.a2.size()), dy2(act.y2.size()),
+        dz2(act.z2.size()), da1(act.a1.size()), dy1(act.y1.size()), dz1(act.z1.size());
+    log_softmax_nll_backward(dlogits.data(), act.log_p.data(), labels.data(), upstream, batch, kClasses);
+    linear_backward(dh.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits.data(), act.h.data(),
+                    parameter(kFc2Weight), batch, kHidden, kClasses);
+    relu_backward(du.data(), dh.data(), act.routing.relu3.data(), batch * kHidden);
+    linear_backward(da2.data(), gradient(kFc1Weight), gradient(kFc1Bias), du.data(), act.a2.data(),
+                    parameter(kFc1Weight), batch, kFeatures, kHidden);
+
+    relu_max_pool2d_backward(dy2.data(), da2.data(), act.routing.pool2.data(), batch * kConv2Channels, kPool2Side);
+    batch_norm_backward(dz2.data(), gradient(kBn2Weight), gradient(kBn2Bias), dy2.data(), act.z2.data(),
+                        parameter(kBn2Weight), statistic(kBn2Mean), statistic(kBn2Var), batch, kConv2Channels, kArea2);
+    conv2d_backward_weight(gradient(kConv2Weight), dz2.data(), act.a1.data(), batch, kConv1Channels, kConv2Channels,
+                           kPool1Side);
+    conv2d_backward_data(da1.data(), dz2.data(), parameter(kConv2Weight), batch, kConv1Channels, kConv2Channels,
+                         kPool1Side);
+
+    relu_max_pool2d_backward(dy1.data(), da1.data(), act.routing.pool1.data(), batch * kConv1Channels, kPool1Side);
+    batch_norm_backward(dz1.data(), gradient(kBn1Weight), gradient(kBn1Bias), dy1.data(), act.z1.data(),
+                        parameter(kBn1Weight), statistic(kBn1Mean), statistic(kBn1Var), batch, kConv1Channels, kArea1);
+    conv2d_backward_weight(gradient(kConv1Weight), dz1.data(), act.x.data(), batch, 1, kConv1Channels, kImageSide);
+    // conv1.bias and conv2.bias stay 0: batch norm subtracts the batch's mean, so a constant added before it
+    // changes nothing, and sum over the batch of dz is 0 for every channel.
+  }
+
+  static StepResult result_of(const Activations& act, std::span<const std::uint8_t> labels) {
+    const auto batch = std::int64_t(labels.size());
+    StepResult result{reference::nll_loss_forward(act.log_p.data(), labels.data(), batch, kClasses), 0};
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const double* row = act.logits.data() + b * kClasses;
+      result.correct += std::max_element(row, row + kClasses) - row == labels[b];
+    }
+    return result;
+  }
+
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                std::span<StepResult> results) override {
+    Activations act;
+    Doubles gradients;
+    std::vector<std::uint8_t> images, labels;
+    for (auto& result : results) {
+      const auto now = order.first(std::min(order.size(), std::size_t(batch)));
+      order = order.subspan(now.size());
+      images.clear();
+      labels.clear();
+      for (const auto index : now) {
+        const auto* image = images_.data() + std::int64_t(index) * kImagePixels;
+        images.insert(images.end(), image, image + kImagePixels);
+        labels.push_back(labels_[index]);
+      }
+      forward(act, images, nullptr, nullptr);
+      result = result_of(act, labels);
+      backward(gradients, act, labels, 1.0);
+      reference::sgd_update(parameters_.data(), gradients.data(), learning_rate, kParameterCount);
+    }
+  }
+
+  void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override {
+    Activations act;
+    forward(act, images, mode == BatchNormMode::kPopulation ? statistics_.data() : nullptr, nullptr);
+    std::ranges::copy(act.logits, scores.begin());
+  }
+
+  Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                 const ProbeOptions& options) override {
+    Activations act;
+    forward(act, images, nullptr, options.routing);
+    const StepResult result = result_of(act, labels);
+    Probe probe{.loss = result.loss, .correct = result.correct};
+    backward(probe.gradients, act, labels, options.upstream);
+    probe.a1 = std::move(act.a1);
+    probe.a2 = std::move(act.a2);
+    probe.h = std::move(act.h);
+    probe.logits = std::move(act.logits);
+    probe.routing = std::move(act.routing);
+    return probe;
+  }
+
+  // Mean and variance of each layer over all images, in chunks: E[z], then E[(z - E[z])^2] of layer 1; the same of
+  // layer 2 under layer 1's statistics.
+  void do_compute_statistics() override {
+    statistics_.assign(kStatisticCount, 0.0);
+    accumulate(kBn1Mean, kBn1Var, &Activations::z1, kConv1Channels, kArea1);
+    accumulate(kBn2Mean, kBn2Var, &Activations::z2, kConv2Channels, kArea2);
+  }
+
+  void accumulate(StatisticIndex mean_index, StatisticIndex var_index, Doubles Activations::* z, int channels,
+                  int area) {
+    const std::int64_t total = std::int64_t(labels_.size());
+    const double n = double(total) * area;
+    Doubles mean(channels), var(channels);
+    for (const bool centred : {false, true})
+      for (std::int64_t first = 0; first < total; first += kStatisticsChunk) {
+        const auto count = std::min(kStatisticsChunk, total - first);
+        Activations act;
+        forward(act, std::span(images_).subspan(first * kImagePixels, count * kImagePixels), statistics_.data(),
+                nullptr);
+        for (std::int64_t b = 0; b < count; ++b)
+          for (int c = 0; c < channels; ++c)
+            for (int k = 0; k < area; ++k) {
+              const double value = (act.*z)[(b * channels + c) * area + k];
+              if (centred)
+                var[c] += (value - mean[c]) * (value - mean[c]) / n;
+              else
+                mean[c] += value / n;
+            }
+      }
+    std::ranges::copy(mean, statistics_.begin() + kStatistics[mean_index].offset);
+    std::ranges::copy(var, statistics_.begin() + kStatistics[var_index].offset);
+  }
+
+  Doubles parameters_ = Doubles(kParameterCount);
+  Doubles statistics_ = Doubles(kStatisticCount);
+  std::vector<std::uint8_t> images_, labels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options) {
+  return std::make_unique<ReferenceEngine>(info, options);
+}
+
+}  // namespace mnist

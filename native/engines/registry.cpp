@@ -1,0 +1,53 @@
+// THE list of engines. A new engine is one file and one row here; the CLI, the tests and the tables follow.
+#include "engines/engines.h"
+
+namespace mnist {
+namespace {
+
+std::string always_available() { return ""; }
+
+std::string not_built() { return "this build does not contain it yet"; }
+
+const std::vector<EngineRow>& rows() {
+  using enum Precision;
+  static const std::vector<EngineRow> table = {
+      {{"reference", "float64 host loops: the specification", "cpu", {kFp64}, true},
+       always_available,
+       create_reference},
+      {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, not_built, nullptr},
+      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false}, not_built, nullptr},
+      {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false}, not_built, nullptr},
+      {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
+       not_built,
+       nullptr},
+  };
+  return table;
+}
+
+}  // namespace
+
+std::span<const EngineRow> engines() { return rows(); }
+
+std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options) {
+  std::string names;
+  for (const auto& row : engines()) {
+    if (row.info.name != name) {
+      names += (names.empty() ? "" : ", ") + row.info.name;
+      continue;
+    }
+    std::string precisions;
+    bool offered = false;
+    for (const auto precision : row.info.precisions) {
+      offered |= precision == options.precision;
+      precisions += (precisions.empty() ? "" : ", ") + std::string(to_string(precision));
+    }
+    MNIST_REQUIRE(offered, "engine '" << name << "' has no precision " << to_string(options.precision) << ", it offers "
+                                      << precisions);
+    const std::string reason = row.unavailable();
+    if (!reason.empty()) throw UnavailableError("engine '" + name + "' cannot run here: " + reason);
+    return row.create(row.info, options);
+  }
+  throw ArgumentError("engine '" + name + "' is unknown, expected one of " + names);
+}
+
+}  // namespace mnist

@@ -1,0 +1,150 @@
+// The seam: what an engine offers, the registry of all engines, and the types that cross between them.
+//
+// Every engine trains the network of model.h. Public methods validate and then call the private virtual ones, so
+// that all engines make the same checks with the same words. Host C++ only: no CUDA type is visible here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mnist/errors.h"
+#include "mnist/model.h"
+
+namespace mnist {
+
+enum class Precision { kFp64, kFp32, kTf32, kBf16 };
+enum class Placement { kDevice, kHost };           // where the training images live between steps
+enum class BatchNormMode { kPopulation, kBatch };  // which statistics logits() normalises with
+
+const char* to_string(Precision precision);
+Precision parse_precision(const std::string& name);  // throws ArgumentError
+
+struct EngineOptions {
+  Precision precision = Precision::kFp32;
+  int threads = 0;  // host engines: 0 means one for each core this process may use
+  int device = 0;   // CUDA engines: ordinal of the GPU
+};
+
+// What one training step reports: mean loss over the batch before the update, and how many it got right.
+struct StepResult {
+  double loss = 0;
+  std::int32_t correct = 0;
+};
+
+// Every discontinuous decision of a forward pass. `pool*` holds, for each pooled cell, the window position that
+// carries the gradient (2*dy + dx, the first maximum in scan order) or kDead where ReLU stopped it; `relu3` is 1
+// where fc1's ReLU passed. Sizes: batch x (kPool1Size, kPool2Size, kHidden), channels before rows before columns.
+struct Routing {
+  static constexpr std::uint8_t kDead = 4;
+  std::vector<std::uint8_t> pool1, pool2, relu3;
+};
+
+// One step seen from inside: everything a test or a lesson wants, and no update.
+struct ProbeOptions {
+  double upstream = 1.0;             // gradient of the final objective with respect to the mean loss
+  const Routing* routing = nullptr;  // decisions to follow instead of taking them; `reference` only
+};
+struct Probe {
+  double loss = 0;
+  std::int32_t correct = 0;
+  std::vector<double> gradients;  // kParameterCount, addressed by kParameters
+  std::vector<double> a1, a2;     // pooled activations, batch x kPool1Size / kPool2Size; empty if never formed
+  std::vector<double> h, logits;  // batch x kHidden (after ReLU), batch x kClasses
+  Routing routing;                // the one that was used
+};
+
+struct EngineInfo {
+  std::string name;
+  std::string summary;                // one line, for tables
+  std::string device;                 // "cpu" or "cuda"
+  std::vector<Precision> precisions;  // the first is the default
+  bool double_exchange = false;       // parameters and gradients carry float64 precision
+};
+
+class Engine {
+ public:
+  Engine(EngineInfo info, EngineOptions options);
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const EngineInfo& info() const { return info_; }
+  const EngineOptions& options() const { return options_; }
+
+  // Parameters cross as float64 whatever the engine stores: a float survives the round trip unchanged.
+  void set_parameters(std::span<const double> values);  // kParameterCount, all finite
+  void get_parameters(std::span<double> values) const;
+
+  // Population statistics for evaluation; a training step makes them stale.
+  bool has_statistics() const { return has_statistics_; }
+  void set_statistics(std::span<const double> values);  // kStatisticCount; variances >= 0
+  void get_statistics(std::span<double> values) const;
+  void compute_statistics();  // over the whole data set, layer 1 first, then layer 2 under layer 1's
+
+  // The training set: images n x kImagePixels, labels n values below kClasses. Copied.
+  void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                   Placement placement = Placement::kDevice);
+  std::int64_t dataset_size() const { return dataset_size_; }
+
+  // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
+  // `results` has one element a step. Returns when all steps are done.
+  void train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+             std::span<StepResult> results);
+
+  // Scores before log_softmax, n x kClasses. kBatch takes the n images as one batch.
+  void logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores);
+
+  Probe probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+              const ProbeOptions& options = {});
+
+  static std::int64_t step_count(std::int64_t samples, std::int64_t batch) { return (samples + batch - 1) / batch; }
+
+ private:
+  virtual void do_set_parameters(std::span<const double> values) = 0;
+  virtual void do_get_parameters(std::span<double> values) const = 0;
+  virtual void do_set_statistics(std::span<const double> values) = 0;
+  virtual void do_get_statistics(std::span<double> values) const = 0;
+  virtual void do_compute_statistics() = 0;
+  virtual void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                              Placement placement) = 0;
+  virtual void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                        std::span<StepResult> results) = 0;
+  virtual void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) = 0;
+  virtual Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                         const ProbeOptions& options) = 0;
+
+  EngineInfo info_;
+  EngineOptions options_;
+  std::int64_t dataset_size_ = 0;
+  bool has_statistics_ = false;
+};
+
+// One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine,
+// empty if it can; `create` is null for an engine that is not in this build.
+struct EngineRow {
+  EngineInfo info;
+  std::string (*unavailable)();
+  std::unique_ptr<Engine> (*create)(const EngineInfo& info, const EngineOptions& options);
+};
+
+// All engines, slowest rung first. The list lives in engines/registry.cpp and nowhere else.
+std::span<const EngineRow> engines();
+
+// Throws ArgumentError for an unknown name or a precision the engine lacks, UnavailableError with the reason.
+std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options);
+
+// What the CUDA runtime says of this machine. Never throws.
+struct CudaStatus {
+  bool compiled = false;  // this build contains CUDA code
+  int device_count = 0;
+  int driver_version = 0;  // 1000*major + 10*minor; 0 if there is no driver
+  int runtime_version = 0;
+  std::string architectures;  // the build's list, as CMake has it
+  std::string reason;         // one sentence why no GPU can be used; empty if one can
+};
+CudaStatus cuda_status();
+
+}  // namespace mnist

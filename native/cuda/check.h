@@ -13,6 +13,7 @@ namespace mnist::cuda {
   const std::string sentence = std::string("CUDA runtime: ") + cudaGetErrorName(error) + " (" +
                                cudaGetErrorString(error) + ") from " + expression + " at " + file + ":" +
                                std::to_string(line);
+  (void)cudaGetLastError();  // so that the next check does not report this one again
   if (error == cudaErrorMemoryAllocation) throw OutOfMemoryError(sentence);
   throw std::runtime_error(sentence);
 }

@@ -1,0 +1,127 @@
+"""The data sets that can be named, as data: files, sizes, hashes and mirrors. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set, as its authors publish it.
+
+    name: the gzip file's. size, sha256: of the gzip file, in bytes. raw_sha256: of its uncompressed content, None
+    where nobody has published it (then only the gzip file is accepted).
+    """
+
+    name: str
+    size: int
+    sha256: str
+    raw_sha256: str | None
+
+    @property
+    def raw_name(self) -> str:
+        """The uncompressed file's name."""
+        return self.name.removesuffix(".gz")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """One data set: its four files and where they are.
+
+    torchvision: the folder torchvision keeps it in. mirrors: base URLs in order, the file names are appended.
+    """
+
+    name: str
+    summary: str
+    train_images: DataFile
+    train_labels: DataFile
+    test_images: DataFile
+    test_labels: DataFile
+    torchvision: str
+    mirrors: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The four files, training set first, images before labels."""
+        return (self.train_images, self.train_labels, self.test_images, self.test_labels)
+
+
+DATASETS = {
+    info.name: info
+    for info in (
+        DatasetInfo(
+            name="mnist",
+            summary="handwritten digits, 60,000 to train on and 10,000 to test on",
+            train_images=DataFile(
+                "train-images-idx3-ubyte.gz",
+                9912422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            train_labels=DataFile(
+                "train-labels-idx1-ubyte.gz",
+                28881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+            test_images=DataFile(
+                "t10k-images-idx3-ubyte.gz",
+                1648877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+            test_labels=DataFile(
+                "t10k-labels-idx1-ubyte.gz",
+                4542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+            torchvision="MNIST",
+            mirrors=(
+                "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            ),
+        ),
+        DatasetInfo(
+            name="fashion-mnist",
+            summary="clothes in ten classes, in MNIST's format and sizes",
+            train_images=DataFile(
+                "train-images-idx3-ubyte.gz",
+                26421880,
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                None,
+            ),
+            train_labels=DataFile(
+                "train-labels-idx1-ubyte.gz",
+                29515,
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+            test_images=DataFile(
+                "t10k-images-idx3-ubyte.gz",
+                4422102,
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                None,
+            ),
+            test_labels=DataFile(
+                "t10k-labels-idx1-ubyte.gz",
+                5148,
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+            torchvision="FashionMNIST",
+            mirrors=(
+                "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+                # Plain http is all that its authors offer; the hashes alone decide what is accepted.
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            ),
+        ),
+    )
+}
+
+# What `--dataset` takes, with a line of help each.
+CHOICES = {
+    "auto": "mnist if it is cached or can be fetched, otherwise synthetic with a warning",
+    **{info.name: info.summary for info in DATASETS.values()},
+    "synthetic": "digits drawn by a procedure; needs no files and no network",
+}

@@ -1,0 +1,141 @@
+"""The one way to a data set: find or make it, check it, and say what it really is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
+from mnist_cuda.data.idx import Images, Labels, check_pair, parse_images, parse_labels
+from mnist_cuda.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set in memory, and where it came from. The arrays are read-only.
+
+    name: what it is (`mnist`, `fashion-mnist`, `synthetic`). requested: what was asked for (also `auto`). source: the
+    folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
+    test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
+    sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
+    the four arrays.
+    """
+
+    name: str
+    requested: str
+    source: str
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+    hashes: dict[str, str] = field(default_factory=dict)
+    warning: str | None = None
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256()
+        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest.update(np.ascontiguousarray(array).data)
+            array.flags.writeable = False
+        object.__setattr__(self, "digest", digest.hexdigest())
+
+
+def load(
+    name: str = "auto",
+    *,
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    mirror: str | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """The data set `name`, one of catalogue.CHOICES, complete and checked against the catalogue's hashes.
+
+    data_dir: read it from this folder and from nowhere else (.gz or uncompressed files, there or in the sub-folders
+    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist. Without it the per-user cache is used, and what is
+    missing there is fetched unless `offline`. mirror: as in download.fetch. seed: of the synthetic digits.
+
+    Raises UsageError for an unknown name, DataError if the data set is missing, unreachable or not what it should be.
+    """
+    if name not in CHOICES:
+        raise UsageError(f"data set '{name}' is unknown, expected one of {', '.join(CHOICES)}")
+    if data_dir is not None:
+        if name == "synthetic":
+            raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
+        info = DATASETS["mnist" if name == "auto" else name]
+        folder = find_folder(info, Path(data_dir))
+        return _read(info, name, folder)
+    raise DataError("only a data folder can be read so far")
+
+
+def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
+    hashes: dict[str, str] = {}
+
+    def read(file: DataFile) -> tuple[bytes, str]:
+        content, path, hashes[path.name] = read_file(file, folder)
+        return content, str(path)
+
+    train_images = parse_images(*read(info.train_images))
+    train_labels = parse_labels(*read(info.train_labels))
+    test_images = parse_images(*read(info.test_images))
+    test_labels = parse_labels(*read(info.test_labels))
+    check_pair(train_images, info.train_images.name, train_labels, info.train_labels.name)
+    check_pair(test_images, info.test_images.name, test_labels, info.test_labels.name)
+    return Dataset(
+        name=info.name,
+        requested=requested,
+        source=str(folder),
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        hashes=hashes,
+    )
+
+
+def find_folder(info: DatasetInfo, data_dir: Path) -> Path:
+    """The folder in `data_dir` that has files of the data set: itself, or where torchvision puts them."""
+    for folder in (data_dir, data_dir / "raw", data_dir / info.torchvision / "raw"):
+        if any((folder / name).exists() for file in info.files for name in (file.name, file.raw_name)):
+            return folder
+    what = "holds none of the files" if data_dir.is_dir() else "is not a folder; expected one with the files"
+    raise DataError(f"data folder {data_dir} {what} of {info.name} ({', '.join(f.name for f in info.files)})")
+
+
+def read_file(file: DataFile, folder: Path) -> tuple[bytes, Path, str]:
+    """The bytes of one file of a data set in `folder`, gzip or uncompressed, with the path and the sha256.
+
+    Raises DataError if it is missing, unreadable, damaged or another file than the catalogue's.
+    """
+    path = folder / file.name
+    expected: str | None = file.sha256
+    if not path.exists():
+        path = folder / file.raw_name
+        expected = file.raw_sha256
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"{folder / file.name}: file is missing (neither it nor {file.raw_name} is there)") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != expected:
+        raise _wrong_file(content, path, file, sha256, expected)
+    return content, path, sha256
+
+
+def _wrong_file(content: bytes, path: Path, file: DataFile, sha256: str, expected: str | None) -> DataError:
+    """Why a file with another hash is refused, as exactly as can be told."""
+    for info in DATASETS.values():
+        if any(sha256 in (f.sha256, f.raw_sha256) for f in info.files):
+            return DataError(f"{path}: this is a file of {info.name}, expected {file.name} with sha256 {expected}")
+    parse = parse_images if "images" in file.name else parse_labels
+    try:
+        parse(content, str(path))
+    except DataError as error:
+        return error
+    if expected is None:
+        return DataError(f"{path}: no hash is known for the uncompressed file, expected {file.name}")
+    return DataError(f"{path}: expected sha256 {expected}, found {sha256}: a sound idx file, but not the published one")

@@ -1,0 +1,385 @@
+"""What the baselines share: options, data files, the order of the samples, the clock, the protocol. Needs only numpy.
+
+A baseline is the network and recipe of mnist-cuda in another framework, as fast as that framework makes it, to be
+compared with. It runs in an environment of its own (`scripts/peers` makes one) and shares no code with the project.
+
+An iteration is, for everyone: batch load, forward, backward, weight update and zero grad. Times are per iteration,
+from blocks of at least 50 ms between two synchronisations, after a warm-up; set-up (compilation, capture, tuning)
+is timed apart.
+
+With `--serve`, a program drives the baseline by JSON lines on stdin and reads one JSON line for each:
+    {"cmd": "setup", "batch_size": 64, "npz": "digits.npz", ...any field of Setup}
+        -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
+    {"cmd": "run", "steps": 100} -> {"seconds": 0.04, "losses": [first, last]}
+    {"cmd": "quit"}
+    anything that fails -> {"error": "one line"}
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import json
+import math
+import os
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+SIDE = 28
+CLASSES = 10
+PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081
+EPSILON = 1e-5  # of batch norm
+SHAPES = {
+    "conv1.weight": (32, 1, 3, 3),
+    "conv1.bias": (32,),
+    "bn1.weight": (32,),
+    "bn1.bias": (32,),
+    "conv2.weight": (64, 32, 3, 3),
+    "conv2.bias": (64,),
+    "bn2.weight": (64,),
+    "bn2.bias": (64,),
+    "fc1.weight": (128, 3136),
+    "fc1.bias": (128,),
+    "fc2.weight": (10, 128),
+    "fc2.bias": (10,),
+}
+PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
+BLOCK_SECONDS = 0.05
+WARM_UP_SECONDS = 0.5
+MINIMUM_BLOCKS = 10
+EVALUATION_BATCH = 1000
+
+
+class BaselineError(Exception):
+    """Ends the program with one line and an exit code: 2 usage, 3 data, 4 environment or GPU, 6 weights."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclasses.dataclass
+class Setup:
+    """All that decides what a baseline computes and how; each field is a flag and a key of the protocol's setup."""
+
+    batch_size: int = 64
+    lr: float = 0.05
+    precision: str = "fp32"
+    mode: str = ""  # the baseline's first
+    channels_last: bool = False
+    device: str = "cpu"
+    data: str = "device"  # `host` copies each batch to the device as it is needed
+    data_dir: str | None = None
+    npz: str | None = None
+    weights: str | None = None
+    order: str | None = None
+    seed: int = 0
+    threads: int = 0  # 0: the framework's choice
+
+    def check(self, modes: tuple[str, ...]) -> None:
+        """Raise BaselineError for a value outside its range; fill in the default mode."""
+        self.mode = self.mode or modes[0]
+        choices = {
+            "precision": PRECISIONS,
+            "mode": modes,
+            "device": ("cpu", "cuda"),
+            "data": ("device", "host"),
+        }
+        for field, allowed in choices.items():
+            if getattr(self, field) not in allowed:
+                raise BaselineError(f"{field} is '{getattr(self, field)}', expected one of {', '.join(allowed)}")
+        if self.batch_size < 1:
+            raise BaselineError(f"batch size is {self.batch_size}, expected at least 1")
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            raise BaselineError(f"learning rate is {self.lr}, expected a finite number >= 0")
+        if (self.data_dir is None) == (self.npz is None):
+            raise BaselineError("name the data by exactly one of data_dir (idx files) and npz")
+
+
+@dataclasses.dataclass
+class Data:
+    """images (N,28,28) uint8 with labels (N,) uint8 to train on, and as many to test on as there are."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+
+
+now = time.perf_counter
+
+
+class Trainer(Protocol):
+    """What a baseline's script implements; `serve`, `bench` and `train` below drive it."""
+
+    versions: dict[str, str]
+    precision_pinned: str
+
+    def set_order(self, order: np.ndarray) -> None:
+        """Train on the rows of order (steps, batch) from now on, starting again after the last."""
+
+    def run(self, steps: int) -> tuple[float, list[float]]:
+        """Run training steps; seconds between two synchronisations, and the first and last step's loss."""
+
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """Share of correct predictions, with population statistics of the training images."""
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Loss, activations, logits and gradients of the first batch, without an update."""
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def read_idx(folder: Path, name: str, magic: int) -> np.ndarray:
+    """Read `name` or `name`.gz of `folder`, an idx file of bytes with the given magic number."""
+    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.exists()), None)
+    if path is None:
+        raise BaselineError(f"{folder}: neither {name} nor {name}.gz is there", 3)
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    dimensions = magic & 0xFF
+    header = 4 + 4 * dimensions
+    found, *shape = struct.unpack(f">{1 + dimensions}I", raw[:header])
+    if found != magic or len(raw) != header + math.prod(shape):
+        raise BaselineError(f"{path}: not an idx file with magic number {magic}, or cut short", 3)
+    return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+
+
+def load_data(setup: Setup) -> Data:
+    """Read the idx files of setup.data_dir, or the arrays images, labels[, test_images, test_labels] of setup.npz."""
+    if setup.data_dir is not None:
+        folder = Path(setup.data_dir)
+        data = Data(
+            read_idx(folder, "train-images-idx3-ubyte", 0x803),
+            read_idx(folder, "train-labels-idx1-ubyte", 0x801),
+            read_idx(folder, "t10k-images-idx3-ubyte", 0x803),
+            read_idx(folder, "t10k-labels-idx1-ubyte", 0x801),
+        )
+    else:
+        found = {"test_images": np.empty((0, SIDE, SIDE), np.uint8), "test_labels": np.empty(0, np.uint8)}
+        with np.load(setup.npz) as arrays:
+            found |= arrays
+        names = [f.name for f in dataclasses.fields(Data)]
+        if missing := [name for name in names if name not in found]:
+            raise BaselineError(f"{setup.npz}: array {missing[0]} is missing", 3)
+        data = Data(*(found[name] for name in names))
+    for images, labels in ((data.images, data.labels), (data.test_images, data.test_labels)):
+        if images.shape != (len(labels), SIDE, SIDE) or images.dtype != np.uint8 or (labels >= CLASSES).any():
+            raise BaselineError(f"data: images {images.shape} {images.dtype} do not fit {len(labels)} labels 0 to 9", 3)
+    return data
+
+
+def read_weights(path: str) -> dict[str, np.ndarray]:
+    """The 12 parameters in a safetensors file: 8 bytes length of the JSON header, the header, the values."""
+    raw = Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    weights = {}
+    for name, shape in SHAPES.items():
+        if name not in header:
+            raise BaselineError(f"{path}: tensor {name} is missing", 6)
+        row = header[name]
+        dtype = {"F32": "<f4", "F64": "<f8"}.get(row["dtype"])
+        if dtype is None or tuple(row["shape"]) != shape:
+            raise BaselineError(f"{path}: {name} is {row['dtype']} {row['shape']}, expected F32 or F64 {shape}", 6)
+        begin, end = (8 + length + at for at in row["data_offsets"])
+        weights[name] = np.frombuffer(raw[begin:end], dtype).reshape(shape)
+    return weights
+
+
+def order_of(setup: Setup, samples: int, epoch: int) -> np.ndarray:
+    """Batches (steps, batch) int64 of an epoch; what is left of the data set after the last full batch is dropped.
+
+    setup.order names an npy file of integers: one row of sample indices an epoch, or one row for all. Without it, a
+    permutation by setup.seed and the epoch.
+    """
+    if setup.order is None:
+        row = np.random.default_rng([setup.seed, epoch]).permutation(samples)
+    else:
+        rows = np.atleast_2d(np.load(setup.order))
+        if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= samples:
+            raise BaselineError(f"{setup.order}: expected one or more rows of integers from 0 to {samples - 1}", 3)
+        row = rows[epoch % len(rows)]
+    steps = len(row) // setup.batch_size
+    if steps == 0:
+        raise BaselineError(f"batch size {setup.batch_size} exceeds the {len(row)} samples of an epoch")
+    return row[: steps * setup.batch_size].reshape(steps, setup.batch_size).astype(np.int64)
+
+
+# ---- the three ways to run a baseline --------------------------------------------------------------------------------
+
+
+def build(trainer_class: Any, setup: Setup) -> tuple[Trainer, Data, float]:
+    """A trainer at step 0 of epoch 0, ready to run at full speed; its data; the seconds that took without reading."""
+    data = load_data(setup)
+    weights = None if setup.weights is None else read_weights(setup.weights)
+    order = order_of(setup, len(data.labels), 0)
+    start = now()
+    trainer = trainer_class(setup, data, weights, order)
+    return trainer, data, now() - start
+
+
+def bench(trainer: Trainer, iterations: int) -> dict[str, Any]:
+    """Times of an iteration in microseconds over at least `iterations` of them, and the loss of the last."""
+    trainer.run(1)
+    seconds, _ = trainer.run(3)
+    seconds, _ = trainer.run(max(1, round(WARM_UP_SECONDS * 3 / seconds)))
+    block = 3
+    while (seconds := trainer.run(block)[0]) < BLOCK_SECONDS:
+        block = math.ceil(block * min(10, 1.2 * BLOCK_SECONDS / seconds))
+    times, losses = [], [math.nan]
+    while len(times) < max(MINIMUM_BLOCKS, iterations / block):
+        seconds, losses = trainer.run(block)
+        times.append(seconds / block * 1e6)
+    return {
+        "median_us": float(np.median(times)),
+        "p5_us": float(np.percentile(times, 5)),
+        "p95_us": float(np.percentile(times, 95)),
+        "min_us": min(times),
+        "mean_us": float(np.mean(times)),
+        "blocks": len(times),
+        "iterations_per_block": block,
+        "iterations": len(times) * block,
+        "loss": losses[-1],
+    }
+
+
+def train(trainer: Trainer, setup: Setup, data: Data, epochs: int, say: Any) -> list[dict[str, Any]]:
+    """Train for `epochs`; one row an epoch with its training time (without evaluation), last loss and accuracy."""
+    rows = []
+    for epoch in range(epochs):
+        order = order_of(setup, len(data.labels), epoch)
+        trainer.set_order(order)
+        seconds, losses = trainer.run(len(order))
+        accuracy = trainer.accuracy(data.test_images, data.test_labels) if len(data.test_labels) else math.nan
+        rows.append({"epoch": epoch + 1, "seconds": seconds, "loss": losses[-1], "test_accuracy": accuracy})
+        say(f"epoch {epoch + 1}: {seconds:.2f} s, last loss {losses[-1]:.4f}, test accuracy {100 * accuracy:.2f} %")
+    return rows
+
+
+def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
+    """Answer the protocol's commands until `quit` or the end of stdin."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a framework prints must not end up between the answers
+    trainer: Trainer | None = None
+    for line in sys.stdin:
+        try:
+            command = json.loads(line)
+            name = command.pop("cmd")
+            if name == "quit":
+                break
+            if name == "setup":
+                trainer = None
+                known = {f.name for f in dataclasses.fields(Setup)}
+                if unknown := sorted(set(command) - known):
+                    raise BaselineError(f"setup knows no {', '.join(unknown)}")
+                setup = Setup(**{key: value for key, value in command.items() if value is not None})
+                setup.check(modes)
+                trainer, _, seconds = build(trainer_class, setup)
+                answer = {
+                    "ok": True,
+                    "setup_seconds": seconds,
+                    "versions": trainer.versions,
+                    "precision_pinned": trainer.precision_pinned,
+                }
+            elif name == "run":
+                if trainer is None:
+                    raise BaselineError("run before a successful setup")
+                if command["steps"] < 1:
+                    raise BaselineError(f"steps is {command['steps']}, expected at least 1")
+                seconds, losses = trainer.run(command["steps"])
+                answer = {"seconds": seconds, "losses": losses}
+            else:
+                raise BaselineError(f"command '{name}' is unknown, expected setup, run or quit")
+        except Exception as error:
+            answer = {"error": one_line(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+    return 0
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error's text, with its type where the text alone says little."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, BaselineError):
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def parser_for(description: str, modes: tuple[str, ...]) -> argparse.ArgumentParser:
+    """The command line that all baselines share."""
+    parser = argparse.ArgumentParser(description=description)
+    add = parser.add_argument
+    add("--data-dir", metavar="DIR", help="folder with the four idx files of the data set, plain or .gz")
+    add("--npz", metavar="FILE", help="data as arrays images, labels[, test_images, test_labels] instead")
+    add("--mode", choices=modes, default=modes[0], help="how a step is run (default: %(default)s)")
+    add("--precision", choices=PRECISIONS, default="fp32", help="arithmetic (default: %(default)s)")
+    add("--channels-last", action="store_true", help="NHWC instead of NCHW")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    add("--data", choices=("device", "host"), default="device", help="where the images live (default: %(default)s)")
+    add("--batch-size", type=int, default=64, metavar="N", help="default: %(default)s")
+    add("--lr", type=float, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="of the weights and the order (default: %(default)s)")
+    add("--threads", type=int, default=0, metavar="N", help="host threads (default: the framework's choice)")
+    add("--weights", metavar="FILE", help="start from this safetensors file")
+    add("--order", metavar="FILE", help="npy of sample indices: one row an epoch, or one row for all")
+    add("--iters", type=int, default=100, metavar="N", help="iterations to time, at least (default: %(default)s)")
+    add("--epochs", type=int, metavar="N", help="train and report the test accuracy instead of timing iterations")
+    add(
+        "--dump", metavar="FILE", help="write loss, activations, logits and gradients of the first batch as npz instead"
+    )
+    add("--serve", action="store_true", help="take commands as JSON lines on stdin")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
+    """The command line of a baseline; returns its exit code."""
+    options = parser_for(description, modes).parse_args()
+    if options.serve:
+        return serve(trainer_class, modes)
+    setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup)})
+
+    def say(text: str) -> None:
+        if not options.json:
+            print(text, flush=True)
+
+    try:
+        setup.check(modes)
+        trainer, data, seconds = build(trainer_class, setup)
+        say(
+            " ".join(f"{name} {version}," for name, version in trainer.versions.items())
+            + f" {trainer.precision_pinned}"
+        )
+        say(f"{setup.mode} {setup.precision}, batch {setup.batch_size}, data on {setup.data}, set-up {seconds:.1f} s")
+        report = {
+            "setup": dataclasses.asdict(setup),
+            "versions": trainer.versions,
+            "precision_pinned": trainer.precision_pinned,
+            "setup_seconds": seconds,
+        }
+        if options.dump:
+            np.savez(options.dump, **trainer.probe())
+            say(f"wrote {options.dump}")
+        elif options.epochs is not None:
+            report["epochs"] = train(trainer, setup, data, options.epochs, say)
+        else:
+            report["iteration"] = times = bench(trainer, options.iters)
+            say(
+                f"{times['median_us']:.1f} us an iteration (median of {times['blocks']} blocks of "
+                f"{times['iterations_per_block']}; p5 {times['p5_us']:.1f}, p95 {times['p95_us']:.1f}, "
+                f"min {times['min_us']:.1f}), mean over {times['iterations']}: {times['mean_us']:.1f} us"
+            )
+        if options.json:
+            print(json.dumps(report))
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, BaselineError) else 3 if isinstance(error, OSError) else 1

@@ -1,0 +1,197 @@
+"""Sub-commands and flags, no logic. Nothing heavy is imported before a command runs, so that --help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from mnist_cuda import __version__
+from mnist_cuda.data.catalogue import CHOICES
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, UnavailableError, UsageError
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def later(module: str) -> Run:
+    """The `command` function of a module of this package, imported when it is called."""
+
+    def run(args: argparse.Namespace) -> int:
+        code: int = import_module(f"mnist_cuda.{module}").command(args)
+        return code
+
+    return run
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, instead of after a screen of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(UsageError.exit_code, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small, expected at least 1")
+    return value
+
+
+def non_negative(text: str) -> int:
+    """An integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative, expected at least 0")
+    return value
+
+
+def rate(text: str) -> float:
+    """A finite number of at least 0."""
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
+    return value
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Which engine computes, and how."""
+    group = parser.add_argument_group("engine")
+    add = group.add_argument
+    add("--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists, or auto: the best here")
+    add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
+    add("--threads", type=non_negative, default=0, metavar="N", help="of a host engine (default: one for each core)")
+    add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
+
+
+def add_data_flags(
+    parser: argparse.ArgumentParser, default: str | None, otherwise: str = "%(default)s"
+) -> argparse._ArgumentGroup:
+    """Which data set, and where from; returns the group for more."""
+    group = parser.add_argument_group("data")
+    add = group.add_argument
+    names = ", ".join(CHOICES)
+    add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=f"{names} (default: {otherwise})")
+    add("--data-dir", type=Path, metavar="DIR", help="read the data set's files here and nowhere else")
+    add("--mirror", metavar="URL", help="fetch from this mirror first (also MNIST_CUDA_MIRROR)")
+    add("--offline", action="store_true", help="fetch nothing")
+    return group
+
+
+def add_placement_flag(group: argparse._ActionsContainer) -> None:
+    """Where the training images are."""
+    text = "where the training images live between steps; for host engines the same (default: %(default)s)"
+    group.add_argument("--data", choices=("device", "host"), default="device", help=text)
+
+
+def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
+    """Which statistics batch norm takes on the test images."""
+    text = "batch norm on test images by the statistics of all training images, or of each 250 (default: %(default)s)"
+    group.add_argument("--eval-bn", choices=("population", "batch"), default="population", help=text)
+
+
+def add_train(subparsers: Any) -> None:
+    """`mnist-cuda train`."""
+    parser = subparsers.add_parser("train", help="train the network and save it", allow_abbrev=False)
+    parser.description = (
+        "Train the network and save it with its configuration and metrics in a new folder. Ctrl-C finishes the running "
+        "steps, saves and exits; a second Ctrl-C exits at once."
+    )
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--epochs", type=positive, default=5, metavar="N", help="default: %(default)s")
+    add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
+    add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--seed", type=non_negative, default=0, metavar="N", help="of weights and sample order (default: %(default)s)")
+    add_evaluation_flag(group)
+    add_engine_flags(parser)
+    add_placement_flag(add_data_flags(parser, "auto"))
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
+    add("--json", action="store_true", help="print one JSON object on stdout at the end, the rest on stderr")
+    add("--quiet", action="store_true", help="print only warnings and the last line")
+    parser.set_defaults(run=later("train"))
+
+
+def add_evaluate(subparsers: Any) -> None:
+    """`mnist-cuda evaluate`."""
+    parser = subparsers.add_parser("evaluate", help="test a saved model", allow_abbrev=False)
+    parser.description = "Test a saved model on the 10,000 test images."
+    parser.add_argument("file", type=Path, metavar="FILE", help="model.safetensors, or the folder of a run")
+    add_evaluation_flag(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_engine_flags(parser)
+    add_data_flags(parser, None, "the one that the model was trained on")
+    parser.set_defaults(run=later("evaluate"))
+
+
+def add_engines(subparsers: Any) -> None:
+    """`mnist-cuda engines`."""
+    parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
+    parser.description = "List the engines, slowest first: what each is and whether it can run here, or why not."
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    parser.set_defaults(run=later("engines"))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = Parser(
+        prog="mnist-cuda", description="Train an MNIST CNN with a native CUDA or CPU engine.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (add_train, add_evaluate, add_engines):
+        add(subparsers)
+    return parser
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM outside a training run: unwinds like Ctrl-C."""
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"mnist-cuda: error: {message}", file=sys.stderr)
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: every expected failure is one line on stderr."""
+    try:
+        args = make_parser().parse_args(argv)
+        old_handler = signal.signal(signal.SIGTERM, _terminate)
+        try:
+            code: int = args.run(args)
+            sys.stdout.flush()
+        finally:
+            signal.signal(signal.SIGTERM, old_handler)
+        return code
+    except MnistCudaError as error:
+        return _fail(str(error), error.exit_code)
+    except ValueError as error:  # the seam refuses an argument
+        return _fail(str(error), UsageError.exit_code)
+    except MemoryError as error:
+        return _fail(str(error) or "host memory ran out", OutOfMemoryError.exit_code)
+    except ImportError as error:
+        if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
+            raise  # our own fault
+        return _fail(f"{error}; the installation is incomplete: run ./scripts/train", UnavailableError.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt as interrupt:
+        signum = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
+        return _fail(f"stopped by {signum.name}", 128 + signum)

@@ -1,0 +1,113 @@
+"""What people see: lines, tables and the live progress line; plain text without a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+REFRESHES_PER_SECOND = 4
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that wraps lines at words on a terminal and keeps them whole elsewhere."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console.soft_wrap = not console.is_terminal
+    return console
+
+
+def print_warning(sentence: str) -> None:
+    """Print on stderr what must not be missed: framed on a terminal, a line that starts with WARNING elsewhere."""
+    console = make_console(stderr=True)
+    if console.is_terminal:
+        console.print(Panel(sentence, title="WARNING", style="bold yellow"), soft_wrap=False)
+    else:
+        console.print(f"WARNING: {sentence}")
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "") -> None:
+    """Print rows under `columns`; those named in `right` (space-separated) are flush right. Cells wrap to the width."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        number = column in right.split()
+        table.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    with console.capture() as text:
+        console.print(table, soft_wrap=False)
+    console.file.writelines(f"{line.rstrip()}\n" for line in text.get().splitlines())
+
+
+def format_count(value: float) -> str:
+    """Three to five significant digits without an exponent: 5.23, 52.3, 523, 5234."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 epoch`, `2 epochs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """12.3 s, 4:05 or 1:02:03."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+class LiveLine:
+    """One line at the bottom of a terminal, redrawn a few times a second by its own thread; nothing elsewhere.
+
+    `show` only stores the parts, so it costs nothing to call it often. Parts that do not fit are left out from the end.
+    """
+
+    def __init__(self, console: Console, *, enabled: bool = True) -> None:
+        self._parts: tuple[str, ...] = ()
+        self._fraction = 0.0
+        self._console = console
+        self._live: Live | None = None
+        if enabled and console.is_terminal and not console.is_dumb_terminal:
+            self._live = Live(
+                console=console,
+                get_renderable=self._render,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+
+    def __enter__(self) -> LiveLine:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def show(self, fraction: float, *parts: str) -> None:
+        """Show a bar for `fraction` (0 to 1) and the parts, most important first."""
+        self._fraction, self._parts = fraction, parts
+
+    def stop(self) -> None:
+        """Remove the line; may be called twice and from any thread."""
+        if self._live:
+            self._live.stop()
+
+    def _render(self) -> Text:
+        width = self._console.width - 1
+        line = Text(no_wrap=True, overflow="crop")
+        for i, part in enumerate(self._parts):
+            if line.cell_len + len(part) + 2 > width:
+                break
+            line.append(("  " if i else "") + part)
+        room = min(width - line.cell_len - 2, 30)
+        if room >= 5:
+            done = round(room * self._fraction)
+            line.append("  ").append("━" * done, "green").append("━" * (room - done), "bright_black")
+        return line

@@ -1,0 +1,32 @@
+"""The `engines` command: the registry as a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from mnist_cuda import console
+from mnist_cuda.engine import engines, find_engine
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda engines`."""
+    auto = find_engine("auto").name
+    if args.json:
+        print(json.dumps({"engines": [asdict(row) for row in engines()], "auto": auto}))
+        return 0
+    rows = [
+        (
+            row.name,
+            row.device,
+            " ".join(row.precisions),
+            "no" if row.unavailable else "yes",
+            f"{row.summary}\n{row.unavailable}".strip(),
+        )
+        for row in engines()
+    ]
+    out = console.make_console()
+    console.print_table(out, ("engine", "device", "precisions", "here", "what it is, and why it cannot run here"), rows)
+    out.print(f"\n`--engine auto` takes {auto}.")
+    return 0

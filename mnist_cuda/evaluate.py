@@ -1,0 +1,99 @@
+"""Accuracy and loss on a set of images, and the `evaluate` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import console, signals
+from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.engine import BatchNorm, Engine
+
+# Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
+BATCH_SIZE = 250
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How many of `count` images were right, and their mean loss."""
+
+    correct: int
+    count: int
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of images that were right."""
+        return self.correct / self.count
+
+
+def evaluate(
+    engine: Engine, images: NDArray[np.uint8], labels: NDArray[np.uint8], batch_norm: BatchNorm = "population"
+) -> Evaluation:
+    """Evaluate images (N,28,28) uint8 with labels (N,). An image whose scores are not finite is wrong.
+
+    batch_norm: `population` needs the engine's statistics; `batch` normalises each BATCH_SIZE images by their own.
+    """
+    correct, loss = 0, 0.0
+    for first in range(0, len(labels), BATCH_SIZE):
+        of_batch = labels[first : first + BATCH_SIZE]
+        scores = engine.logits(images[first : first + BATCH_SIZE], batch_norm)
+        finite = np.isfinite(scores).all(axis=1)
+        correct += int(((scores.argmax(axis=1) == of_batch) & finite).sum())
+        shifted = scores - scores.max(axis=1, keepdims=True)
+        log_sum = np.log(np.exp(shifted).sum(axis=1))
+        loss += float((log_sum - shifted[np.arange(len(of_batch)), of_batch]).sum())
+    return Evaluation(correct, len(labels), loss / len(labels))
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda evaluate FILE`."""
+    from mnist_cuda.data import dataset
+
+    checkpoint = load_checkpoint(args.file)
+    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    engine.set_parameters(checkpoint.parameters)
+    name = args.dataset or checkpoint.metadata.get("dataset", "auto")
+    data = dataset.load(name, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        console.print_warning(data.warning)
+    out = console.make_console(stderr=args.json)
+    computed = args.eval_bn == "population" and checkpoint.statistics is None
+    with signals.StopRequest() as stop, stop.giving_up_with(lambda _: os.write(2, b"interrupted\n")):
+        if computed:
+            out.print(
+                f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
+                f"images of {data.name}"
+            )
+            engine.set_dataset(data.train_images, data.train_labels)
+            engine.compute_statistics()
+        elif checkpoint.statistics is not None:
+            engine.set_statistics(checkpoint.statistics)
+        result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
+    if args.json:
+        report = {
+            "file": str(args.file),
+            "accuracy": result.accuracy,
+            **asdict(result),
+            "eval_bn": args.eval_bn,
+            "statistics_computed": computed,
+            "dataset": data.name,
+            "source": data.source,
+            "hashes": data.hashes,
+            "warning": data.warning,
+            "engine": engine.info.name,
+            "precision": engine.precision,
+            "trained": checkpoint.metadata,
+        }
+        print(json.dumps(report))
+    else:
+        out.print(
+            f"{100 * result.accuracy:.2f} % of {result.count} test images of {data.name} right, loss {result.loss:.4f} "
+            f"(engine {engine.info.name}, {engine.precision}, {args.eval_bn} statistics)"
+        )
+    return 0

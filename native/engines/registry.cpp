@@ -4,7 +4,16 @@
 namespace mnist {
 namespace {
 
+// A factory that only a build with CUDA has; null elsewhere, where `unavailable` says so.
+#ifdef MNIST_WITH_CUDA
+#define MNIST_IF_CUDA(factory) factory
+#else
+#define MNIST_IF_CUDA(factory) nullptr
+#endif
+
 std::string always_available() { return ""; }
+
+std::string needs_gpu() { return cuda_status().reason; }
 
 std::string not_built() { return "this build does not contain it yet"; }
 
@@ -15,7 +24,9 @@ const std::vector<EngineRow>& rows() {
        always_available,
        create_reference},
       {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, not_built, nullptr},
-      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false}, not_built, nullptr},
+      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false},
+       needs_gpu,
+       MNIST_IF_CUDA(create_naive)},
       {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false}, not_built, nullptr},
       {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
        not_built,

@@ -5,15 +5,15 @@
 namespace mnist::kernels {
 namespace {
 
-__global__ void sgd_update_kernel(float* __restrict__ w, const float* __restrict__ dw, float learning_rate,
-                                  std::int64_t count) {
+__global__ void sgd_update_kernel(float* __restrict__ w, const float* __restrict__ dw,
+                                  const float* __restrict__ learning_rate, std::int64_t count) {
   const std::int64_t i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) w[i] -= learning_rate * dw[i];
+  if (i < count) w[i] -= *learning_rate * dw[i];
 }
 
 }  // namespace
 
-void sgd_update(float* w, const float* dw, float learning_rate, std::int64_t count, cudaStream_t stream) {
+void sgd_update(float* w, const float* dw, const float* learning_rate, std::int64_t count, cudaStream_t stream) {
   MNIST_REQUIRE(count >= 0, "sgd_update: count is " << count << ", expected >= 0");
   if (count == 0) return;
   constexpr int kBlock = 256;

@@ -147,4 +147,8 @@ struct CudaStatus {
 };
 CudaStatus cuda_status();
 
+// One sentence why this build cannot use GPU `device`, empty if it can. Throws ArgumentError for an ordinal that
+// does not exist.
+std::string cuda_device_reason(int device);
+
 }  // namespace mnist

@@ -1,0 +1,213 @@
+// The step loop of the CUDA engines, and everything around it that does not depend on how a layer is computed.
+#include "engines/cuda_engine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "cuda/nvtx.h"
+#include "kernels/sgd.h"
+
+namespace mnist {
+namespace {
+
+constexpr std::int64_t kEvaluationChunk = 1000;  // images of one pass where the batch's size is ours to choose
+
+std::vector<float> to_float(std::span<const double> values) { return {values.begin(), values.end()}; }
+
+bool sync_requested() {
+  const char* value = std::getenv("MNIST_CUDA_SYNC");
+  return value && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+CudaEngine::CudaEngine(EngineInfo info, EngineOptions options)
+    : Engine(std::move(info), options), check_every_step_(sync_requested()) {
+  cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
+  cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
+}
+
+void CudaEngine::update(const float* learning_rate) {
+  kernels::sgd_update(parameters_.data(), gradients_.data(), learning_rate, kParameterCount, stream());
+}
+
+std::vector<double> CudaEngine::read(const float* values, std::int64_t count) const {
+  std::vector<float> host(count);
+  cuda::download(host, values, stream());
+  return {host.begin(), host.end()};
+}
+
+void CudaEngine::do_set_parameters(std::span<const double> values) {
+  const cuda::DeviceGuard guard(options().device);
+  cuda::upload(parameters_.data(), to_float(values), stream());
+  parameters_changed();
+}
+
+void CudaEngine::do_get_parameters(std::span<double> values) const {
+  const cuda::DeviceGuard guard(options().device);
+  std::ranges::copy(read(parameters_.data(), kParameterCount), values.begin());
+}
+
+void CudaEngine::do_set_statistics(std::span<const double> values) {
+  const cuda::DeviceGuard guard(options().device);
+  cuda::upload(statistics_.data(), to_float(values), stream());
+}
+
+void CudaEngine::do_get_statistics(std::span<double> values) const {
+  const cuda::DeviceGuard guard(options().device);
+  std::ranges::copy(read(statistics_.data(), kStatisticCount), values.begin());
+}
+
+void CudaEngine::do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                                Placement placement) {
+  const cuda::DeviceGuard guard(options().device);
+  recorded_.clear();
+  feeder_.set_dataset(images, labels, placement);
+}
+
+void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
+  bool moved = feeder_.reserve(batch);
+  moved |= results_.reserve(steps);
+  if (batch > capacity_) {
+    capacity_ = 0;  // should memory run out half way
+    recorded_.clear();
+    logits_.reserve(batch * kClasses);
+    log_p_.reserve(batch * kClasses);
+    reserve(batch);
+    capacity_ = batch;
+  }
+  if (moved) recorded_.clear();
+}
+
+void CudaEngine::start(float learning_rate) {
+  const kernels::StepState state{.learning_rate = learning_rate};
+  cuda::upload(state_.data(), {&state, 1}, stream());
+}
+
+void CudaEngine::evaluate(const Batch& batch) {
+  forward(batch, nullptr);
+  MNIST_RANGE("record");
+  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size, stream());
+}
+
+void CudaEngine::queue_step(int slot, std::int64_t size) {
+  if (feeder_.on_device()) {
+    MNIST_RANGE("gather");
+    feeder_.gather(size, state_.data());
+  }
+  const Batch batch = feeder_.batch(slot, size);
+  evaluate(batch);
+  backward(batch, 1.0f);
+  MNIST_RANGE("update");
+  update(&state_.data()->learning_rate);
+}
+
+void CudaEngine::run_step(int slot, std::int64_t size) {
+  if (check_every_step_) {
+    queue_step(slot, size);
+    stream_.synchronize();
+    return;
+  }
+  for (auto& step : recorded_) {
+    if (step.slot != slot || step.size != size) continue;
+    if (!step.graph) step.graph = cuda::capture(stream(), [&] { queue_step(slot, size); });
+    step.graph.launch(stream());
+    return;
+  }
+  queue_step(slot, size);
+  recorded_.push_back({slot, size, {}});
+}
+
+void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                          std::span<StepResult> results) {
+  const cuda::DeviceGuard guard(options().device);
+  batch = std::min(batch, std::int64_t(order.size()));
+  prepare(batch, std::int64_t(results.size()));
+  start(float(learning_rate));
+  if (feeder_.set_order(order)) recorded_.clear();
+  for (std::size_t step = 0; step < results.size(); ++step) {
+    const auto now = order.subspan(step * batch).first(std::min(order.size() - step * batch, std::size_t(batch)));
+    const int slot = feeder_.on_device() ? 0 : int(step % BatchFeeder::kSlots);
+    if (!feeder_.on_device()) feeder_.send(slot, now);
+    run_step(slot, std::int64_t(now.size()));
+    if (!feeder_.on_device()) feeder_.release(slot);
+  }
+  cuda::download(results, results_.data(), stream());
+}
+
+void CudaEngine::do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
+  const cuda::DeviceGuard guard(options().device);
+  const auto total = std::int64_t(images.size()) / kImagePixels;
+  const bool population = mode == BatchNormMode::kPopulation;
+  const auto chunk = population ? std::min(total, kEvaluationChunk) : total;
+  prepare(chunk, 1);
+  for (std::int64_t first = 0; first < total; first += chunk) {
+    const auto count = std::min(chunk, total - first);
+    forward(feeder_.load(images.subspan(first * kImagePixels, count * kImagePixels)),
+            population ? statistics_.data() : nullptr);
+    std::ranges::copy(read(logits(), count * kClasses), scores.begin() + first * kClasses);
+  }
+}
+
+Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                           const ProbeOptions& options) {
+  const cuda::DeviceGuard guard(this->options().device);
+  const auto size = std::int64_t(labels.size());
+  prepare(size, 1);
+  start(0);
+  const Batch batch = feeder_.load(images, labels);
+  evaluate(batch);
+  backward(batch, float(options.upstream));
+  Probe probe;
+  StepResult result;
+  cuda::download({&result, 1}, results_.data(), stream());
+  probe.loss = result.loss;
+  probe.correct = result.correct;
+  probe.gradients = read(gradients_.data(), kParameterCount);
+  probe.logits = read(logits(), size * kClasses);
+  read_activations(size, probe);
+  return probe;
+}
+
+void CudaEngine::do_compute_statistics() {
+  const cuda::DeviceGuard guard(options().device);
+  prepare(std::min(dataset_size(), kEvaluationChunk), 1);
+  accumulate_statistics(1, kBn1Mean, kBn1Var, kImagePixels);
+  accumulate_statistics(2, kBn2Mean, kBn2Var, std::int64_t(kPool1Side) * kPool1Side);
+}
+
+// Chunks of n_k values with mean m_k and variance v_k merge by the law of total variance, in float64
+// (Chan, Golub, LeVeque 1979): with d = m_k - mean and n the count so far,
+//   mean += d n_k / (n + n_k),   n var += n_k v_k + d^2 n n_k / (n + n_k).
+void CudaEngine::accumulate_statistics(int layer, StatisticIndex mean_index, StatisticIndex var_index,
+                                       std::int64_t area) {
+  const auto channels = kStatistics[mean_index].size;
+  const auto total = dataset_size(), chunks = (total + kEvaluationChunk - 1) / kEvaluationChunk;
+  cuda::DeviceBuffer<float> partial(chunks * 2 * channels);  // mean, then variance, of each chunk
+  for (std::int64_t k = 0; k < chunks; ++k) {
+    const auto first = k * kEvaluationChunk;
+    float* mean = partial.data() + 2 * k * channels;
+    layer_statistics(layer, feeder_.load_dataset(first, std::min(kEvaluationChunk, total - first)), statistics_.data(),
+                     mean, mean + channels);
+  }
+  const auto chunk_values = read(partial.data(), partial.size());
+  std::vector<float> means, vars;
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double n = 0, mean = 0, squares = 0;
+    for (std::int64_t k = 0; k < chunks; ++k) {
+      const double count = double(std::min(kEvaluationChunk, total - k * kEvaluationChunk)) * double(area);
+      const double difference = chunk_values[2 * k * channels + c] - mean;
+      mean += difference * count / (n + count);
+      squares += count * chunk_values[(2 * k + 1) * channels + c] + difference * difference * n * count / (n + count);
+      n += count;
+    }
+    means.push_back(float(mean));
+    vars.push_back(float(squares / n));
+  }
+  cuda::upload(statistics_.data() + kStatistics[mean_index].offset, means, stream());
+  cuda::upload(statistics_.data() + kStatistics[var_index].offset, vars, stream());
+}
+
+}  // namespace mnist

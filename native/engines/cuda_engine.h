@@ -1,0 +1,116 @@
+// What the CUDA engines share: parameters and gradients in one slab each, batches, the step loop, evaluation.
+//
+// An engine of this family supplies forward, backward and a few hooks below; they only queue work on stream(), with
+// the GPU selected, and may be recorded into a CUDA graph. How a run of steps flows:
+//
+//   train(order)  -> order and learning rate to the GPU, once
+//     step        -> gather the batch -> forward -> record loss -> backward -> update      (nothing waits)
+//   results       <- read once, after the last step
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/buffer.h"
+#include "cuda/graph.h"
+#include "cuda/stream.h"
+#include "engines/batch_feeder.h"
+#include "kernels/step.h"
+#include "mnist/engine.h"
+
+namespace mnist {
+
+class CudaEngine : public Engine {
+ public:
+  CudaEngine(EngineInfo info, EngineOptions options);
+
+ protected:
+  // ---- what an engine supplies ------------------------------------------------------------------------------------
+  // Makes room for batches of up to `batch` images, more than ever before. The only place to allocate and to choose
+  // algorithms; recorded graphs are dropped afterwards.
+  virtual void reserve(std::int64_t batch) = 0;
+
+  // Sets logits() and log_p() of the batch. `statistics` (kStatisticCount): normalise by these; null: by the batch's
+  // own, which are kept for backward.
+  virtual void forward(const Batch& batch, const float* statistics) = 0;
+
+  // Sets all gradients of upstream * (mean loss) of the batch that the last forward saw.
+  virtual void backward(const Batch& batch, float upstream) = 0;
+
+  // One step along the gradients; plain SGD unless overridden. *learning_rate is in the GPU's memory.
+  virtual void update(const float* learning_rate);
+
+  // Mean and biased variance by channel of what convolution `layer` (1 or 2) gives for the batch, bias included,
+  // where batch norm 1 normalises by `statistics`; both outputs are in the GPU's memory.
+  virtual void layer_statistics(int layer, const Batch& batch, const float* statistics, float* mean, float* var) = 0;
+
+  // Fills a1, a2, h and the routing of the last forward, in the layouts of Probe. May wait.
+  virtual void read_activations(std::int64_t batch, Probe& probe) = 0;
+
+  // The parameters were replaced: forget what was derived from them.
+  virtual void parameters_changed() {}
+
+  // ---- what an engine may use -------------------------------------------------------------------------------------
+  cudaStream_t stream() const { return stream_.get(); }
+  float* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
+  float* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
+  float* logits() const { return logits_.data(); }  // (B, kClasses), float32
+  float* log_p() const { return log_p_.data(); }    // (B, kClasses), float32
+
+  // `count` values from the GPU, widened to float64; waits.
+  std::vector<double> read(const float* values, std::int64_t count) const;
+
+ private:
+  void do_set_parameters(std::span<const double> values) override;
+  void do_get_parameters(std::span<double> values) const override;
+  void do_set_statistics(std::span<const double> values) override;
+  void do_get_statistics(std::span<double> values) const override;
+  void do_compute_statistics() override;
+  void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                      Placement placement) override;
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                std::span<StepResult> results) override;
+  void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override;
+  Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                 const ProbeOptions& options) override;
+
+  // Room everywhere for batches of that size and a run of `steps`.
+  void prepare(std::int64_t batch, std::int64_t steps);
+  // Starts a run: step 0, cursor 0.
+  void start(float learning_rate);
+  // Queues forward and record_step.
+  void evaluate(const Batch& batch);
+  // Queues one whole step on the slot's batch; the second time and later as a graph.
+  void run_step(int slot, std::int64_t size);
+  void queue_step(int slot, std::int64_t size);
+  // Population statistics of one layer into statistics_, from those of the layer before.
+  void accumulate_statistics(int layer, StatisticIndex mean, StatisticIndex var, std::int64_t area);
+
+  // A step of one batch size on one slot: run once as it is, so that everything lazy has happened, then recorded.
+  struct RecordedStep {
+    int slot;
+    std::int64_t size;
+    cuda::Graph graph;
+  };
+
+  cuda::Stream stream_;
+  BatchFeeder feeder_{stream_};
+  cuda::DeviceBuffer<float> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
+  cuda::DeviceBuffer<float> logits_, log_p_;
+  cuda::DeviceBuffer<kernels::StepState> state_{1};
+  cuda::DeviceBuffer<StepResult> results_;
+  std::int64_t capacity_ = 0;  // batch size there is room for
+  std::vector<RecordedStep> recorded_;
+  bool check_every_step_;  // MNIST_CUDA_SYNC=1: no graphs, and an error surfaces in the step that made it
+};
+
+// The factory of engine E: checks the GPU and selects it for E's constructor.
+template <class E>
+std::unique_ptr<Engine> create_on_device(const EngineInfo& info, const EngineOptions& options) {
+  const std::string reason = cuda_device_reason(options.device);
+  if (!reason.empty()) throw UnavailableError("engine '" + info.name + "' cannot run here: " + reason);
+  const cuda::DeviceGuard guard(options.device);
+  return std::make_unique<E>(info, options);
+}
+
+}  // namespace mnist

@@ -1,0 +1,181 @@
+// Engine `naive`: the reference's ops as CUDA kernels, one launch an op and one thread an output, in float32.
+//
+// Read beside reference.cpp: the same calls in the same order. What a step costs and why is in the comments above the
+// launchers in kernels/naive/.
+#include <algorithm>
+
+#include "cuda/nvtx.h"
+#include "engines/cuda_engine.h"
+#include "engines/engines.h"
+#include "kernels/naive/batch_norm.h"
+#include "kernels/naive/conv2d.h"
+#include "kernels/naive/linear.h"
+#include "kernels/naive/log_softmax.h"
+#include "kernels/naive/normalize.h"
+#include "kernels/naive/relu.h"
+#include "kernels/naive/relu_max_pool2d.h"
+
+namespace mnist {
+namespace {
+
+using Floats = cuda::DeviceBuffer<float>;
+using Bytes = cuda::DeviceBuffer<std::uint8_t>;
+using namespace kernels::naive;
+
+// One of the two blocks conv2d -> batch_norm -> relu -> max_pool2d: what it is, and what a step leaves in it. z before
+// batch norm, y after it, a after relu and pooling.
+struct ConvBlock {
+  const char *forward_name, *backward_name;
+  ParameterIndex weight, bias, gamma, beta;
+  StatisticIndex mean, var;
+  int in, out, side;  // channels, and the side of z
+  Floats z, y, a, da, dy, dz;
+  Bytes route;
+
+  int area() const { return side * side; }
+
+  void reserve(std::int64_t batch) {
+    const std::int64_t values = batch * out * area();
+    for (auto* buffer : {&z, &y, &dy, &dz}) buffer->reserve(values);
+    for (auto* buffer : {&a, &da}) buffer->reserve(values / 4);
+    route.reserve(values / 4);
+  }
+};
+
+class NaiveEngine final : public CudaEngine {
+ public:
+  using CudaEngine::CudaEngine;
+
+ private:
+  void reserve(std::int64_t batch) override {
+    x_.reserve(batch * kImagePixels);
+    block1_.reserve(batch);
+    block2_.reserve(batch);
+    for (auto* buffer : {&u_, &h_, &dh_, &du_}) buffer->reserve(batch * kHidden);
+    relu3_.reserve(batch * kHidden);
+    dlogits_.reserve(batch * kClasses);
+    partial_.reserve(std::max(conv2d_partial_size(batch, kConv1Channels, kConv2Channels),
+                              batch_norm_partial_size(batch, kConv2Channels)));
+  }
+
+  void forward(const Batch& batch, const float* statistics) override {
+    normalize(batch);
+    forward_block(block1_, x_.data(), batch.size, statistics);
+    forward_block(block2_, block1_.a.data(), batch.size, statistics);
+    {
+      MNIST_RANGE("fc1 forward");
+      linear_forward(u_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch.size, kFeatures,
+                     kHidden, stream());
+      relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
+    }
+    MNIST_RANGE("fc2 forward");
+    linear_forward(logits(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size, kHidden, kClasses,
+                   stream());
+    log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
+  }
+
+  void normalize(const Batch& batch) {
+    MNIST_RANGE("normalize");
+    normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
+  }
+
+  void convolve(const ConvBlock& block, const float* x, std::int64_t batch) {
+    conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
+                   block.side, stream());
+  }
+
+  void forward_block(const ConvBlock& block, const float* x, std::int64_t batch, const float* statistics) {
+    MNIST_RANGE(block.forward_name);
+    convolve(block, x, batch);
+    if (!statistics) {
+      batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch,
+                            block.out, block.area(), stream());
+      statistics = of_batch_.data();
+    }
+    batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
+                       statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset, batch,
+                       block.out, block.area(), stream());
+    relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), batch * block.out, block.side / 2,
+                            stream());
+  }
+
+  void backward(const Batch& batch, float upstream) override {
+    const auto size = batch.size;
+    {
+      MNIST_RANGE("fc2 backward");
+      log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, upstream, size, kClasses, stream());
+      linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits_.data(), h_.data(),
+                      parameter(kFc2Weight), size, kHidden, kClasses, stream());
+    }
+    {
+      MNIST_RANGE("fc1 backward");
+      relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
+      linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), du_.data(), block2_.a.data(),
+                      parameter(kFc1Weight), size, kFeatures, kHidden, stream());
+    }
+    backward_block(block2_, block1_.da.data(), block1_.a.data(), size);
+    backward_block(block1_, nullptr, x_.data(), size);
+  }
+
+  // The gradients of the block's parameters from block.da, and of its input into `dx` unless that is null.
+  void backward_block(const ConvBlock& block, float* dx, const float* x, std::int64_t batch) {
+    MNIST_RANGE(block.backward_name);
+    relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out, block.side / 2,
+                             stream());
+    batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(), block.dy.data(),
+                        block.z.data(), parameter(block.gamma), of_batch(block.mean), of_batch(block.var), batch,
+                        block.out, block.area(), stream());
+    conv2d_backward_weight(gradient(block.weight), partial_.data(), block.dz.data(), x, batch, block.in, block.out,
+                           block.side, stream());
+    if (dx)
+      conv2d_backward_data(dx, block.dz.data(), parameter(block.weight), batch, block.in, block.out, block.side,
+                           stream());
+    // The convolution's bias keeps the gradient 0 that the slab was filled with: batch norm subtracts the batch's
+    // mean, so a constant added before it changes nothing.
+  }
+
+  void layer_statistics(int layer, const Batch& batch, const float* statistics, float* mean, float* var) override {
+    normalize(batch);
+    const ConvBlock* block = &block1_;
+    if (layer == 1) {
+      convolve(block1_, x_.data(), batch.size);
+    } else {
+      forward_block(block1_, x_.data(), batch.size, statistics);
+      convolve(block2_, block1_.a.data(), batch.size);
+      block = &block2_;
+    }
+    batch_norm_statistics(mean, var, partial_.data(), block->z.data(), batch.size, block->out, block->area(), stream());
+  }
+
+  void read_activations(std::int64_t batch, Probe& probe) override {
+    probe.a1 = read(block1_.a.data(), batch * kPool1Size);
+    probe.a2 = read(block2_.a.data(), batch * kPool2Size);
+    probe.h = read(h_.data(), batch * kHidden);
+    const auto fetch = [&](std::vector<std::uint8_t>& to, const Bytes& from, std::int64_t count) {
+      to.resize(count);
+      cuda::download(to, from.data(), stream());
+    };
+    fetch(probe.routing.pool1, block1_.route, batch * kPool1Size);
+    fetch(probe.routing.pool2, block2_.route, batch * kPool2Size);
+    fetch(probe.routing.relu3, relu3_, batch * kHidden);
+  }
+
+  float* of_batch(StatisticIndex index) const { return of_batch_.data() + kStatistics[index].offset; }
+
+  ConvBlock block1_{"layer 1 forward", "layer 1 backward", kConv1Weight, kConv1Bias, kBn1Weight,
+                    kBn1Bias,          kBn1Mean,           kBn1Var,      1,          kConv1Channels,
+                    kImageSide};
+  ConvBlock block2_{"layer 2 forward", "layer 2 backward", kConv2Weight,   kConv2Bias, kBn2Weight, kBn2Bias, kBn2Mean,
+                    kBn2Var,           kConv1Channels,     kConv2Channels, kPool1Side};
+  Floats x_, u_, h_, dh_, du_, dlogits_, partial_;
+  Floats of_batch_{kStatisticCount};  // statistics of the last batch
+  Bytes relu3_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options) {
+  return create_on_device<NaiveEngine>(info, options);
+}
+
+}  // namespace mnist

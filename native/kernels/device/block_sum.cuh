@@ -1,0 +1,22 @@
+// block_sum: the sum of one value a thread over a block, in an order that never changes.
+#pragma once
+
+namespace mnist::kernels::device {
+
+// Returns the sum over the block in thread 0; `shared` has kBlock elements and is free again on return. kBlock, a
+// power of two, is the number of threads. All threads call it.
+template <int kBlock>
+__device__ float block_sum(float value, float* shared) {
+  static_assert((kBlock & (kBlock - 1)) == 0);
+  const int t = int(threadIdx.x);
+  shared[t] = value;
+  for (int half = kBlock / 2; half > 0; half /= 2) {
+    __syncthreads();  // the upper half is complete before the lower half reads it
+    if (t < half) shared[t] += shared[t + half];
+  }
+  const float sum = shared[0];
+  __syncthreads();  // nobody writes shared[0] for the next sum before it was read
+  return sum;
+}
+
+}  // namespace mnist::kernels::device

@@ -1,0 +1,31 @@
+// linear: y = x w^T + bias, and its three gradients.
+//
+// x, dx (B,I), y, dy (B,O), w, dw (O,I), bias, dbias (O), all float32 and row by row. From y[b,o] = sum over i of
+// w[o,i] x[b,i] + bias[o], each w[o,i] meets x[b,i] once a row b, so
+//   dx[b,i] = sum over o of dy[b,o] w[o,i],  dw[o,i] = sum over b of dy[b,o] x[b,i],  dbias[o] = sum over b of dy[b,o].
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace mnist::kernels::naive {
+
+// linear_forward: y[b,o] = bias[o] + sum over i of w[o,i] * x[b,i].
+//   shapes   y (B,O) <- x (B,I), w (O,I), bias (O); sets
+//   launch   one block a row b and 128 outputs, one thread an output
+//   cost     bytes 4 (B I + I O + B O), flops 2 B I O; the threads of a warp read w at a distance of 4 I bytes, 32
+//            memory transactions for 32 numbers, and that decides
+//   numerics I terms added one after the other
+void linear_forward(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
+                    cudaStream_t stream);
+
+// linear_backward: dx, dw, dbias as above.
+//   shapes   dx (B,I), dw (O,I), dbias (O) <- dy (B,O), x (B,I), w (O,I); sets
+//   launch   three times: one thread a dx, a dw, a dbias
+//   cost     bytes 8 (B I + I O + B O), flops 4 B I O
+//   numerics O or B terms added one after the other
+void linear_backward(float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
+                     std::int64_t batch, int in, int out, cudaStream_t stream);
+
+}  // namespace mnist::kernels::naive

@@ -23,7 +23,7 @@ const std::vector<EngineRow>& rows() {
       {{"reference", "float64 host loops: the specification", "cpu", {kFp64}, true},
        always_available,
        create_reference},
-      {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, not_built, nullptr},
+      {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, always_available, create_cpu},
       {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false},
        needs_gpu,
        MNIST_IF_CUDA(create_naive)},

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from mnist_cuda.data import synthetic
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
+from mnist_cuda.data.download import Timeouts, fetch
 from mnist_cuda.data.idx import Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
+
+# Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
+_IMPATIENT = Timeouts(connect=4)
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ def load(
     """The data set `name`, one of catalogue.CHOICES, complete and checked against the catalogue's hashes.
 
     data_dir: read it from this folder and from nowhere else (.gz or uncompressed files, there or in the sub-folders
-    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist. Without it the per-user cache is used, and what is
-    missing there is fetched unless `offline`. mirror: as in download.fetch. seed: of the synthetic digits.
+    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist. Without it the per-user cache is
+    used, and what is missing there is fetched unless `offline`; where that fails, `auto` gives synthetic digits and a
+    warning. mirror: as in download.fetch. seed: of the synthetic digits.
 
     Raises UsageError for an unknown name, DataError if the data set is missing, unreachable or not what it should be.
     """
@@ -65,16 +71,25 @@ def load(
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
         info = DATASETS["mnist" if name == "auto" else name]
-        folder = find_folder(info, Path(data_dir))
-        return _read(info, name, folder)
-    raise DataError("only a data folder can be read so far")
+        return _read(info, name, find_folder(info, Path(data_dir)))
+    if name == "synthetic":
+        return _generate(name, seed, None)
+    if name == "auto":
+        info = DATASETS["mnist"]
+        try:
+            return _read(info, name, fetch(info, offline=offline, mirror=mirror, timeouts=_IMPATIENT))
+        except DataError as error:
+            return _generate(name, seed, f"MNIST IS NOT HERE, these are synthetic digits instead: {error}")
+    info = DATASETS[name]
+    return _read(info, name, fetch(info, offline=offline, mirror=mirror))
 
 
 def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
     hashes: dict[str, str] = {}
 
     def read(file: DataFile) -> tuple[bytes, str]:
-        content, path, hashes[path.name] = read_file(file, folder)
+        content, path, sha256 = read_file(file, folder)
+        hashes[path.name] = sha256
         return content, str(path)
 
     train_images = parse_images(*read(info.train_images))
@@ -92,6 +107,21 @@ def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
         test_images=test_images,
         test_labels=test_labels,
         hashes=hashes,
+    )
+
+
+def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
+    train_images, train_labels = synthetic.generate("train", seed)
+    test_images, test_labels = synthetic.generate("test", seed)
+    return Dataset(
+        name="synthetic",
+        requested=requested,
+        source="generated",
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        warning=warning,
     )
 
 

@@ -87,7 +87,7 @@ def _parse_header(header: bytes, name: str, item: tuple[int, ...]) -> tuple[int,
 
 
 def _unpack(content: bytes, name: str, limit: int) -> bytes:
-    """The uncompressed content, at most its first `limit` (> 0) bytes; the end of the gzip data is checked if reached."""
+    """The uncompressed content, at most its first `limit` (> 0) bytes; the end of gzip data is checked if reached."""
     if not name.endswith(".gz"):
         return content[:limit]
     if content[:2] != _GZIP:

@@ -1,0 +1,235 @@
+"""Fetch a data set's files into the per-user cache: mirrors in order, limits on time and size, every byte checked."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from urllib.parse import urlsplit
+
+from mnist_cuda.data.catalogue import DataFile, DatasetInfo
+from mnist_cuda.errors import DataError, UsageError
+
+_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Limits on one request, in seconds.
+
+    connect: until the answer's header is there, name look-up included. stall: from one block of 16 KiB to the next,
+    which also ends a connection that drips. total: for the whole file.
+    """
+
+    connect: float = 10
+    stall: float = 20
+    total: float = 900
+
+
+class _MirrorError(Exception):
+    """Why one mirror cannot serve a file; the next one may."""
+
+
+def cache_folder(info: DatasetInfo) -> Path:
+    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder."""
+    root = os.environ.get("MNIST_CUDA_CACHE")
+    if not root:
+        import platformdirs
+
+        root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
+    return Path(root) / info.name
+
+
+def cache_fault(info: DatasetInfo, file: DataFile) -> str | None:
+    """What is wrong with a file in the cache, None if it is there and has the right sha256."""
+    try:
+        content = (cache_folder(info) / file.name).read_bytes()
+    except FileNotFoundError:
+        return "is not in the cache"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != file.sha256:
+        return f"is damaged ({len(content)} bytes with sha256 {sha256}, expected {file.size} with {file.sha256})"
+    return None
+
+
+def fetch(
+    info: DatasetInfo, *, offline: bool = False, mirror: str | None = None, timeouts: Timeouts | None = None
+) -> Path:
+    """The cache folder with all files of the data set; what is missing or damaged there is fetched first.
+
+    mirror: base URL to fetch from instead of the catalogue's, by default $MNIST_CUDA_MIRROR; the file names are
+    appended. Raises DataError if a file can neither be found nor fetched, UsageError for a mirror that is no URL.
+    """
+    folder = cache_folder(info)
+    mirrors = _mirrors(info, mirror)
+    faults = {file: fault for file in info.files if (fault := cache_fault(info, file))}
+    if offline and faults:
+        file, fault = next(iter(faults.items()))
+        raise DataError(
+            f"{folder / file.name} {fault}, and offline nothing is fetched; "
+            f"run 'mnist-cuda data fetch' with a network, or name a folder that has the files with --data-dir"
+        )
+    if faults:
+        with _progress(info.name, sum(file.size for file in faults)) as advance:
+            for file in faults:
+                _fetch_file(file, folder, mirrors, timeouts or Timeouts(), advance)
+    return folder
+
+
+def _mirrors(info: DatasetInfo, mirror: str | None) -> tuple[str, ...]:
+    mirror = mirror or os.environ.get("MNIST_CUDA_MIRROR")
+    if not mirror:
+        return info.mirrors
+    if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
+        raise UsageError(f"mirror '{mirror}' is not a URL, expected one like {info.mirrors[0]}")
+    return (mirror.rstrip("/") + "/",)
+
+
+def _fetch_file(
+    file: DataFile, folder: Path, mirrors: tuple[str, ...], timeouts: Timeouts, advance: Callable[[int], None]
+) -> None:
+    """Put one file into the cache from the first mirror that has it."""
+    reasons = []
+    for mirror in mirrors:
+        try:
+            _fetch_from(mirror + file.name, file, folder, timeouts, advance)
+            return
+        except _MirrorError as error:
+            reasons.append(f"{urlsplit(mirror).netloc}: {error}")
+        except OSError as error:
+            raise DataError(
+                f"{folder / file.name} cannot be written: {error.strerror}; "
+                f"free {file.size / 1e6:.1f} MB there or set MNIST_CUDA_CACHE to another folder"
+            ) from error
+    raise DataError(
+        f"{file.name} cannot be fetched ({'; '.join(reasons)}); "
+        f"name another mirror with --mirror, a folder that has the files with --data-dir, or --dataset synthetic"
+    )
+
+
+def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, advance: Callable[[int], None]) -> None:
+    """Fetch to a name that no other process uses; only a complete, checked, synced file gets the cache's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
+    sha256 = hashlib.sha256()
+    size = 0
+    try:
+        with part.open("xb") as out:
+            with contextlib.closing(_blocks(url, file.size, timeouts)) as blocks:
+                for block in blocks:
+                    size += len(block)
+                    if size > file.size:
+                        raise _MirrorError(f"more than the expected {file.size} bytes")
+                    sha256.update(block)
+                    out.write(block)
+                    advance(len(block))
+            if size < file.size:
+                raise _MirrorError(f"closed after {size} of {file.size} bytes")
+            if sha256.hexdigest() != file.sha256:
+                raise _MirrorError(f"wrong content, sha256 {sha256.hexdigest()}, expected {file.sha256}")
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(folder / file.name)
+    except _MirrorError:
+        advance(-size)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _blocks(url: str, size: int, timeouts: Timeouts) -> Iterator[bytes]:
+    """The body at `url`, in blocks. Raises _MirrorError.
+
+    The request runs in a thread of its own, because nothing else bounds the time that a name look-up, a header or a
+    block takes that arrives byte by byte; a thread that hangs in one is left behind.
+    """
+    queue: SimpleQueue[bytes | _MirrorError | None] = SimpleQueue()
+    stop = threading.Event()
+    threading.Thread(target=_request, args=(url, size, timeouts, queue, stop), daemon=True).start()
+    end = time.monotonic() + timeouts.total
+    limit, what = timeouts.connect, "no answer"
+    try:
+        while True:
+            left = end - time.monotonic()
+            try:
+                item = queue.get(timeout=max(0, min(limit, left)))
+            except Empty:
+                if left < limit:
+                    raise _MirrorError(f"not complete within {timeouts.total:g} s") from None
+                raise _MirrorError(f"{what} within {limit:g} s") from None
+            if item is None:
+                return
+            if isinstance(item, _MirrorError):
+                raise item
+            limit, what = timeouts.stall, f"stalled: less than {_BLOCK >> 10} KiB"
+            yield item
+    finally:
+        stop.set()
+
+
+def _request(
+    url: str, size: int, timeouts: Timeouts, queue: SimpleQueue[bytes | _MirrorError | None], stop: threading.Event
+) -> None:
+    """Put the body's blocks into the queue (an empty one after the header), then None or the error that ended it."""
+    try:
+        import requests
+
+        # Some servers label .gz files as encoded; they are wanted as they are.
+        with requests.get(
+            url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=(timeouts.connect, timeouts.stall)
+        ) as answer:
+            if answer.status_code != 200:
+                raise _MirrorError(f"HTTP {answer.status_code} {answer.reason}")
+            announced = answer.headers.get("Content-Length", str(size))
+            if announced != str(size):
+                kind = answer.headers.get("Content-Type", "unknown type")
+                raise _MirrorError(f"{announced} bytes of {kind}, expected {size}")
+            queue.put(b"")
+            for block in answer.raw.stream(_BLOCK, decode_content=False):
+                if stop.is_set():
+                    return
+                queue.put(block)
+        queue.put(None)
+    except _MirrorError as error:
+        queue.put(error)
+    except Exception as error:
+        queue.put(_MirrorError(_root_cause(error)))
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason in a few words; what requests and urllib3 wrap around it says less in more."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar of `size` bytes on stderr, if that is a terminal; gives the function that advances it."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"fetching {name}", total=size)
+        yield lambda size: bar.advance(task, size)

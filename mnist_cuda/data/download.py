@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -148,7 +148,7 @@ def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, adva
             part.unlink()
 
 
-def _blocks(url: str, size: int, timeouts: Timeouts) -> Iterator[bytes]:
+def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, None]:
     """The body at `url`, in blocks. Raises _MirrorError.
 
     The request runs in a thread of its own, because nothing else bounds the time that a name look-up, a header or a

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
-from mnist_cuda.data.strokes import STYLES, Style
+from mnist_cuda.data.strokes import STYLES
 
 Floats = NDArray[np.float32]
 Split = Literal["train", "test"]
@@ -70,10 +70,16 @@ class _Path:
     pen: NDArray[np.bool_]
 
 
-def _compile(style: Style) -> _Path:
-    points = list(dict.fromkeys(point for stroke in style for point in stroke))
+def _point(word: str) -> tuple[float, float]:
+    x, y = word.split(",")
+    return int(x) / 100, int(y) / 100
+
+
+def _compile(style: str) -> _Path:
+    strokes = [[_point(word) for word in stroke.split()] for stroke in style.split("/")]
+    points = list(dict.fromkeys(point for stroke in strokes for point in stroke))
     index, weight, pen = [], [], []
-    for stroke in style:
+    for stroke in strokes:
         spans = len(stroke) - 1
         steps = math.ceil(sum(math.dist(stroke[k], stroke[k + 1]) for k in range(spans)) / _SPACING)
         for step in range(steps + 1):
@@ -105,8 +111,9 @@ def _draw_block(rng: np.random.Generator) -> tuple[Images, Labels]:
 
 def _normal(rng: np.random.Generator, *shape: int) -> Floats:
     """Random numbers of mean 0 and variance 1, about normal: the sum of four uniform ones."""
-    a, b, c, d = rng.random((4, *shape), np.float32)
-    return (a + b + c + d - 2) * math.sqrt(3)
+    u: Floats = rng.random((4, *shape), np.float32)
+    total: Floats = u[0] + u[1] + u[2] + u[3] - 2
+    return total * math.sqrt(3)
 
 
 def _write(rng: np.random.Generator, path: _Path, n: int) -> tuple[Floats, Floats, Floats]:
@@ -159,12 +166,13 @@ def _ink(rng: np.random.Generator, x: Floats, y: Floats, ink: Floats) -> Images:
     corner = np.arange(n) * SIDE**2 + (row * SIDE + column).astype(np.int64)
     pixels = np.stack([corner, corner + 1, corner + SIDE, corner + SIDE + 1])
     flat = np.bincount(pixels.ravel(), np.stack(shares).ravel(), n * SIDE**2)  # adds in order, in float64
-    image = flat.astype(np.float32).reshape(n, SIDE, SIDE)
+    image: Floats = flat.astype(np.float32).reshape(n, SIDE, SIDE)
 
     width = rng.random((n, 1, 1), np.float32)
     image = _spread(_spread(image, 0.14 + 0.14 * width), 0.14 + 0.14 * width)
-    image = (3 + 5.5 * width * width) * image * (1 + _GRAIN * _normal(rng, n, SIDE, SIDE)) - 0.3
-    return np.clip(255 * image, 0, 255).astype(np.uint8)
+    strength = (3 + 5.5 * width * width) * (1 + _GRAIN * _normal(rng, n, SIDE, SIDE))
+    grey: Floats = np.clip(255 * (strength * image - 0.3), 0, 255)
+    return grey.astype(np.uint8)
 
 
 def _spread(image: Floats, share: Floats) -> Floats:

@@ -1,0 +1,32 @@
+"""A digit as text for a terminal: 28 columns and 14 lines, a character for two pixels, one above the other."""
+
+from __future__ import annotations
+
+from mnist_cuda.data.idx import Images
+
+_BLOCKS = " ░▒▓█"
+_ASCII = " .:-=+*#%@"
+
+
+def render(image: Images, *, colour: bool, encoding: str) -> str:
+    """The text of an image (28,28) uint8, bright on dark.
+
+    colour: shade both pixels of a half block in one of 24 greys (ANSI escapes), else the character's density is the
+    pair's mean. encoding: the output's; ASCII characters where it has no blocks.
+    """
+    try:
+        f"▀{_BLOCKS}".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return _by_density(image, _ASCII)
+    if not colour:
+        return _by_density(image, _BLOCKS)
+    lines = []
+    for above, below in zip(image[::2] // 11 + 232, image[1::2] // 11 + 232, strict=True):
+        cells = (f"\x1b[38;5;{a};48;5;{b}m▀" for a, b in zip(above, below, strict=True))
+        lines.append("".join(cells) + "\x1b[0m")
+    return "\n".join(lines)
+
+
+def _by_density(image: Images, characters: str) -> str:
+    mean = (image[::2].astype(int) + image[1::2]) // 2
+    return "\n".join("".join(characters[value * len(characters) // 256] for value in row) for row in mean)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from mnist_cuda import __version__
 from mnist_cuda.data.catalogue import CHOICES
+from mnist_cuda.data.commands import add_data_commands
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, UnavailableError, UsageError
 
 Run = Callable[[argparse.Namespace], int]
@@ -81,7 +82,7 @@ def add_data_flags(
     names = ", ".join(CHOICES)
     add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=f"{names} (default: {otherwise})")
     add("--data-dir", type=Path, metavar="DIR", help="read the data set's files here and nowhere else")
-    add("--mirror", metavar="URL", help="fetch from this mirror first (also MNIST_CUDA_MIRROR)")
+    add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
     add("--offline", action="store_true", help="fetch nothing")
     return group
 
@@ -149,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_evaluate, add_engines):
+    for add in (add_train, add_evaluate, add_engines, add_data_commands):
         add(subparsers)
     return parser
 

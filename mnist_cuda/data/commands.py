@@ -95,7 +95,7 @@ def add_data_commands(subparsers: Any) -> None:
     action.description = "Fetch data sets into the cache ($MNIST_CUDA_CACHE or the user's) and check every file."
     action.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(DATASETS)} (default: mnist)")
     action.add_argument("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
-    action.set_defaults(run=lambda args: fetch(args.name or ['mnist'], mirror=args.mirror))
+    action.set_defaults(run=lambda args: fetch(args.name or ["mnist"], mirror=args.mirror))
 
     action = actions.add_parser("verify", help="check a data set's files", allow_abbrev=False)
     action.description = "Check that a data set's files are all there and are the published ones."

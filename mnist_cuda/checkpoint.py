@@ -78,7 +78,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
         "steps": str(steps),
         "statistics": "absent" if checkpoint.statistics is None else "population",
     }
-    atomic_write(path, save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, metadata))
+    atomic_write(path, save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

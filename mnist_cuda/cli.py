@@ -164,7 +164,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"mnist-cuda: error: {message}", file=sys.stderr)
+    print("mnist-cuda: error:", *message.split(), file=sys.stderr)
     return code
 
 

@@ -14,9 +14,15 @@ from rich.text import Text
 REFRESHES_PER_SECOND = 4
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a closed pipe to cli.main; rich would exit with 1."""
+        raise
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console that wraps lines at words on a terminal and keeps them whole elsewhere."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     console.soft_wrap = not console.is_terminal
     return console
 

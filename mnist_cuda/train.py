@@ -193,7 +193,7 @@ class TrainingRun:
         name = f"{self.data.name} (NOT mnist: see the warning above)" if self.data.warning else self.data.name
         if signum is not None:
             last = (
-                f"stopped by {signal.Signals(signum).name} after {self.clock.steps} steps "
+                f"stopped by {signal.Signals(signum).name} after {console.plural(self.clock.steps, 'step')} "
                 f"({self.epochs_done} of {self.args.epochs} epochs) on {name}; saved {self.folder.model} "
                 "without population statistics: `mnist-cuda evaluate` computes them"
             )

@@ -1,0 +1,257 @@
+"""Model files: names and dtypes that PyTorch takes, strict reading, atomic writing."""
+
+import errno
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save, save_file
+
+from mnist_cuda import cli
+from mnist_cuda.checkpoint import Checkpoint, atomic_write, load_checkpoint, save_checkpoint
+from mnist_cuda.engine import Engine
+from mnist_cuda.errors import CheckpointError
+from mnist_cuda.model import PARAMETERS, STATISTICS, init_parameters
+
+STATISTIC_VALUES = {t.name: np.linspace(0.5, 2, t.size) for t in STATISTICS}
+
+
+def checkpoint(dtype=np.float32, statistics=True):
+    def cast(tensors):
+        return {name: value.astype(dtype) for name, value in tensors.items()}
+
+    return Checkpoint(cast(init_parameters(3)), cast(STATISTIC_VALUES) if statistics else None, {"dataset": "tiny"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, checkpoint(), steps=7)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("statistics", [True, False])
+def test_round_trip(tmp_path, dtype, statistics):
+    path = tmp_path / "model.safetensors"
+    saved = checkpoint(dtype, statistics)
+    save_checkpoint(path, saved, steps=7)
+    for place in (path, tmp_path):
+        loaded = load_checkpoint(place)
+        assert loaded.metadata["statistics"] == ("population" if statistics else "absent")
+        assert loaded.metadata["normalisation"] == "(u/255 - 0.1307)/0.3081"
+        assert loaded.metadata["dataset"] == "tiny"
+        assert (loaded.statistics is not None) == statistics
+        for tensors, found in ((saved.parameters, loaded.parameters), (saved.statistics, loaded.statistics)):
+            for name, value in (tensors or {}).items():
+                assert found[name].dtype == dtype
+                np.testing.assert_array_equal(found[name], value)
+
+
+def test_names_are_those_of_a_pytorch_state_dict(path):
+    tensors = load_file(path)
+    assert set(tensors) == (
+        {t.name for t in PARAMETERS + STATISTICS} | {"bn1.num_batches_tracked", "bn2.num_batches_tracked"}
+    )
+    assert tensors["bn1.num_batches_tracked"].dtype == np.int64
+    assert tensors["bn1.num_batches_tracked"].shape == ()
+    assert tensors["bn2.num_batches_tracked"] == 7
+
+
+def test_files_written_by_others_are_welcome(path):
+    save_file(load_file(path), path)
+    assert load_checkpoint(path).metadata == {}
+
+
+def edited(path, edit):
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+def renamed(tensors, old, new):
+    tensors[new] = tensors.pop(old)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda t: t.pop("fc1.weight"), "fc1.weight is missing"),
+        (lambda t: t.pop("bn2.running_var"), "bn2.running_var is missing"),
+        (lambda t: t.update(extra=np.zeros(1)), "'extra' is unknown"),
+        (lambda t: renamed(t, "conv1.bias", "module.conv1.bias"), "conv1.bias is missing, 'module.conv1.bias' is unk"),
+        (lambda t: t.update({"fc2.bias": np.zeros(11, np.float32)}), "shape (11,), expected (10,)"),
+        (lambda t: t.update({"fc2.bias": np.zeros(10, np.float16)}), "dtype F16, expected F32 or F64"),
+        (lambda t: t.update({"fc2.bias": np.zeros(10, np.int32)}), "dtype I32, expected F32 or F64"),
+        (lambda t: t["conv2.weight"].fill(np.nan), "conv2.weight has 18432 values that are not finite"),
+        (lambda t: t["bn1.running_mean"].put(4, np.inf), "bn1.running_mean has 1 value"),
+        (lambda t: t["bn1.running_var"].put(4, -1), "bn1.running_var holds -1, expected variances >= 0"),
+    ],
+)
+def test_a_wrong_tensor_is_refused(path, edit, words):
+    edited(path, edit)
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_another_normalisation_is_refused(path):
+    path.write_bytes(save(load_file(path), {"normalisation": "u/255"}))
+    with pytest.raises(CheckpointError, match="normalised by u/255, expected"):
+        load_checkpoint(path)
+
+
+def hostile(header, body=b"\0" * 64):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + body
+
+
+FIRST = PARAMETERS[0]
+ENTRY = {"dtype": "F32", "shape": [32, 1, 3, 3], "data_offsets": [0, 1152]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 7,
+        b"\xff" * 64,
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 10**9) + b"{}",
+        hostile(b"{"),
+        hostile(b"\xff\xfe"),
+        hostile([]),
+        hostile({}),
+        hostile({FIRST.name: ENTRY}),  # offsets beyond the end
+        hostile({FIRST.name: ENTRY | {"data_offsets": [1152, 0]}}),
+        hostile({FIRST.name: ENTRY | {"shape": [2**62, 2**62]}}),
+        hostile({FIRST.name: ENTRY | {"shape": [-1]}}),
+        hostile({FIRST.name: ENTRY | {"dtype": "F33"}}),
+        hostile({FIRST.name: None}),
+        hostile(b'{"a":' * 100_000),
+        b"<html>not found</html>",
+        b"PK\x03\x04" + b"\0" * 100,
+    ],
+)
+def test_a_hostile_file_is_refused(tmp_path, content):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_truncation_and_flipped_bits_never_crash(path):
+    content = path.read_bytes()
+    header = 8 + struct.unpack("<Q", content[:8])[0]
+    rng = np.random.default_rng(0)
+    for length in [0, 1, 8, 9, header - 1, header, header + 1, len(content) - 1, *rng.integers(0, len(content), 20)]:
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError):
+            load_checkpoint(path)
+    accepted = 0
+    for position in rng.integers(0, header, 150):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            load_checkpoint(path)
+            accepted += 1  # a bit of the metadata's free text
+        except CheckpointError:
+            pass
+    assert accepted < 50
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.symlink_to(p)])
+def test_a_path_that_is_no_file(tmp_path, make, capsys):
+    make(tmp_path / "x")
+    assert cli.main(["evaluate", str(tmp_path / "x")]) == 6
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_values_that_are_not_finite_are_not_saved(path):
+    before = path.read_bytes()
+    bad = checkpoint()
+    bad.parameters["fc2.bias"][3] = np.nan
+    with pytest.raises(CheckpointError, match=r"fc2\.bias has 1 value"):
+        save_checkpoint(path, bad, steps=1)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file(path, monkeypatch, call):
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        atomic_write(path, b"new")
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def peer_python():
+    path = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON", Path(__file__).parents[1] / ".venv-peers/bin/python"))
+    if not path.exists():
+        pytest.skip(f"{path} is absent; scripts/peers makes it")
+    return path
+
+
+LOAD_IN_TORCH = """
+import sys, json, struct, numpy as np, torch
+from torch import nn
+model = nn.Sequential()
+for name, layer in [("conv1", nn.Conv2d(1, 32, 3, padding=1)), ("bn1", nn.BatchNorm2d(32)), ("r1", nn.ReLU()),
+                    ("p1", nn.MaxPool2d(2)), ("conv2", nn.Conv2d(32, 64, 3, padding=1)), ("bn2", nn.BatchNorm2d(64)),
+                    ("r2", nn.ReLU()), ("p2", nn.MaxPool2d(2)), ("f", nn.Flatten()), ("fc1", nn.Linear(3136, 128)),
+                    ("r3", nn.ReLU()), ("fc2", nn.Linear(128, 10))]:
+    model.add_module(name, layer)
+arrays = np.load(sys.argv[1])
+model.load_state_dict({k: torch.from_numpy(v) for k, v in arrays.items() if k != "images"}, strict=True)
+x = torch.from_numpy((arrays["images"][:, None] / 255 - 0.1307) / 0.3081)
+np.save(sys.argv[2], model.double().eval()(x).detach().numpy())
+"""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype):
+    python = peer_python()
+    saved = checkpoint(dtype)
+    save_checkpoint(tmp_path / "model.safetensors", saved, steps=7)
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "arrays.npz", images=images, **load_file(tmp_path / "model.safetensors"))
+    subprocess.run([python, "-c", LOAD_IN_TORCH, tmp_path / "arrays.npz", tmp_path / "logits.npy"], check=True)
+    engine = Engine("reference")
+    engine.set_parameters(saved.parameters)
+    engine.set_statistics(saved.statistics)
+    ours, theirs = engine.logits(images), np.load(tmp_path / "logits.npy")
+    # PyTorch holds the float64 file as float32.
+    assert np.abs(ours - theirs).max() <= (1e-9 if dtype == np.float32 else 1e-4)
+
+
+def test_a_kill_during_saves_leaves_a_whole_file(path):
+    """20 kills here; the long version belongs to the kill tests."""
+    script = (
+        "import sys, pathlib, numpy as np; from mnist_cuda import checkpoint as c; p = pathlib.Path(sys.argv[1]);"
+        "m = c.load_checkpoint(p); print(flush=True)\nwhile True: c.save_checkpoint(p, m, steps=9)"
+    )
+    for delay in np.linspace(0, 0.03, 8):
+        process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        process.stdout.close()
+        try:
+            process.wait(delay)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait()
+        load_checkpoint(path)

@@ -1,0 +1,143 @@
+"""The command line: instant help, one line and the right exit code for every failure, plain text without a terminal."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tiny import ENVIRONMENT, start
+
+from mnist_cuda import __version__, cli, errors
+from mnist_cuda.engine import engines
+
+COMMANDS = next(action.choices for action in cli.make_parser()._actions if isinstance(action.choices, dict))
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_help_imports_nothing_heavy():
+    heavy = {"numpy", "rich", "requests", "safetensors", "platformdirs", "mnist_cuda._native"}
+    code = f"import sys, mnist_cuda.cli as c; c.make_parser(); print(sorted({heavy} & set(sys.modules)))"
+    assert python(code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_fits(command, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as end:
+        cli.main([*([command] if command else []), "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    # argparse breaks between words only; the longest are a flag with its choices.
+    assert max(len(line) for line in text.splitlines()) <= max(columns, 60)
+    assert text.startswith("usage: mnist-cuda")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"mnist-cuda {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "fly"),
+        (["train", "--epochs", "0"], "expected at least 1"),
+        (["train", "--epochs", "many"], "many"),
+        (["train", "--batch-size", "-3"], "expected at least 1"),
+        (["train", "--lr", "nan"], "finite"),
+        (["train", "--lr", "-1"], "at least 0"),
+        (["train", "--seed", "-1"], "negative"),
+        (["train", "--dataset", "cifar"], "cifar"),
+        (["train", "--engine", "warp"], "expected auto or one of reference"),
+        (["train", "--engine", "reference", "--precision", "fp16"], "no precision fp16"),
+        (["train", "--epoch", "3"], "--epoch"),  # no abbreviations: a later flag must not change a script's meaning
+        (["evaluate"], "FILE"),
+    ],
+)
+def test_usage_errors_take_one_line(argv, words, capsys):
+    try:
+        code = cli.main(argv)
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("what\nhappened"), 2),
+        (errors.DataError("bad"), 3),
+        (errors.UnavailableError("none"), 4),
+        (errors.OutOfMemoryError("full"), 5),
+        (errors.CheckpointError("torn"), 6),
+        (ValueError("refused by the seam"), 2),
+        (MemoryError(), 5),
+        (ModuleNotFoundError("No module named 'rich'", name="rich"), 4),
+        (ImportError("cannot import name '_native'", name="mnist_cuda"), 4),
+        (KeyboardInterrupt(), 130),
+        (cli.Terminated(), 143),
+    ],
+)
+def test_exit_codes(error, code, monkeypatch, capsys):
+    def command(module):
+        def run(args):
+            raise error
+
+        return run
+
+    monkeypatch.setattr(cli, "later", command)
+    assert cli.main(["engines"]) == code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_unexpected_errors_keep_their_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "later", lambda module: lambda args: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["engines"])
+
+
+def test_engines_lists_the_registry(capsys):
+    assert cli.main(["engines"]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert [line.split()[0] for line in text.splitlines() if line[:1].isalpha()][1:] == [r.name for r in engines()]
+    assert cli.main(["engines", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["engines"]
+    assert [(r["name"], r["unavailable"]) for r in rows] == [(r.name, r.unavailable) for r in engines()]
+
+
+@pytest.mark.parametrize("engine", [row.name for row in engines() if row.unavailable])
+def test_an_engine_that_cannot_run_here_says_why(engine, capsys):
+    assert cli.main(["train", "--engine", engine]) == 4
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"engine '{engine}' cannot run here: " in err
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path):
+    process = start("train", "--epochs", 3, "--batch-size", 5, "--engine", "reference", "--out", tmp_path / "run")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_no_colour_codes_in_a_file_or_under_no_color():
+    code = (
+        "import sys; from mnist_cuda import console; c = console.make_console(); "
+        "c.print('text', style='bold red'); console.print_table(c, ('a', 'b'), [('1', '2')])"
+    )
+    assert python(code).stdout == "text\na  b\n1  2\n"
+    assert "\x1b[31m" not in python(code, FORCE_COLOR="1", NO_COLOR="1").stdout

@@ -1,0 +1,105 @@
+"""Evaluation: accuracy and loss, the two kinds of statistics, and the command on a saved model."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.evaluate import BATCH_SIZE, evaluate
+from mnist_cuda.model import init_parameters
+
+
+class FixedScores:
+    """An engine whose logits are given."""
+
+    def __init__(self, scores):
+        self.scores, self.calls, self.given = scores, [], 0
+
+    def logits(self, images, batch_norm):
+        self.calls.append((len(images), batch_norm))
+        self.given += len(images)
+        return self.scores[self.given - len(images) : self.given]
+
+
+def test_accuracy_and_loss_over_several_calls():
+    count = 2 * BATCH_SIZE + 7
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(0, 3, (count, 10)), rng.integers(0, 10, count).astype(np.uint8)
+    engine = FixedScores(scores)
+    result = evaluate(engine, np.zeros((count, 28, 28), np.uint8), labels, "batch")
+    assert engine.calls == [(BATCH_SIZE, "batch"), (BATCH_SIZE, "batch"), (7, "batch")]
+    assert result.correct == (scores.argmax(1) == labels).sum()
+    assert result.accuracy == result.correct / count
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert result.loss == pytest.approx(-np.log(probabilities[np.arange(count), labels]).mean(), rel=1e-12)
+
+
+def test_large_scores_do_not_overflow():
+    scores = np.full((2, 10), -1e4)
+    scores[:, 3] = 1e4
+    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.array([3, 4], np.uint8))
+    assert result.loss == pytest.approx(1e4)
+
+
+def test_scores_that_are_not_finite_are_wrong():
+    scores = np.zeros((2, 10))
+    scores[0] = np.nan
+    scores[1, 0] = 1
+    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.uint8))
+    assert (result.correct, result.count) == (1, 2)
+    assert np.isnan(result.loss)
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A function that saves an untrained model, with or without statistics."""
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    data = tiny_dataset()
+    engine = Engine("reference")
+    engine.set_parameters(init_parameters(5))
+    engine.set_dataset(data.train_images, data.train_labels)
+    engine.compute_statistics()
+
+    def save(statistics, **metadata):
+        path = tmp_path / "model.safetensors"
+        save_checkpoint(
+            path, Checkpoint(engine.parameters, engine.statistics if statistics else None, metadata), steps=0
+        )
+        return str(path)
+
+    return save
+
+
+def run(capsys, *argv):
+    assert cli.main([*argv, "--engine", "reference", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_absent_statistics_are_computed_from_the_training_images(model, capsys):
+    complete = run(capsys, "evaluate", model(True))
+    completed = run(capsys, "evaluate", model(False))
+    assert (complete.pop("statistics_computed"), completed.pop("statistics_computed")) == (False, True)
+    assert complete.pop("trained")["statistics"] == "population"
+    assert completed.pop("trained")["statistics"] == "absent"
+    assert complete == completed
+    assert complete["count"] == 20
+
+
+def test_batch_statistics_need_no_training_images(model, capsys):
+    path = model(False)
+    assert run(capsys, "evaluate", path, "--eval-bn", "batch")["statistics_computed"] is False
+    assert cli.main(["evaluate", path, "--engine", "reference"]) == 0
+    out = capsys.readouterr().out
+    assert "has no population statistics: computing them from the 35 training images of tiny" in out
+    assert "% of 20 test images of tiny right" in out
+
+
+def test_the_data_set_is_the_one_the_model_was_trained_on(model, capsys):
+    path = model(True, dataset="fashion-mnist")
+    assert run(capsys, "evaluate", path)["dataset"] == "fashion-mnist"
+    assert run(capsys, "evaluate", path, "--dataset", "mnist")["dataset"] == "mnist"

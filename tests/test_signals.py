@@ -1,0 +1,176 @@
+"""Ctrl-C and SIGTERM in real processes: what is saved, how soon, with which exit code."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import ENVIRONMENT, start
+
+from mnist_cuda.checkpoint import load_checkpoint
+
+ENGINE = ("--engine", "reference")
+GRACE = 2.0
+
+
+def started(folder, *argv, **environment):
+    """A run that has begun to train."""
+    process = start("train", *ENGINE, "--epochs", 500, "--out", folder, *argv, **environment)
+    for line in process.stdout:
+        if line.startswith("folder"):
+            time.sleep(0.5)  # the first step begins a moment after this line
+            return process
+    pytest.fail(f"ended early: {process.communicate()}")
+
+
+def end(process, signum):
+    """Send the signal; returns stdout, stderr and the seconds until the end."""
+    sent = time.monotonic()
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    return out, err, time.monotonic() - sent
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_exits(tmp_path, signum, code):
+    process = started(tmp_path / "run", "--batch-size", 5)
+    out, err, seconds = end(process, signum)
+    assert process.returncode == code
+    assert seconds <= GRACE
+    assert err == ""
+    assert f"stopped by {signum.name} after " in out.splitlines()[-1]
+    assert "without population statistics" in out.splitlines()[-1]
+    saved = load_checkpoint(tmp_path / "run")
+    assert saved.statistics is None
+    assert saved.metadata["statistics"] == "absent"
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["interrupted"] is True
+    assert saved.metadata["steps"] == str(sum(row["steps"] for row in metrics))
+
+
+def test_json_says_that_it_was_stopped(tmp_path):
+    process = start("train", *ENGINE, "--epochs", 500, "--batch-size", 5, "--out", tmp_path / "run", "--json")
+    while not process.stderr.readline().startswith("folder"):
+        assert process.poll() is None
+    time.sleep(0.5)
+    out, _, _ = end(process, signal.SIGINT)
+    report = json.loads(out)
+    assert report["interrupted"] == "SIGINT"
+    assert report["steps"] == sum(row["steps"] for row in report["epochs"])
+
+
+NATIVE = """
+import os, signal, sys
+import numpy as np
+from tiny import tiny_dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.signals import StopRequest
+signal.signal(signal.SIGINT, signal.default_int_handler)
+data = tiny_dataset()
+engine = Engine("reference")
+engine.set_dataset(np.repeat(data.train_images, 30, 0), np.repeat(data.train_labels, 30))
+with StopRequest() as stop:
+    {body}
+print("went on", stop.signal)
+"""
+
+
+def ready(script):
+    """A process that runs the script and has printed `ready`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    return process
+
+
+def run_native(body):
+    return ready(NATIVE.format(body=body))
+
+
+def test_a_native_call_that_is_given_up():
+    process = run_native(
+        "with stop.giving_up_with(lambda s: print('saved', s, flush=True)): "
+        "print('ready', flush=True); engine.compute_statistics()"
+    )
+    out, err, seconds = end(process, signal.SIGINT)
+    assert (process.returncode, out, err) == (130, "saved 2\n", "")
+    assert seconds <= 0.5
+
+
+def test_an_error_while_giving_up_takes_one_line():
+    process = run_native(
+        "with stop.giving_up_with(lambda s: open('/none/none')): "
+        "print('ready', flush=True); engine.compute_statistics()"
+    )
+    out, err, _ = end(process, signal.SIGTERM)
+    assert (process.returncode, out, err.count("\n")) == (143, "", 1)
+
+
+def test_a_second_signal_exits_at_once_even_from_a_native_call():
+    process = run_native("print('ready', flush=True); engine.compute_statistics()")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None
+    out, err, seconds = end(process, signal.SIGINT)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert seconds <= 0.5
+
+
+def test_outside_of_native_code_the_main_thread_goes_on():
+    process = run_native("print('ready', flush=True); import time; time.sleep(0.6)")
+    out, _, _ = end(process, signal.SIGINT)
+    assert (process.returncode, out) == (0, "went on 2\n")
+
+
+def test_an_ignored_signal_stays_ignored():
+    process = run_native(
+        "pass\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwith StopRequest() as stop:\n"
+        "    print('ready', flush=True); import time; time.sleep(0.6)"
+    )
+    out, _, _ = end(process, signal.SIGINT)
+    assert (process.returncode, out) == (0, "went on None\n")
+
+
+def test_evaluate_stops_at_once(tmp_path):
+    process = started(tmp_path / "run", "--batch-size", 5)
+    end(process, signal.SIGINT)
+    process = start("evaluate", tmp_path / "run", *ENGINE, MNIST_TINY_IMAGES="2000")
+    assert "computing them" in process.stdout.readline()
+    _, err, seconds = end(process, signal.SIGTERM)
+    assert (process.returncode, err) == (143, "interrupted\n")
+    assert seconds <= 0.5
+
+
+IN_EVALUATION = """
+import signal, sys, time
+import tiny
+from mnist_cuda import cli, train
+from mnist_cuda.data import dataset
+signal.signal(signal.SIGINT, signal.default_int_handler)
+dataset.load = tiny.tiny_dataset
+def evaluate(run, record):
+    print("ready", flush=True)
+    time.sleep(30)
+train.TrainingRun._evaluate = evaluate
+sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--quiet", "--out", {out!r}]))
+"""
+
+
+def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
+    process = ready(IN_EVALUATION.format(out=str(tmp_path / "run")))
+    out, _, seconds = end(process, signal.SIGTERM)
+    assert process.returncode == 143
+    assert seconds <= GRACE
+    assert "stopped by SIGTERM after 1 step (1 of 5 epochs)" in out
+    saved = load_checkpoint(tmp_path / "run")
+    assert (saved.metadata["epochs"], saved.statistics) == ("1", None)
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text())["interrupted"] is True

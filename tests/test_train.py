@@ -1,0 +1,175 @@
+"""Training: the order of samples, the loop's arithmetic, the run folder, what is printed and recorded."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.evaluate import evaluate
+from mnist_cuda.model import init_parameters
+from mnist_cuda.train import CHUNK_SECONDS, epoch_order, next_chunk
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch, tmp_path):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+
+
+def train(*argv, code=0):
+    defaults = ["--engine", "reference", "--epochs", "1", "--batch-size", "10"]
+    assert cli.main(["train", *defaults, *map(str, argv)]) == code
+
+
+def test_order_is_a_permutation_fixed_by_seed_and_epoch():
+    order = epoch_order(3, 2, 1000)
+    assert order.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(order), np.arange(1000))
+    np.testing.assert_array_equal(order, epoch_order(3, 2, 1000))
+    for other in ((3, 1), (2, 2), (4, 2)):
+        assert (order != epoch_order(*other, 1000)).mean() > 0.9
+
+
+def test_order_never_changes():
+    """A file's seed must mean the same order in every release."""
+    assert epoch_order(0, 1, 10).tolist() == [2, 7, 0, 4, 1, 6, 8, 9, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "expected"),
+    [(1, 5.0, 1), (1, 0.1, 1), (1, 0.01, 2), (100, 0.001, 200), (10, CHUNK_SECONDS, 10), (10, 0.4, 2), (9, 0.0, 18)],
+)
+def test_chunk_length(steps, seconds, expected):
+    assert next_chunk(steps, seconds) == expected
+
+
+def test_a_run_is_the_recipe_and_nothing_else(capsys):
+    """Plain steps of Engine.train on epoch_order give the saved weights, bit for bit, whatever the chunks were."""
+    train("--epochs", 2, "--lr", 0.02, "--seed", 4, "--out", "run")
+    data, engine = tiny_dataset(), Engine("reference")
+    engine.set_parameters(init_parameters(4))
+    engine.set_dataset(data.train_images, data.train_labels)
+    losses = [engine.train(epoch_order(4, epoch, 35)[:30], 10, 0.02)[0] for epoch in (1, 2)]
+    engine.compute_statistics()
+    expected = evaluate(engine, data.test_images, data.test_labels)
+    saved = load_checkpoint(Path("run"))
+    for found, wanted in ((saved.parameters, engine.parameters), (saved.statistics, engine.statistics)):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert found[name].dtype == np.float64
+            np.testing.assert_array_equal(found[name], value)
+    metrics = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [row["loss"] for row in metrics] == [losses[0].mean(), losses[1].mean()]
+    assert [row["steps"] for row in metrics] == [3, 3]
+    assert (metrics[1]["test_accuracy"], metrics[1]["test_loss"]) == (expected.accuracy, expected.loss)
+    assert saved.metadata["epochs"] == "2"
+    assert saved.metadata["steps"] == "6"
+    assert saved.metadata["seed"] == "4"
+    out = capsys.readouterr().out
+    assert "the last 5 images of each shuffled epoch do not fill a batch and are dropped" in out
+    assert f"{100 * expected.accuracy:.2f} % of 20 test images right after 2 epochs" in out.splitlines()[-1]
+    assert "on tiny" in out.splitlines()[-1]
+    assert "\x1b" not in out
+
+
+def test_it_learns(capsys):
+    train("--epochs", 5, "--json", "--out", "run")
+    report = json.loads(capsys.readouterr().out)
+    assert report["accuracy"] == 1.0
+    assert [row["epoch"] for row in report["epochs"]] == [1, 2, 3, 4, 5]
+    assert report["steps"] == 15
+    assert report["us_per_iteration"] > 0
+    assert report["us_per_iteration_over"] == 14
+    assert report["interrupted"] is None
+
+
+def test_config_records_everything(capsys):
+    train("--out", "run", "--engine", "auto")
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["options"]["batch_size"] == 10
+    assert config["options"]["lr"] == 0.05
+    assert config["engine"]["chosen_by"] == "auto"
+    assert config["data"]["hashes"] == {"file": "ab12"}
+    assert config["data"]["digest"] == tiny_dataset().digest
+    assert {"mnist-cuda", "build", "python", "numpy"} <= config["versions"].keys()
+    assert f"engine  {config['engine']['name']} {config['engine']['precision']}, chosen by auto" in (
+        capsys.readouterr().out
+    )
+    assert not [name for name in os.listdir("run") if name.endswith(".part")]
+
+
+def test_a_fallback_cannot_be_missed(monkeypatch, capsys):
+    monkeypatch.setenv("MNIST_TINY_WARNING", "MNIST IS NOT HERE")
+    train("--out", "run", "--quiet")
+    out, err = capsys.readouterr()
+    assert err == "WARNING: MNIST IS NOT HERE\n"
+    assert out.count("\n") == 1
+    assert "NOT mnist" in out
+    assert json.loads(Path("run/config.json").read_text())["data"]["warning"] == "MNIST IS NOT HERE"
+    assert json.loads(Path("run/metrics.jsonl").read_text())["warning"] == "MNIST IS NOT HERE"
+
+
+def test_batch_statistics_still_save_a_complete_file():
+    train("--epochs", 2, "--eval-bn", "batch", "--out", "run")
+    assert load_checkpoint(Path("run")).metadata["statistics"] == "population"
+    assert '"eval_bn": "batch"' in Path("run/metrics.jsonl").read_text()
+
+
+def test_every_run_has_its_own_folder(capsys):
+    train("--batch-size", 35)
+    train("--batch-size", 35)
+    assert len(os.listdir("runs")) == 2
+    assert all(name.split("-")[2] == "reference" for name in os.listdir("runs"))
+
+
+def test_a_folder_with_files_is_never_overwritten(capsys):
+    os.makedirs("run")
+    Path("run/thesis.txt").touch()
+    train("--out", "run", code=2)
+    assert os.listdir("run") == ["thesis.txt"]
+    err = capsys.readouterr().err
+    assert "give --out another folder" in err
+    assert err.count("\n") == 1
+    os.remove("run/thesis.txt")
+    train("--out", "run")
+
+
+def test_a_path_that_cannot_be_a_folder(capsys):
+    Path("file").touch()
+    train("--out", "file/run", code=6)
+    train("--out", "file", code=6)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 2
+    assert "Not a directory" in err
+
+
+def test_disk_full(monkeypatch, capsys):
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    train("--out", "run", code=6)
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].endswith("run/config.json: cannot write it: No space left on device")
+
+
+def test_a_batch_larger_than_the_data_set(capsys):
+    train("--batch-size", 36, code=2)
+    assert "--batch-size is 36, expected at most the 35" in capsys.readouterr().err
+    assert not os.path.exists("runs")
+
+
+def test_divergence_is_said_and_not_saved(capsys):
+    train("--lr", "1e200", "--epochs", 3, "--out", "run", code=2)
+    err = capsys.readouterr().err
+    assert "training diverged: the loss of step" in err
+    assert err.count("\n") == 1
+    assert os.listdir("run") == ["config.json"]

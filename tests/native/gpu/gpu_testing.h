@@ -1,0 +1,111 @@
+// What the GPU tests of ops share: guarded buffers, the inputs of the suite, and one bound for sums in float32.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda/buffer.h"
+#include "testing.h"
+
+namespace testing {
+
+inline const std::vector<std::int64_t> kBatches = {1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
+
+// Device memory between guard words of 0xff bytes, which are NaN as floats: an output starts as NaN and its guards
+// must survive; a read beyond an input brings a NaN into the result.
+template <class T>
+class Guarded {
+ public:
+  explicit Guarded(std::int64_t count) : count_(count), buffer_(count + 2 * kGuard) {
+    mnist::cuda::fill_bytes(buffer_.data(), 0xff, buffer_.size(), nullptr);
+  }
+  explicit Guarded(const std::vector<T>& values) : Guarded(std::int64_t(values.size())) {
+    mnist::cuda::upload(data(), values, nullptr);
+  }
+
+  T* data() const { return buffer_.data() + kGuard; }
+
+  // The values, after a check of the guards.
+  std::vector<T> read(const std::string& what) const {
+    std::vector<T> all(buffer_.size());
+    mnist::cuda::download(all, buffer_.data(), nullptr);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(all.data());
+    const std::size_t guard = kGuard * sizeof(T), end = all.size() * sizeof(T);
+    const bool intact = std::all_of(bytes, bytes + guard, [](auto b) { return b == 0xff; }) &&
+                        std::all_of(bytes + end - guard, bytes + end, [](auto b) { return b == 0xff; });
+    report(intact, what + ": wrote outside its output", __FILE__, __LINE__);
+    return {all.begin() + kGuard, all.begin() + kGuard + count_};
+  }
+
+ private:
+  static constexpr std::int64_t kGuard = 64;  // keeps data() aligned to 64 bytes
+  std::int64_t count_;
+  mnist::cuda::DeviceBuffer<T> buffer_;
+};
+
+inline std::vector<double> widen(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+// Inputs that hide no bug of their own kind: ties and flat areas as in digits, extremes, nothing but zeros.
+// `slack` multiplies bounds where float32 has fewer digits left.
+struct Input {
+  const char* name;
+  std::vector<float> values;
+  double slack = 1;
+};
+
+inline std::vector<Input> inputs(std::int64_t count, unsigned seed) {
+  const auto normal = random_normal<float>(count, seed);
+  const auto scaled = [&](float factor) {
+    auto values = normal;
+    for (auto& v : values) v *= factor;
+    return values;
+  };
+  std::vector<float> one_hot(count, 0.0f), digits(count, -0.42421296f);
+  one_hot[count / 2] = 1;
+  // Strokes: runs of equal bright values with soft ends on the flat background of a normalised digit.
+  for (std::int64_t k = 0; k < count; ++k)
+    if (normal[k / 7] > 0.8f) digits[k] = k % 7 == 0 || k % 7 == 6 ? 0.9f : 2.8214867f;
+  return {{"normal", normal},
+          {"constant", std::vector<float>(count, 0.7f)},
+          {"zero", std::vector<float>(count, 0.0f)},
+          {"one-hot", one_hot},
+          {"huge", scaled(1e4f)},
+          {"denormal", scaled(1e-40f), 1e3},  // spaced 1.4e-45: four to five digits
+          {"digits", digits}};
+}
+
+// Relative error to expect of a sum of `terms` numbers added one after the other in float32: each addition rounds by
+// at most 2^-24 of what it has.
+inline double sum_bound(std::int64_t terms) { return std::ldexp(1.0, -24) * (8 + double(terms) / 4); }
+
+// || got - want || <= bound * scale, for results that may cancel to nothing.
+inline void check_near(const std::vector<float>& got, const std::vector<double>& want, double scale, double bound,
+                       const std::string& what) {
+  double squares = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
+  const double error = std::sqrt(squares);
+  char text[256];
+  std::snprintf(text, sizeof text, "%s: error %.3g of %.3g, expected <= %.3g", what.c_str(), error, scale, bound);
+  report(got.size() == want.size() && error <= bound * scale, text, __FILE__, __LINE__);
+}
+
+template <class T>
+double norm(const std::vector<T>& values) {
+  double squares = 0;
+  for (const auto v : values) squares += double(v) * double(v);
+  return std::sqrt(squares);
+}
+
+// NaN in the same places.
+inline void check_same_nans(const std::vector<float>& got, const std::vector<double>& want, const std::string& what) {
+  bool same = got.size() == want.size(), any = false;
+  for (std::size_t i = 0; same && i < want.size(); ++i) {
+    same = std::isnan(got[i]) == std::isnan(want[i]);
+    any |= std::isnan(want[i]);
+  }
+  report(same && any, what + ": NaN not where the reference has it", __FILE__, __LINE__);
+}
+
+}  // namespace testing

@@ -1,0 +1,73 @@
+// batch_norm: statistics, forward and backward against the reference.
+#include "cpu/reference_ops.h"
+#include "gpu_testing.h"
+#include "kernels/naive/batch_norm.h"
+#include "mnist/model.h"
+
+using namespace mnist;
+using namespace testing;
+using namespace mnist::kernels::naive;
+
+namespace {
+
+void test(std::int64_t batch, int channels, int area, const Input& input) {
+  const std::int64_t count = batch * channels * area;
+  const std::string what = std::string(" ") + input.name + ", batch " + std::to_string(batch) + ", " +
+                           std::to_string(channels) + " channels, area " + std::to_string(area);
+  const auto gamma = random_normal<float>(channels, 2), beta = random_normal<float>(channels, 3),
+             dy = random_normal<float>(count, 4);
+  const auto X = widen(input.values), Gamma = widen(gamma), Beta = widen(beta), DY = widen(dy);
+  std::vector<double> mean(channels), var(channels), want(count), dgamma(channels), dbeta(channels);
+  reference::batch_norm_statistics(mean.data(), var.data(), X.data(), batch, channels, area);
+
+  const Guarded<float> x(input.values), g(gamma), b(beta), d(dy), m(channels), v(channels), y(count), dx(count),
+      dg(channels), db(channels), partial(batch_norm_partial_size(batch, channels));
+  batch_norm_statistics(m.data(), v.data(), partial.data(), x.data(), batch, channels, area, nullptr);
+  // A mean is as exact as the numbers it is taken of are large; a variance matters beside epsilon.
+  const double rms = norm(input.values) / std::sqrt(double(count));
+  check_near(m.read("mean" + what), mean, rms * std::sqrt(double(channels)) + 1e-45, 1e-6 * input.slack, "mean" + what);
+  auto got = v.read("var" + what);
+  for (int c = 0; c < channels; ++c) {
+    got[c] += float(kBatchNormEpsilon);
+    want[c] = var[c] + kBatchNormEpsilon;
+  }
+  got.resize(channels);
+  CHECK_CLOSE(got, std::vector<double>(want.begin(), want.begin() + channels), 2e-6, "var" + what);
+
+  // A flat channel leaves nothing but the rounding of its mean, a few times 2^-24 of it, over sqrt(epsilon).
+  double bound = 2e-6;
+  for (int c = 0; c < channels; ++c)
+    bound = std::max(bound, std::abs(mean[c]) * std::ldexp(1.0, -21) / std::sqrt(var[c] + kBatchNormEpsilon));
+  reference::batch_norm_forward(want.data(), X.data(), Gamma.data(), Beta.data(), mean.data(), var.data(), batch,
+                                channels, area);
+  batch_norm_forward(y.data(), x.data(), g.data(), b.data(), m.data(), v.data(), batch, channels, area, nullptr);
+  CHECK_CLOSE(y.read("forward" + what), want, bound, "forward" + what);
+
+  reference::batch_norm_backward(want.data(), dgamma.data(), dbeta.data(), DY.data(), X.data(), Gamma.data(),
+                                 mean.data(), var.data(), batch, channels, area);
+  batch_norm_backward(dx.data(), dg.data(), db.data(), partial.data(), d.data(), x.data(), g.data(), m.data(), v.data(),
+                      batch, channels, area, nullptr);
+  check_near(db.read("dbeta" + what), dbeta, norm(dy), 1e-6, "dbeta" + what);
+  check_near(dg.read("dgamma" + what), dgamma, norm(dy), bound, "dgamma" + what);
+  // dy times gamma/sigma, less its two projections: with one value a channel nothing is left of it.
+  double steepest = 0;
+  for (int c = 0; c < channels; ++c)
+    steepest = std::max(steepest, std::abs(gamma[c]) / std::sqrt(var[c] + kBatchNormEpsilon));
+  check_near(dx.read("dx" + what), want, std::max(norm(want), steepest * norm(dy) / std::sqrt(double(channels))), bound,
+             "dx" + what);
+  partial.read("scratch" + what);
+}
+
+}  // namespace
+
+int main() {
+  require_gpu();
+  for (const auto batch : kBatches)
+    for (const auto& [channels, area] : {std::pair{32, 784}, {64, 196}, {3, 1}, {2, 257}}) {
+      if (batch * channels * area > 8'000'000) continue;
+      for (const auto& input : inputs(batch * channels * area, 1))
+        if (batch <= 64 || input.name == std::string("normal") || input.name == std::string("digits"))
+          test(batch, channels, area, input);
+    }
+  return finish();
+}

@@ -1,0 +1,40 @@
+// log_softmax and the gradient of the mean nll_loss, against the reference.
+#include "cpu/reference_ops.h"
+#include "gpu_testing.h"
+#include "kernels/naive/log_softmax.h"
+
+using namespace mnist;
+using namespace testing;
+using namespace mnist::kernels::naive;
+
+int main() {
+  require_gpu();
+  for (const auto batch : kBatches)
+    for (const int classes : {10, 1, 37})
+      for (const auto& input : inputs(batch * classes, 1)) {
+        const std::string what = std::string("log_softmax of ") + input.name + ", batch " + std::to_string(batch) +
+                                 ", " + std::to_string(classes) + " classes";
+        std::vector<std::uint8_t> labels(batch);
+        for (std::int64_t b = 0; b < batch; ++b) labels[b] = std::uint8_t(b * 7 % classes);
+        std::vector<double> log_p(batch * classes), dx(batch * classes);
+        reference::log_softmax_forward(log_p.data(), widen(input.values).data(), batch, classes);
+        reference::log_softmax_nll_backward(dx.data(), log_p.data(), labels.data(), -1.7, batch, classes);
+
+        const Guarded<float> x(input.values), gp(batch * classes), gdx(batch * classes);
+        const Guarded<std::uint8_t> glabels(labels);
+        log_softmax_forward(gp.data(), x.data(), batch, classes, nullptr);
+        log_softmax_nll_backward(gdx.data(), gp.data(), glabels.data(), -1.7f, batch, classes, nullptr);
+        check_near(gp.read(what), log_p, std::max(norm(log_p), 1e-30), 5e-7, what);
+        // Scores of 1e4 have an absolute error of 1e-3, which the exponential turns into a relative one.
+        const double bound = input.name == std::string("huge") ? 2e-3 : 1e-6;
+        check_near(gdx.read(what), dx, std::max(norm(dx), 1.7 / double(batch)), bound, what + " backward");
+      }
+  std::vector<float> x(20, 1.0f);
+  x[3] = std::nanf("");
+  std::vector<double> want(20);
+  reference::log_softmax_forward(want.data(), widen(x).data(), 2, 10);
+  const Guarded<float> gx(x), gp(20);
+  log_softmax_forward(gp.data(), gx.data(), 2, 10, nullptr);
+  check_same_nans(gp.read("NaN"), want, "log_softmax_forward");
+  return finish();
+}

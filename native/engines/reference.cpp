@@ -44,18 +44,13 @@ class ReferenceEngine final : public Engine {
                const Routing* routing) const {
     using namespace reference;
     const auto batch = std::int64_t(images.size()) / kImagePixels;
-    act.x.resize(images.size());
-    std::ranges::transform(images, act.x.begin(), [](double u) { return (u / 255 - kPixelMean) / kPixelStd; });
     if (routing) act.routing = *routing;
-    act.routing.pool1.resize(batch * kPool1Size);
-    act.routing.pool2.resize(batch * kPool2Size);
     act.routing.relu3.resize(batch * kHidden);
     if (statistics) act.statistics.assign(statistics, statistics + kStatisticCount);
 
-    convolve(act.z1, act.x, kConv1Weight, kConv1Bias, batch, 1, kConv1Channels, kImageSide);
-    normalise_and_pool(act.y1, act.a1, act.routing.pool1, act.z1, kBn1Weight, kBn1Bias, act, kBn1Mean, kBn1Var,
-                       !statistics, batch, kConv1Channels, kPool1Side, routing != nullptr);
-    convolve(act.z2, act.a1, kConv2Weight, kConv2Bias, batch, kConv1Channels, kConv2Channels, kPool1Side);
+    forward_conv1(act, images);
+    forward_pool1(act, batch, !statistics, routing != nullptr);
+    forward_conv2(act, batch);
     normalise_and_pool(act.y2, act.a2, act.routing.pool2, act.z2, kBn2Weight, kBn2Bias, act, kBn2Mean, kBn2Var,
                        !statistics, batch, kConv2Channels, kPool2Side, routing != nullptr);
 
@@ -68,6 +63,22 @@ class ReferenceEngine final : public Engine {
     linear_forward(act.logits.data(), act.h.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch, kHidden,
                    kClasses);
     log_softmax_forward(act.log_p.data(), act.logits.data(), batch, kClasses);
+  }
+
+  void forward_conv1(Activations& act, std::span<const std::uint8_t> images) const {
+    act.x.resize(images.size());
+    std::ranges::transform(images, act.x.begin(), [](double u) { return (u / 255 - kPixelMean) / kPixelStd; });
+    convolve(act.z1, act.x, kConv1Weight, kConv1Bias, std::int64_t(images.size()) / kImagePixels, 1, kConv1Channels,
+             kImageSide);
+  }
+
+  void forward_pool1(Activations& act, std::int64_t batch, bool of_batch, bool routed) const {
+    normalise_and_pool(act.y1, act.a1, act.routing.pool1, act.z1, kBn1Weight, kBn1Bias, act, kBn1Mean, kBn1Var,
+                       of_batch, batch, kConv1Channels, kPool1Side, routed);
+  }
+
+  void forward_conv2(Activations& act, std::int64_t batch) const {
+    convolve(act.z2, act.a1, kConv2Weight, kConv2Bias, batch, kConv1Channels, kConv2Channels, kPool1Side);
   }
 
   void convolve(Doubles& z, const Doubles& x, ParameterIndex weight, ParameterIndex bias, std::int64_t batch, int in,
@@ -86,6 +97,7 @@ class ReferenceEngine final : public Engine {
     double* var = act.statistics.data() + kStatistics[var_index].offset;
     y.resize(z.size());
     a.resize(z.size() / 4);
+    route.resize(a.size());
     if (of_batch) batch_norm_statistics(mean, var, z.data(), batch, channels, area);
     batch_norm_forward(y.data(), z.data(), parameter(gamma), parameter(beta), mean, var, batch, channels, area);
     if (routed)
@@ -181,37 +193,48 @@ class ReferenceEngine final : public Engine {
     return probe;
   }
 
-  // Mean and variance of each layer over all images, in chunks: E[z], then E[(z - E[z])^2] of layer 1; the same of
-  // layer 2 under layer 1's statistics.
+  // Layer 1 over all images first, then layer 2 under layer 1's statistics.
   void do_compute_statistics() override {
     statistics_.assign(kStatisticCount, 0.0);
-    accumulate(kBn1Mean, kBn1Var, &Activations::z1, kConv1Channels, kArea1);
-    accumulate(kBn2Mean, kBn2Var, &Activations::z2, kConv2Channels, kArea2);
+    Activations act;
+    for_each_chunk([&](std::span<const std::uint8_t> images, std::int64_t before, std::int64_t count) {
+      forward_conv1(act, images);
+      join_statistics(kBn1Mean, kBn1Var, act.z1, before, count, kConv1Channels, kArea1);
+    });
+    act.statistics = statistics_;
+    for_each_chunk([&](std::span<const std::uint8_t> images, std::int64_t before, std::int64_t count) {
+      forward_conv1(act, images);
+      forward_pool1(act, count, false, false);
+      forward_conv2(act, count);
+      join_statistics(kBn2Mean, kBn2Var, act.z2, before, count, kConv2Channels, kArea2);
+    });
   }
 
-  void accumulate(StatisticIndex mean_index, StatisticIndex var_index, Doubles Activations::* z, int channels,
-                  int area) {
-    const std::int64_t total = std::int64_t(labels_.size());
-    const double n = double(total) * area;
-    Doubles mean(channels), var(channels);
-    for (const bool centred : {false, true})
-      for (std::int64_t first = 0; first < total; first += kStatisticsChunk) {
-        const auto count = std::min(kStatisticsChunk, total - first);
-        Activations act;
-        forward(act, std::span(images_).subspan(first * kImagePixels, count * kImagePixels), statistics_.data(),
-                nullptr);
-        for (std::int64_t b = 0; b < count; ++b)
-          for (int c = 0; c < channels; ++c)
-            for (int k = 0; k < area; ++k) {
-              const double value = (act.*z)[(b * channels + c) * area + k];
-              if (centred)
-                var[c] += (value - mean[c]) * (value - mean[c]) / n;
-              else
-                mean[c] += value / n;
-            }
-      }
-    std::ranges::copy(mean, statistics_.begin() + kStatistics[mean_index].offset);
-    std::ranges::copy(var, statistics_.begin() + kStatistics[var_index].offset);
+  // Calls visit(images, how many came before, how many these are) until all of the data set is seen.
+  template <class Visit>
+  void for_each_chunk(Visit visit) const {
+    const auto total = std::int64_t(labels_.size());
+    for (std::int64_t before = 0; before < total; before += kStatisticsChunk) {
+      const auto count = std::min(kStatisticsChunk, total - before);
+      visit(std::span(images_).subspan(before * kImagePixels, count * kImagePixels), before, count);
+    }
+  }
+
+  // Adds `count` images' z to the mean and variance of the `before` images so far (Chan, Golub and LeVeque, 1979):
+  // with d = mean(new) - mean(old) and w = count / (before + count),
+  //   mean += w d,   var = (1-w) var + w var(new) + w (1-w) d^2.
+  void join_statistics(StatisticIndex mean_index, StatisticIndex var_index, const Doubles& z, std::int64_t before,
+                       std::int64_t count, int channels, int area) {
+    Doubles new_mean(channels), new_var(channels);
+    reference::batch_norm_statistics(new_mean.data(), new_var.data(), z.data(), count, channels, area);
+    double* mean = statistics_.data() + kStatistics[mean_index].offset;
+    double* var = statistics_.data() + kStatistics[var_index].offset;
+    const double w = double(count) / double(before + count);
+    for (int c = 0; c < channels; ++c) {
+      const double d = new_mean[c] - mean[c];
+      mean[c] += w * d;
+      var[c] = (1 - w) * var[c] + w * new_var[c] + w * (1 - w) * d * d;
+    }
   }
 
   Doubles parameters_ = Doubles(kParameterCount);

@@ -11,6 +11,7 @@ With `--serve`, a program drives the baseline by JSON lines on stdin and reads o
     {"cmd": "setup", "batch_size": 64, "npz": "digits.npz", ...any field of Setup}
         -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
     {"cmd": "run", "steps": 100} -> {"seconds": 0.04, "losses": [first, last]}
+    {"cmd": "dump", "file": "probe.npz"} -> {"ok": true}   (what --dump writes)
     {"cmd": "quit"}
     anything that fails -> {"error": "one line"}
 """
@@ -99,7 +100,7 @@ class Setup:
         if not (math.isfinite(self.lr) and self.lr >= 0):
             raise BaselineError(f"learning rate is {self.lr}, expected a finite number >= 0")
         if (self.data_dir is None) == (self.npz is None):
-            raise BaselineError("name the data by exactly one of data_dir (idx files) and npz")
+            raise BaselineError("name the data by exactly one of data_dir and npz")
 
 
 @dataclasses.dataclass
@@ -288,15 +289,18 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                     "versions": trainer.versions,
                     "precision_pinned": trainer.precision_pinned,
                 }
-            elif name == "run":
-                if trainer is None:
-                    raise BaselineError("run before a successful setup")
+            elif name not in ("run", "dump"):
+                raise BaselineError(f"command '{name}' is unknown, expected setup, run, dump or quit")
+            elif trainer is None:
+                raise BaselineError(f"{name} before a successful setup")
+            elif name == "dump":
+                np.savez(command["file"], **trainer.probe())
+                answer = {"ok": True}
+            else:
                 if command["steps"] < 1:
                     raise BaselineError(f"steps is {command['steps']}, expected at least 1")
                 seconds, losses = trainer.run(command["steps"])
                 answer = {"seconds": seconds, "losses": losses}
-            else:
-                raise BaselineError(f"command '{name}' is unknown, expected setup, run or quit")
         except Exception as error:
             answer = {"error": one_line(error)}
         print(json.dumps(answer), file=answers, flush=True)

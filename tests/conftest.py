@@ -1,0 +1,108 @@
+"""What the tests share: where the real data set and PyTorch are, and the engines that can run here."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine, engines
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
+
+
+def engine_params(*, precisions=True, without=()):
+    """Every engine of the registry (and each of its precisions) as pytest parameters; CUDA engines are marked gpu."""
+    return [
+        pytest.param(
+            (row.name, precision),
+            id=f"{row.name}-{precision}",
+            marks=[pytest.mark.gpu] if row.device == "cuda" else [],
+        )
+        for row in engines()
+        if row.name not in without
+        for precision in (row.precisions if precisions else row.precisions[:1])
+    ]
+
+
+@pytest.fixture(scope="session")
+def make_engine():
+    """make_engine(name, precision): an Engine, or a skip with the reason why it cannot run here.
+
+    With MNIST_CUDA_REQUIRE_GPU=1 a CUDA engine that cannot run is a failure.
+    """
+    rows = {row.name: row for row in engines()}
+
+    def make(name, precision=None):
+        reason = rows[name].unavailable
+        if reason and REQUIRE_GPU and rows[name].device == "cuda":
+            pytest.fail(f"a GPU is required, but engine {name} cannot run here: {reason}")
+        if reason:
+            pytest.skip(f"engine {name} cannot run here: {reason}")
+        return Engine(name, precision)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def mnist():
+    """The real data set, from MNIST_CUDA_TEST_DATA or ../shared/mnist beside the checkout; a skip without it."""
+    folder = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
+    if not folder.is_dir():
+        pytest.skip(f"the real MNIST is not at {folder}; name its folder by MNIST_CUDA_TEST_DATA")
+    return dataset.load("mnist", data_dir=folder)
+
+
+class Peer:
+    """PyTorch in an interpreter of its own, through scripts/pytorch_baseline.py."""
+
+    def __init__(self, python, folder):
+        self.command = [str(python), str(ROOT / "scripts" / "pytorch_baseline.py")]
+        self.folder = folder
+
+    def files(self, images, labels, weights, order):
+        """Write what a run needs, in a folder of its own; returns the setup's fields that name the files."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        paths = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
+        paths = {key: str(folder / name) for key, name in paths.items()}
+        np.savez(paths["npz"], images=images, labels=labels)
+        save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, paths["weights"])
+        np.save(paths["order"], np.asarray(order, np.int32))
+        return paths
+
+    def probes(self, images, labels, weights, *changes):
+        """Loss, activations, logits and gradients of one batch, once for each change of a float64 set-up."""
+        paths = self.files(images, labels, weights, np.arange(len(labels)))
+        setup = {"cmd": "setup", "batch_size": len(labels), "precision": "fp64", "threads": 1, **paths}
+        outs = [f"{paths['npz']}.{k}.npz" for k in range(len(changes))]
+        commands = [
+            ({**setup, **change}, {"cmd": "dump", "file": out}) for change, out in zip(changes, outs, strict=True)
+        ]
+        answers = self.serve(*(command for pair in commands for command in pair))
+        assert all(answer.get("ok") for answer in answers), answers
+        return [dict(np.load(out)) for out in outs]
+
+    def run(self, *arguments):
+        return subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=300)
+
+    def serve(self, *commands):
+        """The answers to a list of protocol commands."""
+        lines = "".join(json.dumps(command) + "\n" for command in commands)
+        result = subprocess.run([*self.command, "--serve"], input=lines, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def peer(tmp_path_factory):
+    """PyTorch by MNIST_CUDA_PEER_PYTHON, or in .venv-peers; a skip without it."""
+    python = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON") or ROOT / ".venv-peers" / "bin" / "python")
+    if not python.exists():
+        pytest.skip(f"no PyTorch: {python} does not exist; run scripts/peers or set MNIST_CUDA_PEER_PYTHON")
+    return Peer(python, tmp_path_factory.mktemp("peer"))

@@ -1,0 +1,134 @@
+"""The PyTorch baseline as a program: its precision, protocol, training and errors; and scripts/peers' own errors."""
+
+import json
+import subprocess
+
+import cases
+import numpy as np
+import pytest
+from conftest import ROOT
+from tolerances import error_of
+
+
+@pytest.fixture(scope="module")
+def files(peer):
+    """The setup's fields that name 48 images, weights and an order of two different epochs."""
+    order = [np.arange(48), np.arange(48)[::-1]]
+    return peer.files(cases.strokes(48), cases.labels(48), cases.initial_weights(), order)
+
+
+def test_modes_and_layouts_agree(peer):
+    """In float64 the layout changes rounding alone; bf16 is bf16."""
+    case = (cases.strokes(8), cases.labels(8), cases.signed_weights())
+    plain, other_way, rounded = peer.probes(*case, {}, {"channels_last": True, "data": "host"}, {"precision": "bf16"})
+    for name, value in plain.items():
+        if name not in ("gradient.conv1.bias", "gradient.conv2.bias"):
+            assert error_of(other_way[name], value) <= 1e-9, name
+    assert 1e-4 <= error_of(rounded["logits"], plain["logits"]) <= 5e-2
+
+
+def test_protocol(peer, files, make_engine):
+    """A served run gives the losses of the same steps by the reference, also after an error."""
+    setup = {"cmd": "setup", "batch_size": 16, "precision": "fp64", "lr": 0.05, "threads": 1, "device": "cpu", **files}
+    answers = peer.serve(
+        {"cmd": "run", "steps": 1},
+        {**setup, "batch_size": 49},
+        {**setup, "colour": "red"},
+        {"cmd": "jump"},
+        setup,
+        {"cmd": "run", "steps": 2},
+        {"cmd": "run", "steps": 3},
+        {"cmd": "run", "steps": 0},
+        {"cmd": "quit"},
+    )
+    assert [list(answer) for answer in answers[:4]] == [["error"]] * 4
+    assert answers[1]["error"] == "batch size 49 exceeds the 48 samples of an epoch"
+    assert answers[2]["error"] == "setup knows no colour"
+    assert answers[4]["ok"] is True
+    assert answers[4]["versions"]["torch"]
+    assert "ieee" in answers[4]["precision_pinned"] or "allow_tf32=False" in answers[4]["precision_pinned"]
+    assert answers[5]["seconds"] > 0
+    assert answers[7] == {"error": "steps is 0, expected at least 1"}
+
+    engine = make_engine("reference")
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(cases.strokes(48), cases.labels(48))
+    losses, _ = engine.train(np.tile(np.arange(48), 2)[: 5 * 16], 16, 0.05)
+    np.testing.assert_allclose(answers[5]["losses"], losses[[0, 1]], rtol=1e-9)
+    np.testing.assert_allclose(answers[6]["losses"], losses[[2, 4]], rtol=1e-9)
+
+
+def test_training_and_its_accuracy(peer, files, make_engine, tmp_path):
+    """Two epochs in the orders given, then the accuracy under population statistics: what the reference finds."""
+    with np.load(files["npz"]) as arrays:
+        data = dict(arrays)
+    data |= {"test_images": cases.strokes(40, seed=9), "test_labels": cases.labels(40, seed=3)}
+    np.savez(tmp_path / "data.npz", **data)
+    named = ["--npz", str(tmp_path / "data.npz"), "--weights", files["weights"], "--order", files["order"]]
+    run = peer.run(*named, "--epochs", "2", "--batch-size", "20", "--precision", "fp64", "--threads", "1", "--json")
+    assert run.returncode == 0, run.stderr
+    epochs = json.loads(run.stdout)["epochs"]
+
+    engine = make_engine("reference")
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(data["images"], data["labels"])
+    for epoch, order in enumerate((np.arange(48), np.arange(48)[::-1])):
+        losses, _ = engine.train(order[:40], 20, 0.05)  # what is left after two batches is dropped
+        engine.compute_statistics()
+        accuracy = (engine.logits(data["test_images"]).argmax(1) == data["test_labels"]).mean()
+        assert epochs[epoch]["loss"] == pytest.approx(losses[-1], rel=1e-9)
+        assert epochs[epoch]["test_accuracy"] == pytest.approx(accuracy)
+
+
+def test_timing(peer, files):
+    named = [part for key, path in files.items() for part in (f"--{key}", path)]
+    run = peer.run(*named, "--batch-size", "8", "--iters", "20", "--threads", "1", "--json")
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    times = report["iteration"]
+    assert 0 < times["min_us"] <= times["p5_us"] <= times["median_us"] <= times["p95_us"]
+    assert times["iterations"] == times["blocks"] * times["iterations_per_block"] >= 20
+    assert times["median_us"] * times["iterations_per_block"] >= 0.5 * 50_000
+    assert report["setup_seconds"] > 0
+
+
+def test_errors_of_setup(peer, files):
+    wrong = {
+        "name the data by exactly one of data_dir and npz": {"npz": None},
+        "/nowhere: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there": {
+            "npz": None,
+            "data_dir": "/nowhere",
+        },
+        "batch size is 0, expected at least 1": {"batch_size": 0},
+        "learning rate is nan, expected a finite number >= 0": {"lr": float("nan")},
+        "precision is 'fp8', expected one of fp32, tf32, bf16, fp64": {"precision": "fp8"},
+        "mode graph captures a CUDA graph and needs --device cuda": {"mode": "graph"},
+        "precision tf32 needs --device cuda": {"precision": "tf32"},
+        f"{files['npz']}: expected one or more rows of integers from 0 to 47": {"order": files["npz"]},
+    }
+    setup = {"cmd": "setup", "batch_size": 16, **files}
+    answers = peer.serve(*({**setup, **change} for change in wrong.values()))
+    assert [answer.get("error") for answer in answers] == list(wrong)
+
+
+def test_an_error_is_one_line_and_an_exit_code(peer, files):
+    run = peer.run("--npz", files["npz"], "--batch-size", "49")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "error: batch size 49 exceeds the 48 samples of an epoch\n"
+
+
+def test_peers_names_what_is_wrong(tmp_path):
+    """A copy, so that no environment of the checkout is touched."""
+    script = tmp_path / "scripts" / "peers"
+    script.parent.mkdir()
+    script.write_bytes((ROOT / "scripts" / "peers").read_bytes())
+    script.chmod(0o755)
+    for arguments, python, code, text in (
+        (["--nonsense"], "python3", 2, "unknown argument '--nonsense'"),
+        ([], "/no/such/python", 4, "no '/no/such/python' found"),
+    ):
+        run = subprocess.run([script, *arguments], env={"PATH": "/usr/bin:/bin", "PYTHON": python}, capture_output=True)
+        assert run.returncode == code
+        assert text in run.stderr.decode()
+        assert run.stderr.count(b"\n") == 1
+    assert not (tmp_path / ".venv-peers").exists()

@@ -1,0 +1,417 @@
+"""The conformance suite: every engine of the registry, in every precision, against the float64 reference.
+
+Bounds come from tolerances.py alone. MNIST_CUDA_TEST_FULL=1 runs every batch size and larger free-routing batches.
+"""
+
+import hashlib
+import os
+
+import cases
+import numpy as np
+import pytest
+from conftest import engine_params
+from tolerances import FLIPS, error_of, tolerance
+
+from mnist_cuda.engine import Engine, engines, find_engine
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.model import PARAMETERS, STATISTICS
+
+FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
+BATCHES = (1, 2, 3, 31, 32, 33, 64, 100, 127, 256) if FULL else (1, 3, 33, 64)
+FREE_BATCH = 64 if FULL else 16
+BIASES = ("conv1.bias", "conv2.bias")
+
+ALL = pytest.mark.parametrize("spec", engine_params())
+EACH_ENGINE = pytest.mark.parametrize("spec", engine_params(precisions=False))
+# The reference is the oracle; test_pytorch_parity.py holds it against PyTorch.
+JUDGED = pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+
+
+@pytest.fixture(scope="session")
+def oracle(make_engine):
+    """oracle(images, labels, weights, routing=None, upstream=1): the reference's probe, remembered where it is free."""
+    engine = make_engine("reference")
+    free = {}
+
+    def probe(images, labels, weights, routing=None, upstream=1.0):
+        key = None
+        if routing is None:
+            parts = (images, labels, *weights.values(), np.float64(upstream))
+            key = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()
+            if key in free:
+                return free[key]
+        engine.set_parameters(weights)
+        result = engine.probe(images, labels, upstream=upstream, routing=routing)
+        if key is not None:
+            free[key] = result
+        return result
+
+    return probe
+
+
+@pytest.fixture(scope="session")
+def trained_weights(make_engine, mnist):
+    """Weights after 150 steps on real digits, made by `cpu`: a typical point of a training run, whoever computes it."""
+    trainer = make_engine("cpu")
+    trainer.set_parameters(cases.initial_weights())
+    count = 150 * 64
+    trainer.set_dataset(mnist.train_images[:count], mnist.train_labels[:count])
+    losses, _ = trainer.train(np.arange(count), 64, 0.05)
+    assert losses[-20:].mean() < 0.5, "these weights were to be trained ones"
+    return {name: value.astype(np.float64) for name, value in trainer.parameters.items()}
+
+
+def assert_close(spec, name, batch, value, expected, routing="frozen"):
+    bound = tolerance(*spec, name, batch, routing)
+    error = abs(value - expected) if name == "loss" else error_of(value, expected)
+    assert error <= bound, f"{name}: error {error:.2e}, bound {bound:.1e}"
+
+
+def assert_probe(spec, probe, expected, batch):
+    """Loss, activations, logits and the 12 gradients of a probe against the oracle's under the probe's routing."""
+    assert_close(spec, "loss", batch, probe.loss, expected.loss)
+    for name in ("a1", "a2", "h", "logits"):
+        if getattr(probe, name) is not None:
+            assert_close(spec, name, batch, getattr(probe, name), getattr(expected, name))
+    assert list(probe.gradients) == [tensor.name for tensor in PARAMETERS]
+    for name, gradient in probe.gradients.items():
+        if name in BIASES:
+            assert not gradient.any(), f"{name}: expected exactly 0, found up to {np.abs(gradient).max()}"
+        else:
+            assert_close(spec, name, batch, gradient, expected.gradients[name])
+
+
+def parameter_hash(engine):
+    return hashlib.sha256(b"".join(value.tobytes() for value in engine.parameters.values())).hexdigest()
+
+
+# ---- the gradients, arithmetic alone ---------------------------------------------------------------------------------
+
+
+@JUDGED
+@pytest.mark.parametrize("batch", BATCHES)
+def test_frozen_step(make_engine, oracle, spec, batch):
+    """Every batch size, images of all kinds, batch norm scales of both signs and one that is 0, an upstream of -2.5."""
+    engine = make_engine(*spec)
+    images, labels, weights = cases.mixed(batch), cases.labels(batch), cases.signed_weights()
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels, upstream=-2.5)
+    assert_probe(spec, probe, oracle(images, labels, weights, probe.routing, upstream=-2.5), batch)
+
+
+@JUDGED
+@pytest.mark.parametrize("kind", ["strokes", "noise", "constant", "one_hot", "zeros"])
+def test_frozen_step_of_one_kind(make_engine, oracle, spec, kind):
+    engine = make_engine(*spec)
+    images, labels, weights = cases.IMAGES[kind](10), cases.labels(10), cases.initial_weights()
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    assert_probe(spec, probe, oracle(images, labels, weights, probe.routing), 10)
+
+
+@JUDGED
+@pytest.mark.parametrize("point", ["init", "trained"])
+def test_frozen_step_of_real_digits(make_engine, oracle, request, mnist, spec, point):
+    engine = make_engine(*spec)
+    weights = cases.initial_weights() if point == "init" else request.getfixturevalue("trained_weights")
+    images, labels = mnist.train_images[20000:20064], mnist.train_labels[20000:20064]
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    expected = oracle(images, labels, weights, probe.routing)
+    assert_probe(spec, probe, expected, 64)
+    assert probe.correct == (probe.logits.argmax(1) == labels).sum()
+
+
+# ---- the decisions ---------------------------------------------------------------------------------------------------
+
+
+@JUDGED
+@pytest.mark.parametrize("kind", ["strokes", "constant", "mixed"])
+def test_routing(make_engine, oracle, spec, kind):
+    """The routing is float64's but for near-ties; exact ties, most of these windows, take the first position."""
+    engine = make_engine(*spec)
+    images, labels, weights = cases.IMAGES[kind](16), cases.labels(16), cases.initial_weights()
+    engine.set_parameters(weights)
+    found = engine.probe(images, labels).routing
+    expected = oracle(images, labels, weights).routing
+    for name, mine, theirs in zip(("pool1", "pool2", "relu3"), found, expected, strict=True):
+        assert mine.shape == theirs.shape
+        share = float((mine != theirs).mean())
+        assert share <= FLIPS[spec[1]], f"{name}: {share:.1e} of the decisions differ, bound {FLIPS[spec[1]]:.0e}"
+
+
+@JUDGED
+@pytest.mark.parametrize("point", ["init", "trained"])
+def test_free_steps_of_real_digits(make_engine, oracle, request, mnist, spec, point):
+    """20 fixed batches, each side deciding for itself: the median and the worst error of every gradient."""
+    engine = make_engine(*spec)
+    weights = cases.initial_weights() if point == "init" else request.getfixturevalue("trained_weights")
+    engine.set_parameters(weights)
+    errors = {tensor.name: [] for tensor in PARAMETERS}
+    for k in range(20):
+        chosen = slice(30000 + k * FREE_BATCH, 30000 + (k + 1) * FREE_BATCH)
+        images, labels = mnist.train_images[chosen], mnist.train_labels[chosen]
+        expected = oracle(images, labels, weights)
+        for name, gradient in engine.probe(images, labels).gradients.items():
+            errors[name].append(error_of(gradient, expected.gradients[name]))
+    for name, found in errors.items():
+        bound = tolerance(*spec, name, FREE_BATCH, "free")
+        assert np.median(found) <= bound.median, f"{name}: median {np.median(found):.2e}, bound {bound.median:.1e}"
+        assert max(found) <= bound.worst, f"{name}: worst {max(found):.2e}, bound {bound.worst:.1e}"
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+@ALL
+def test_update_is_gradient_descent(make_engine, oracle, spec):
+    """One step: parameters - lr * gradient, the gradient being float64's under the engine's routing."""
+    engine = make_engine(*spec)
+    images, labels, weights, lr = cases.strokes(8), cases.labels(8), cases.initial_weights(), 0.05
+    engine.set_parameters(weights)
+    routing = engine.probe(images, labels).routing
+    expected = oracle(images, labels, weights, routing)
+    engine.set_dataset(images, labels)
+    losses, correct = engine.train(np.arange(8), 8, lr)
+    assert_close(spec, "loss", 8, losses[0], expected.loss)
+    assert losses.shape == correct.shape == (1,)
+    rounding = np.finfo(engine.dtype).eps
+    for name, value in engine.parameters.items():
+        change, step = value - weights[name], -lr * expected.gradients[name]
+        allowed = tolerance(*spec, name, 8, "frozen") * np.linalg.norm(step) + rounding * np.linalg.norm(weights[name])
+        error = np.linalg.norm(change - step)
+        assert error <= allowed, f"{name}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
+@ALL
+def test_ragged_epoch(make_engine, spec):
+    """40 samples in batches of 16 are steps of 16, 16 and 8, bitwise the same in one call or three."""
+    engine = make_engine(*spec)
+    images, labels = cases.mixed(12), cases.labels(12)
+    order = np.random.default_rng(1).integers(0, 12, 40)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_dataset(images, labels)
+    before = engine.parameters
+    together = engine.train(order, 16, 0.05)
+    assert len(together[0]) == 3
+    for name in BIASES:
+        np.testing.assert_array_equal(engine.parameters[name], before[name], err_msg=name)
+    assert all((engine.parameters[name] != before[name]).any() for name in before if name not in BIASES)
+    at_end = parameter_hash(engine)
+
+    engine.set_parameters(cases.signed_weights())
+    apart = [engine.train(order[first : first + 16], 16, 0.05) for first in (0, 16, 32)]
+    np.testing.assert_array_equal(together[0], np.concatenate([losses for losses, _ in apart]))
+    np.testing.assert_array_equal(together[1], np.concatenate([correct for _, correct in apart]))
+    assert parameter_hash(engine) == at_end
+
+
+@ALL
+def test_deterministic(make_engine, spec):
+    """The same start gives the same bits in a fresh engine, whatever it did before; one flipped pixel gives others."""
+
+    def train(engine, images):
+        engine.set_parameters(cases.initial_weights())
+        engine.set_dataset(images, cases.labels(12))
+        losses, _ = engine.train(np.arange(24) % 12, 6, 0.05)
+        return losses.tobytes(), parameter_hash(engine)
+
+    images = cases.mixed(12)
+    engine = make_engine(*spec)
+    first = train(engine, images)
+    assert train(engine, images) == first
+    assert train(make_engine(*spec), images) == first
+    images[5, 14, 14] ^= 1
+    assert train(engine, images)[1] != first[1]
+
+
+@JUDGED
+def test_overfits_64_images(make_engine, spec):
+    """Random labels, so that nothing but fitting helps."""
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(cases.strokes(64), cases.labels(64))
+    losses, correct = engine.train(np.tile(np.arange(64), 150), 64, 0.1)
+    assert losses[-1] < 0.01
+    assert correct[-1] == 64
+
+
+@ALL
+def test_scale_of_conv1_does_not_matter(make_engine, spec):
+    """Batch norm undoes it but for epsilon: w . dw = gamma dgamma eps / (var + eps) for each channel, exactly."""
+    engine = make_engine(*spec)
+    images, labels, weights = cases.noise(8), cases.labels(8), cases.signed_weights()
+    engine.set_parameters(weights)
+    engine.set_dataset(images, labels)
+    engine.compute_statistics()
+    var = engine.statistics["bn1.running_var"]
+    gradients = engine.probe(images, labels).gradients
+    w, dw = weights["conv1.weight"].reshape(32, 9), gradients["conv1.weight"].reshape(32, 9)
+    expected = weights["bn1.weight"] * gradients["bn1.weight"] * 1e-5 / (var + 1e-5)
+    allowed = tolerance(*spec, "conv1.weight", 8, "frozen") * np.linalg.norm(w) * np.linalg.norm(dw)
+    assert np.linalg.norm((w * dw).sum(1) - expected) <= allowed
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def population(make_engine):
+    """What the reference says of 40 images, which are the population, and of 7 that are scored."""
+    engine = make_engine("reference")
+    images = cases.mixed(47)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_dataset(images[:40], cases.labels(40))
+    engine.compute_statistics()
+    scored = images[40:]
+    return images, engine.statistics, engine.logits(scored), engine.logits(scored, "batch")
+
+
+@JUDGED
+def test_statistics_and_logits(make_engine, population, spec):
+    images, statistics, of_population, of_batch = population
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.signed_weights())
+    assert engine.statistics is None
+    engine.set_dataset(images[:40], cases.labels(40))
+    engine.compute_statistics()
+    found = engine.statistics
+    assert list(found) == [tensor.name for tensor in STATISTICS]
+    for name, value in found.items():
+        assert_close(spec, name, 40, value, statistics[name])
+    assert_close(spec, "logits", 7, engine.logits(images[40:]), of_population)
+    assert_close(spec, "logits", 7, engine.logits(images[40:], "batch"), of_batch)
+
+
+@ALL
+def test_population_logits_do_not_depend_on_the_batch(make_engine, population, spec):
+    images, statistics, *_ = population
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_statistics(statistics)
+    together = engine.logits(images[40:])
+    assert_close(spec, "logits", 3, engine.logits(images[42:45]), together[2:5])
+
+
+@ALL
+def test_a_step_makes_statistics_stale(make_engine, spec):
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(cases.strokes(4), cases.labels(4))
+    engine.compute_statistics()
+    assert engine.statistics is not None
+    engine.train(np.arange(4), 4, 0.05)
+    assert engine.statistics is None
+    with pytest.raises(ValueError, match="no population statistics"):
+        engine.logits(cases.strokes(4))
+
+
+# ---- what goes in and comes out --------------------------------------------------------------------------------------
+
+
+@ALL
+def test_parameters_round_trip(make_engine, spec):
+    engine = make_engine(*spec)
+    weights = {name: value.astype(engine.dtype) for name, value in cases.signed_weights().items()}
+    if engine.info.double_exchange:
+        weights = {name: value + 1e-12 for name, value in weights.items()}
+    engine.set_parameters(weights)
+    for name, value in engine.parameters.items():
+        assert value.dtype == engine.dtype
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+
+
+@ALL
+def test_probe_changes_nothing(make_engine, spec):
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.initial_weights())
+    before = parameter_hash(engine)
+    first = engine.probe(cases.strokes(3), cases.labels(3))
+    again = engine.probe(cases.strokes(3), cases.labels(3))
+    assert parameter_hash(engine) == before
+    assert first.loss == again.loss
+    for name, gradient in first.gradients.items():
+        np.testing.assert_array_equal(gradient, again.gradients[name], err_msg=name)
+
+
+def without_finite(weights, name, value):
+    return {**weights, name: np.full_like(weights[name], value)}
+
+
+IMAGES = cases.strokes(4)
+LABELS = cases.labels(4)
+WEIGHTS = cases.initial_weights()
+BAD_STATISTICS = {tensor.name: np.full(tensor.shape, -1.0) for tensor in STATISTICS}
+# what -> (a wrong call, the start of what every engine says)
+WRONG_CALLS = {
+    "label 10": (lambda e: e.set_dataset(IMAGES, np.array([0, 10, 1, 2], np.uint8)), "set_dataset: label 1 is 10"),
+    "no images": (lambda e: e.set_dataset(IMAGES[:0], LABELS[:0]), "set_dataset: no images"),
+    "count": (lambda e: e.set_dataset(IMAGES, LABELS[:3]), "set_dataset: 3136 pixels for 3 labels, expected 2352"),
+    "dtype": (lambda e: e.set_dataset(IMAGES.astype(float), LABELS), "array has dtype float64, expected uint8"),
+    "NaN": (lambda e: e.set_parameters(without_finite(WEIGHTS, "fc1.bias", np.nan)), r"set_parameters: fc1.bias\[0\]"),
+    "inf": (lambda e: e.set_parameters(without_finite(WEIGHTS, "bn1.bias", np.inf)), r"set_parameters: bn1.bias\[0\]"),
+    "shape": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.zeros(9)}),
+        r"tensor fc2.bias has shape \(9,\), expected \(10,\)",
+    ),
+    "missing": (lambda e: e.set_parameters({}), "tensor conv1.weight is missing"),
+    "variance": (lambda e: e.set_statistics(BAD_STATISTICS), r"set_statistics: bn1.running_var\[0\] is -1"),
+    "index": (lambda e: e.train(np.array([0, 4]), 2, 0.1), r"train: order\[1\] is 4, expected 0 to 3"),
+    "negative": (lambda e: e.train(np.array([-1]), 1, 0.1), r"train: order\[0\] is -1, expected 0 to 3"),
+    "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
+    "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate is -?nan"),
+    "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
+    "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),
+}
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("what", WRONG_CALLS)
+def test_wrong_calls(make_engine, spec, what):
+    """One ValueError in one sentence, the same from every engine, and the engine works on as before."""
+    call, text = WRONG_CALLS[what]
+    engine = make_engine(*spec)
+    engine.set_parameters(WEIGHTS)
+    engine.set_dataset(IMAGES, LABELS)
+    before = parameter_hash(engine)
+    with pytest.raises(ValueError, match=f"^{text}[^\n]*$"):
+        call(engine)
+    assert parameter_hash(engine) == before
+    assert engine.train(np.arange(4), 4, 0.0)[0].shape == (1,)
+
+
+def test_train_needs_a_data_set(make_engine):
+    with pytest.raises(ValueError, match="train: no data set"):
+        make_engine("reference").train(np.arange(4), 4, 0.1)
+
+
+@JUDGED
+def test_only_the_reference_follows_a_routing(make_engine, spec):
+    engine = make_engine(*spec)
+    engine.set_parameters(WEIGHTS)
+    routing = engine.probe(IMAGES, LABELS).routing
+    with pytest.raises(ValueError, match="probe: "):
+        engine.probe(IMAGES, LABELS, routing=routing)
+
+
+# ---- the registry ----------------------------------------------------------------------------------------------------
+
+
+def test_registry():
+    rows = engines()
+    assert [row.name for row in rows] == ["reference", "cpu", "naive", "cudnn", "fused"]
+    for row in rows:
+        assert row.summary
+        assert "\n" not in row.unavailable
+        if row.unavailable:
+            with pytest.raises(UnavailableError, match=f"engine '{row.name}' cannot run here: ") as caught:
+                Engine(row.name)
+            assert caught.value.exit_code == 4
+    assert not find_engine("auto").unavailable
+
+
+def test_unknown_engine_and_precision():
+    with pytest.raises(UsageError, match="engine 'nonsense' is unknown, expected auto or one of reference"):
+        Engine("nonsense")
+    with pytest.raises(UsageError, match="engine 'reference' has no precision bf16, it offers fp64"):
+        Engine("reference", "bf16")

@@ -135,6 +135,34 @@ def add_evaluate(subparsers: Any) -> None:
     parser.set_defaults(run=later("evaluate"))
 
 
+def add_bench(subparsers: Any) -> None:
+    """`mnist-cuda bench`."""
+    parser = subparsers.add_parser("bench", help="compare engines and other frameworks", allow_abbrev=False)
+    parser.description = (
+        "Time a training step of our engines and of other frameworks, each in a process of its own and interleaved. "
+        "Lists take commas or spaces."
+    )
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
+    add("--peers", nargs="*", default=["torch"], metavar="NAME", help="torch, jax, or nothing (default: torch)")
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python)")
+    group = parser.add_argument_group("measurement")
+    add = group.add_argument
+    add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
+    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
+    add("--data", nargs="+", choices=("device", "host"), default=["device"],
+        help="where the training images live; one table for each (default: device)")  # fmt: skip
+    add("--threads", type=non_negative, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
+    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
+    add("--seconds", type=rate, default=10.0, metavar="S",
+        help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=later("bench.compare"))
+
+
 def add_engines(subparsers: Any) -> None:
     """`mnist-cuda engines`."""
     parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
@@ -150,7 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_evaluate, add_engines, add_data_commands):
+    for add in (add_train, add_evaluate, add_bench, add_engines, add_data_commands):
         add(subparsers)
     return parser
 
@@ -164,7 +192,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print("mnist-cuda: error:", *message.split(), file=sys.stderr)
+    print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
     return code
 
 

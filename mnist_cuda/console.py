@@ -36,11 +36,13 @@ def print_warning(sentence: str) -> None:
         console.print(f"WARNING: {sentence}")
 
 
-def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "") -> None:
-    """Print rows under `columns`; those named in `right` (space-separated) are flush right. Cells wrap to the width."""
+def print_table(
+    console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows under `columns`; those in `right` are flush right. Cells wrap to the width."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        number = column in right.split()
+        number = column in right
         table.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))

@@ -1,0 +1,237 @@
+"""The `bench` command: competitors side by side at each batch size, interleaved, under one clock."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnist_cuda import console
+from mnist_cuda.bench import report
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, peer_competitors
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.model import init_parameters
+from mnist_cuda.timing import Measurement, Summary, summarise
+from mnist_cuda.train import epoch_order
+
+# Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
+LEARNING_RATE = 1e-3
+MINIMUM_BLOCKS = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the competitors of one comparison have in common."""
+
+    batch_size: int
+    data: str
+    precision: str
+
+
+@dataclass
+class Row:
+    """A competitor in a cell: its figures, or in `fault` why there are none. `absent`: it could not even start."""
+
+    competitor: Competitor
+    cell: Cell
+    fault: str = ""
+    absent: bool = False
+    setup_seconds: float = math.nan
+    versions: dict[str, str] | None = None
+    precision_pinned: str = ""
+    steps_per_block: int = 0
+    samples_us: list[float] | None = None
+    timing: Summary | None = None
+    losses: tuple[float, float] = (math.nan, math.nan)  # after the first timed block, and of the untimed run
+    ratio: float | None = None  # of the best peer's median in this cell to this one
+
+
+class Contestant:
+    """A competitor at work in one cell: remembers how many steps it made and the loss after its first timed block."""
+
+    def __init__(self, process: CompetitorProcess, row: Row, setup: dict[str, Any]) -> None:
+        self._process, self.row = process, row
+        self._setup = {"cmd": "setup", **setup, **row.competitor.fields}
+        self._steps = 0
+        self._checked_steps = 0
+        self.measurement = Measurement(self._run)
+        answer = process.ask(**self._setup)
+        row.setup_seconds = answer["setup_seconds"]
+        row.versions = answer["versions"]
+        row.precision_pinned = answer.get("precision_pinned", row.cell.precision)
+
+    def _run(self, steps: int) -> float:
+        answer = self._process.ask(cmd="run", steps=steps)
+        self._steps += steps
+        self._last_loss = answer["losses"][1]
+        return float(answer["seconds"])
+
+    def block(self) -> None:
+        """Time one block."""
+        self.measurement.block()
+        if len(self.measurement.samples) == 1:
+            self._checked_steps, self._loss = self._steps, self._last_loss
+
+    def wants_more(self, blocks: int, seconds: float) -> bool:
+        """Whether it has neither enough blocks nor used up its time."""
+        count = len(self.measurement.samples)
+        return count < MINIMUM_BLOCKS or (count < blocks and self.measurement.seconds < seconds)
+
+    def finish(self) -> None:
+        """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses."""
+        row, measurement = self.row, self.measurement
+        row.steps_per_block, row.samples_us = measurement.steps_per_block, measurement.samples
+        row.timing = summarise(measurement.samples)
+        self._process.ask(**self._setup)
+        untimed = self._process.ask(cmd="run", steps=self._checked_steps)["losses"][1]
+        row.losses = (self._loss, untimed)
+        if not abs(self._loss - untimed) <= row.competitor.loss_tolerance * abs(untimed):
+            row.fault = f"void: its loss after the timed block is {self._loss:.9g}, in an untimed run {untimed:.9g}"
+
+
+def run_cell(
+    rows: list[Row], setup: dict[str, Any], blocks: int, seconds: float, show: Callable[[float, str], None]
+) -> None:
+    """Measure the rows of one cell, interleaved block by block. `show` gets the fraction done and what is going on."""
+    with ExitStack() as processes:
+        contestants: list[Contestant] = []
+
+        def attempt(step: Callable[[], object], row: Row) -> bool:
+            try:
+                step()
+            except CompetitorError as error:
+                row.fault = f"failed: {error}"
+                return False
+            return True
+
+        for row in rows:
+            show(0, f"setting up {row.competitor.label}")
+            process = processes.enter_context(CompetitorProcess(row.competitor.command))
+            attempt(lambda p=process, r=row: contestants.append(Contestant(p, r, setup)), row)  # type: ignore[misc]
+        for contestant in list(contestants):
+            show(0, f"warming up {contestant.row.competitor.label}")
+            if not attempt(contestant.measurement.warm_up, contestant.row):
+                contestants.remove(contestant)
+        active = list(contestants)
+        while active:
+            for contestant in active:
+                show(len(contestant.measurement.samples) / blocks, f"timing {contestant.row.competitor.label}")
+                if not attempt(contestant.block, contestant.row):
+                    contestants.remove(contestant)
+            active = [c for c in contestants if c.wants_more(blocks, seconds)]
+        for contestant in contestants:
+            show(1, f"checking {contestant.row.competitor.label}")
+            attempt(contestant.finish, contestant.row)
+    set_ratios(rows)
+
+
+def set_ratios(rows: Iterable[Row]) -> None:
+    """Compare each sound row with the best sound peer."""
+    sound = [row for row in rows if row.timing and not row.fault]
+    peers = [row.timing.median for row in sound if row.timing and row.competitor.peer]
+    for row in sound:
+        if row.timing and peers:
+            row.ratio = min(peers) / row.timing.median
+
+
+def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> list[Row]:
+    """A row for each competitor in each cell it can take part in; with chosen precisions, faults for the others."""
+    rows = []
+    for cell in cells:
+        for competitor in competitors:
+            row = Row(competitor, cell)
+            if cell.precision not in competitor.precisions:
+                if not chosen or competitor.peer:
+                    continue
+                row.fault = f"has no precision {cell.precision}, it offers {', '.join(competitor.precisions)}"
+            elif competitor.unavailable:
+                row.fault, row.absent = competitor.unavailable, True
+            rows.append(row)
+    return rows
+
+
+def _words(values: Iterable[str]) -> list[str]:
+    """`a,b c` in any mixture as a, b, c."""
+    return [word for value in values for word in value.split(",") if word]
+
+
+def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
+    """The competitors and the cells that the flags ask for."""
+    ours = engine_competitors(_words(args.engines))
+    if not any(not c.unavailable for c in ours):
+        raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
+    peers = peer_competitors(_words(args.peers), (c.device for c in ours), args.peer_python or PEER_PYTHON)
+    precisions = _words(args.precisions or []) or list(dict.fromkeys(c.precisions[0] for c in ours))
+    try:
+        batch_sizes = [int(size) for size in _words(args.batch_sizes)]
+    except ValueError:
+        batch_sizes = [0]
+    if min(batch_sizes, default=0) < 1:
+        raise UsageError(f"--batch-sizes is {' '.join(args.batch_sizes)}, expected whole numbers of at least 1")
+    cells = [Cell(b, data, p) for b in batch_sizes for data in args.data for p in precisions]
+    return ours + peers, cells
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda bench`."""
+    competitors, cells = _choose(args)
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        console.print_warning(data.warning)
+    largest = max(cell.batch_size for cell in cells)
+    if largest > len(data.train_labels):
+        raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
+    threads = args.threads or len(os.sched_getaffinity(0))
+    out = console.make_console()
+    facts = report.Facts(data, threads)
+    out.print(facts.headline())
+    if facts.busy():
+        console.print_warning(facts.busy())
+    rows = plan(competitors, cells, args.precisions is not None)
+    with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
+        files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
+        np.savez(files["data.npz"], images=data.train_images, labels=data.train_labels)
+        weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
+        save_checkpoint(Path(files["weights.safetensors"]), Checkpoint(weights), steps=0)
+        np.save(files["order.npy"], epoch_order(0, 1, len(data.train_labels)))
+        for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
+            of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]
+            for cell in dict.fromkeys(r.cell for r in of_table):
+                setup = {
+                    "batch_size": batch_size,
+                    "lr": LEARNING_RATE,
+                    "seed": 0,
+                    "precision": cell.precision,
+                    "threads": threads,
+                    "data": placement,
+                    "npz": files["data.npz"],
+                    "weights": files["weights.safetensors"],
+                    "order": files["order.npy"],
+                }
+                run_cell(
+                    [r for r in of_table if r.cell == cell and not r.fault],
+                    setup,
+                    args.blocks,
+                    args.seconds,
+                    lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
+                        fraction, f"batch {c.batch_size} {c.precision}", text
+                    ),
+                )
+            report.print_rows(out, batch_size, placement, of_table)
+    if args.json:
+        facts.write(args.json, rows, {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE})
+        out.print(f"\nwritten: {args.json}")
+    if any(row.fault and not row.absent for row in rows):
+        return 1
+    return UnavailableError.exit_code if any(row.absent and not row.competitor.peer for row in rows) else 0

@@ -1,0 +1,133 @@
+"""Who takes part in a benchmark: THE tables of peers and their variants, and a row for each engine of the registry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mnist_cuda.engine import EngineInfo, find_engine
+from mnist_cuda.errors import UsageError
+
+CHECKOUT = Path(__file__).parents[2]
+PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a peer: on which kind of device, with which fields of its set-up."""
+
+    label: str
+    device: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another framework: its script, what it imports, how to install it, and its variants. The best one counts."""
+
+    script: str
+    module: str
+    install: str
+    variants: tuple[Variant, ...]
+
+
+PEERS = {
+    "torch": Peer(
+        "scripts/pytorch_baseline.py",
+        "torch",
+        "scripts/peers",
+        (
+            Variant("torch eager NCHW", "cpu", {"mode": "eager"}),
+            Variant("torch eager NHWC", "cpu", {"mode": "eager", "channels_last": True}),
+            Variant("torch eager NCHW", "cuda", {"mode": "eager"}),
+            Variant("torch eager NHWC", "cuda", {"mode": "eager", "channels_last": True}),
+            Variant("torch graph NCHW", "cuda", {"mode": "graph"}),
+            Variant("torch graph NHWC", "cuda", {"mode": "graph", "channels_last": True}),
+            Variant("torch compile", "cuda", {"mode": "compile", "channels_last": True}),
+            Variant("torch autotune", "cuda", {"mode": "max-autotune", "channels_last": True}),
+        ),
+    ),
+    "jax": Peer(
+        "scripts/jax_baseline.py",
+        "jax",
+        "scripts/peers --jax",
+        (Variant("jax scan", "cpu"), Variant("jax scan", "cuda")),
+    ),
+}
+PEER_PRECISIONS = ("fp32", "tf32", "bf16")
+
+# How far a peer's loss may be from that of its own untimed run, relatively: atomics may add in another order.
+PEER_LOSS_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A label and a command line that speaks the protocol of bench/worker.py; or why it cannot take part.
+
+    device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
+    between its timed and untimed run; our engines are deterministic, so theirs is 0.
+    """
+
+    label: str
+    command: tuple[str, ...]
+    device: str
+    precisions: tuple[str, ...]
+    fields: dict[str, Any] = field(default_factory=dict)
+    peer: bool = False
+    loss_tolerance: float = 0.0
+    unavailable: str = ""
+
+
+def engine_competitor(info: EngineInfo) -> Competitor:
+    """An engine in a worker process."""
+    command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)
+    return Competitor(info.name, command, info.device, info.precisions, unavailable=info.unavailable)
+
+
+def engine_competitors(names: Iterable[str]) -> list[Competitor]:
+    """The engines of these names. Raises UsageError for an unknown one."""
+    infos = {info.name: info for info in map(find_engine, names)}
+    return [engine_competitor(info) for info in infos.values()]
+
+
+def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path) -> list[Competitor]:
+    """All variants of these peers on these kinds of device. Raises UsageError for an unknown peer."""
+    devices = set(devices)
+    found = []
+    for name in dict.fromkeys(names):
+        if name not in PEERS:
+            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}")
+        peer = PEERS[name]
+        script = CHECKOUT / peer.script
+        reason = ""
+        if not script.exists():
+            reason = f"{peer.script} is not here; run the benchmark from a checkout of the project"
+        elif not _has_module(python, peer.module):
+            reason = f"{python} has no {peer.module}; `{peer.install}` installs it, or name another --peer-python"
+        found += [
+            Competitor(
+                variant.label,
+                (str(python), str(script), "--serve"),
+                variant.device,
+                PEER_PRECISIONS,
+                {"device": variant.device, **variant.fields},
+                peer=True,
+                loss_tolerance=PEER_LOSS_TOLERANCE,
+                unavailable=reason,
+            )
+            for variant in peer.variants
+            if variant.device in devices
+        ]
+    return found
+
+
+def _has_module(python: Path, module: str) -> bool:
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False

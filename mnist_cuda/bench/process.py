@@ -1,0 +1,56 @@
+"""The other end of the protocol: starts a competitor's process and speaks with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from typing import Any
+
+
+class CompetitorError(Exception):
+    """A competitor answered with an error or ended; its row of the table says so."""
+
+
+class CompetitorProcess:
+    """A running competitor. Use it as a context manager: the process never outlives the block."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches only us
+        )
+
+    def __enter__(self) -> CompetitorProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._stderr.close()
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer. Raises CompetitorError."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._stderr.seek(0)
+            last = ([text.strip() for text in self._stderr if text.strip()] or ["without a word"])[-1]
+            raise CompetitorError(f"its process ended with {self._process.wait()}: {last}")
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise CompetitorError(f"it answered {line.strip()[:80]!r}, expected JSON") from None
+        if "error" in answer:
+            raise CompetitorError(answer["error"])
+        return answer

@@ -1,0 +1,131 @@
+"""What a benchmark leaves behind: tables for people, JSON with everything that the figures depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from mnist_cuda import _native, console
+from mnist_cuda.bench.competitors import CHECKOUT
+from mnist_cuda.checkpoint import atomic_write
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.run_folder import versions
+from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS
+
+if TYPE_CHECKING:
+    from mnist_cuda.bench.compare import Row
+
+QUIET_LOAD = 0.5  # a core, over the last minute
+
+COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "ratio")
+
+
+def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -> None:
+    """Print the table of one batch size, and below it why a row has no figures."""
+    out.print(f"\nbatch {batch_size}, training images on the {placement}", style="bold")
+    cells = []
+    for row in rows:
+        figures = ["-"] * 6
+        if row.timing and not row.fault:
+            t = row.timing
+            figures = [f"{row.setup_seconds:.2f} s", *map(console.format_count, (t.median, t.p5, t.p95)), str(t.count)]
+            figures.append(f"{row.ratio:.2f}x" if row.ratio else "-")
+        cells.append((row.competitor.label, row.cell.precision, *figures))
+    console.print_table(out, COLUMNS, cells, right=COLUMNS[2:])
+    for text in dict.fromkeys(f"{row.competitor.label} {row.cell.precision}: {row.fault}" for row in rows if row.fault):
+        out.print(text)
+
+
+class Facts:
+    """The circumstances, taken once before the first measurement and once after the last."""
+
+    def __init__(self, data: Dataset, threads: int) -> None:
+        self._data, self._threads = data, threads
+        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._load_before = os.getloadavg()
+
+    def headline(self) -> str:
+        """What all tables have in common."""
+        return (
+            f"microseconds an iteration: {ITERATION}\n"
+            f"{cpu_model()}, {console.plural(self._threads, 'thread')}; data: {self._data.name}\n"
+            "ratio: the median of the best peer, divided by this one's"
+        )
+
+    def busy(self) -> str:
+        """A sentence if other programs were at work before the first measurement, or nothing."""
+        load, cores = self._load_before[0], len(os.sched_getaffinity(0))
+        if load < QUIET_LOAD * cores:
+            return ""
+        of_cores = f"load {load:.1f} on {console.plural(cores, 'core')}"
+        return f"This machine is busy ({of_cores}): do not rely on figures of the CPU."
+
+    def write(self, path: Path, rows: list[Row], settings: dict[str, Any]) -> None:
+        """Write the report as JSON. Raises CheckpointError if that fails."""
+        report = {
+            "started": self._started,
+            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+            "commit": commit(),
+            "versions": versions(),
+            "machine": {
+                "cpu": cpu_model(),
+                "cores": len(os.sched_getaffinity(0)),
+                "load_before": self._load_before,
+                "load_after": os.getloadavg(),
+                "cuda": _native.cuda_status(),
+            },
+            "iteration": ITERATION,
+            "block_seconds": BLOCK_SECONDS,
+            "warm_up_seconds": WARM_UP_SECONDS,
+            "settings": {"threads": self._threads, **settings},
+            "data": {"name": self._data.name, "source": self._data.source, "digest": self._data.digest},
+            "rows": [_row(row) for row in rows],
+        }
+        atomic_write(path, json.dumps(report, indent=2).encode() + b"\n")
+
+
+def _row(row: Row) -> dict[str, Any]:
+    sound = row.timing is not None and not row.fault
+    return {
+        "competitor": row.competitor.label,
+        "peer": row.competitor.peer,
+        "device": row.competitor.device,
+        **asdict(row.cell),
+        "fault": row.fault or None,
+        "setup_seconds": row.setup_seconds if sound else None,
+        "us": row.timing.as_dict() if row.timing and sound else None,
+        "ratio": row.ratio,
+        "steps_per_block": row.steps_per_block if sound else None,
+        "samples_us": row.samples_us if sound else None,
+        "loss_timed_untimed": row.losses if sound else None,
+        "precision_pinned": row.precision_pinned or None,
+        "versions": row.versions,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def commit() -> str | None:
+    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout."""
+    git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(git, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,79 @@
+"""One engine in a process of its own, driven by JSON lines: `python -m mnist_cuda.bench.worker ENGINE`.
+
+Each line on stdin is a command, each line on stdout its answer; scripts/baseline.py, which the peers share, speaks the
+same protocol and says what the fields mean. Here `device` of the set-up is the GPU's ordinal.
+    {"cmd": "setup", "batch_size", "lr", "precision", "threads", "device", "data", "npz", "weights", "order"}
+        -> {"ok": true, "setup_seconds", "versions"}
+    {"cmd": "run", "steps": 100} -> {"seconds", "losses": [first, last]}; the batches follow the order round and round
+    {"cmd": "quit"}
+    anything that fails -> {"error": "one line"}
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.engine import Engine
+from mnist_cuda.run_folder import versions
+from mnist_cuda.timing import time_steps
+
+
+class Worker:
+    """Holds the engine between the commands."""
+
+    def __init__(self, engine: str) -> None:
+        self._name = engine
+
+    def setup(self, command: dict[str, Any]) -> dict[str, Any]:
+        """A fresh engine at step 0. Reading the files is not part of `setup_seconds`."""
+        with np.load(command["npz"]) as arrays:
+            images, labels = arrays["images"], arrays["labels"]
+        weights = load_checkpoint(Path(command["weights"])).parameters
+        self._batch, self._lr = int(command["batch_size"]), float(command["lr"])
+        order = np.load(command["order"]).astype(np.int32)
+        steps = len(order) // self._batch
+        if steps == 0:
+            raise ValueError(f"batch size {self._batch} exceeds the {len(order)} images of the order")
+        self._order, self._position = order[: steps * self._batch], 0
+        start = time.perf_counter()
+        self._engine = Engine(
+            self._name, command["precision"], threads=command["threads"], device=command.get("device", 0)
+        )
+        self._engine.set_parameters(weights)
+        self._engine.set_dataset(images, labels, command["data"])
+        return {"ok": True, "setup_seconds": time.perf_counter() - start, "versions": versions()}
+
+    def run(self, command: dict[str, Any]) -> dict[str, Any]:
+        """`steps` steps from where the last ones ended; which samples they take is settled before the clock starts."""
+        count = command["steps"] * self._batch
+        order = np.take(self._order, range(self._position, self._position + count), mode="wrap")
+        self._position = (self._position + count) % len(self._order)
+        steps = time_steps(self._engine, order, self._batch, self._lr)
+        return {"seconds": steps.seconds, "losses": [float(steps.losses[0]), float(steps.losses[-1])]}
+
+
+def serve(engine: str) -> None:
+    """Answer until `quit` or the end of stdin."""
+    worker = Worker(engine)
+    for line in sys.stdin:
+        try:
+            command = json.loads(line)
+            if command["cmd"] == "quit":
+                return
+            answer = {"setup": worker.setup, "run": worker.run}[command["cmd"]](command)
+        except Exception as error:  # the other side decides what becomes of it
+            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the benchmark's process ends this one
+    serve(sys.argv[1])

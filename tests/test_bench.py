@@ -1,0 +1,322 @@
+"""The benchmark: the worker's protocol, interleaving, void rows, ratios, tables and JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import ENVIRONMENT, tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
+from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine, engines
+from mnist_cuda.errors import UsageError
+from mnist_cuda.model import init_parameters
+from mnist_cuda.timing import BLOCK_SECONDS, summarise
+from mnist_cuda.train import epoch_order
+
+CELL = Cell(10, "device", "fp32")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+
+
+# ---- the worker ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Files of the protocol's setup, as its fields."""
+    data = tiny_dataset()
+    np.savez(tmp_path / "data.npz", images=data.train_images, labels=data.train_labels)
+    save_checkpoint(tmp_path / "weights.safetensors", Checkpoint(init_parameters(0)), steps=0)
+    np.save(tmp_path / "order.npy", epoch_order(0, 1, 35))
+    files = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
+    fields = {"batch_size": 10, "lr": 0.05, "precision": "fp64", "threads": 1, "data": "device", "seed": 0}
+    return fields | {field: str(tmp_path / name) for field, name in files.items()}
+
+
+WORKER = (sys.executable, "-m", "mnist_cuda.bench.worker", "reference")
+
+
+def test_worker_trains_on_the_order_round_and_round(setup):
+    data, engine = tiny_dataset(), Engine("reference")
+    engine.set_parameters(init_parameters(0))
+    engine.set_dataset(data.train_images, data.train_labels)
+    expected, _ = engine.train(np.tile(epoch_order(0, 1, 35)[:30], 2), 10, 0.05)
+    with CompetitorProcess(WORKER) as worker:
+        assert worker.ask(cmd="setup", **setup)["setup_seconds"] > 0
+        first, second = worker.ask(cmd="run", steps=2), worker.ask(cmd="run", steps=4)
+        assert first["losses"] == [expected[0], expected[1]]
+        assert second["losses"] == [expected[2], expected[5]]
+        assert second["seconds"] > 0
+        worker.ask(cmd="setup", **setup)
+        assert worker.ask(cmd="run", steps=6)["losses"] == [expected[0], expected[5]]  # setup starts over
+
+
+def test_worker_answers_errors_in_one_line_and_goes_on(setup):
+    with CompetitorProcess(WORKER) as worker:
+        for command, words in (
+            ({"cmd": "run", "steps": 1}, "AttributeError"),
+            ({"cmd": "dance"}, "dance"),
+            ({"cmd": "setup"}, "npz"),
+            ({"cmd": "setup", **setup, "batch_size": 36}, "batch size 36 exceeds the 35 images"),
+            ({"cmd": "setup", **setup, "precision": "bf16"}, "no precision bf16"),
+        ):
+            with pytest.raises(CompetitorError, match=words):
+                worker.ask(**command)
+        assert worker.ask(cmd="setup", **setup)["ok"] is True
+
+
+@pytest.mark.parametrize("last_words", ['{"cmd": "quit"}\n', ""])
+def test_worker_ends_with_its_input(last_words):
+    done = subprocess.run(WORKER, input=last_words, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import sys; sys.exit('no such library')", "ended with 1: no such library"),
+        ("pass", "ended with 0: without a word"),
+        ("print('hello')", "'hello', expected JSON"),
+        ('print(\'{"error": "out of luck"}\')', "out of luck"),
+    ],
+)
+def test_a_process_that_fails_is_an_error_in_one_line(code, words):
+    with CompetitorProcess((sys.executable, "-c", code)) as process, pytest.raises(CompetitorError) as error:
+        process.ask(cmd="setup")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_process_never_outlives_its_block():
+    with CompetitorProcess((sys.executable, "-c", "import time; time.sleep(60)")) as process:
+        pid = process._process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+# ---- a cell, with competitors that only claim to work ----------------------------------------------------------------
+
+FAKE = """
+import json, sys
+name, us, log, trouble = sys.argv[1], float(sys.argv[2]), open(sys.argv[3], "a"), sys.argv[4:]
+setups = 0
+for line in sys.stdin:
+    command = json.loads(line)
+    if command["cmd"] == "setup":
+        setups, done = setups + 1, 0
+        answer = {"ok": True, "setup_seconds": 0.5, "versions": {name: "1.0"}}
+        if "setup" in trouble: answer = {"error": "cannot be set up"}
+    else:
+        done += command["steps"]
+        print(name, command["steps"], file=log, flush=True)
+        loss = done + ("loss" in trouble and setups == 2)
+        answer = {"seconds": us * command["steps"] / 1e6, "losses": [0, float("nan") if "nan" in trouble else loss]}
+        if "run" in trouble and done * us > 7e5: sys.exit("it broke")
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """Makes rows of fake competitors; `fake.log` has the name and the steps of each run, in order."""
+    log = tmp_path / "log"
+
+    def make(label, us, *trouble, peer=False, tolerance=0.0):
+        command = (sys.executable, "-c", FAKE, label.replace(" ", "_"), str(us), str(log), *trouble)
+        return Row(Competitor(label, command, "cpu", ("fp32",), {}, peer, tolerance), CELL)
+
+    make.log = lambda: [(name, int(steps)) for name, steps in map(str.split, log.read_text().splitlines())]
+    return make
+
+
+def run(rows, blocks=6, seconds=100.0):
+    run_cell(rows, {}, blocks, seconds, lambda fraction, text: None)
+
+
+def test_figures_and_ratios(fake):
+    rows = [fake("ours", 1000), fake("slow peer", 8000, peer=True), fake("fast peer", 3000, peer=True)]
+    run(rows)
+    assert [row.fault for row in rows] == ["", "", ""]
+    assert [row.timing.median for row in rows] == pytest.approx([1000, 8000, 3000])
+    assert [row.timing.count for row in rows] == [6, 6, 6]
+    assert [row.ratio for row in rows] == pytest.approx([3, 3 / 8, 1])
+    assert all(row.steps_per_block * row.timing.median / 1e6 >= BLOCK_SECONDS for row in rows)
+    assert rows[0].setup_seconds == 0.5
+    assert rows[1].versions == {"slow_peer": "1.0"}
+
+
+def test_blocks_are_interleaved(fake):
+    rows = [fake("a", 1000), fake("b", 20000, peer=True)]
+    run(rows)
+    log = fake.log()
+    timed = [name for name, _ in log][-14:-2]
+    assert timed == ["a", "b"] * 6
+    assert [name for name, _ in log][-2:] == ["a", "b"]  # the untimed runs
+
+
+def test_the_untimed_run_repeats_the_steps_in_one_go(fake):
+    rows = [fake("a", 1000)]
+    run(rows)
+    steps = [steps for _, steps in fake.log()]
+    before_second_block = steps[: -1 - 5]
+    assert steps[-1] == sum(before_second_block)
+    assert rows[0].losses == (steps[-1], steps[-1])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ("loss", "void: its loss after the timed block is"),
+        ("nan", "void: its loss after the timed block is nan"),
+        ("setup", "failed: cannot be set up"),
+        ("run", "failed: its process ended with 1: it broke"),
+    ],
+)
+def test_a_faulty_competitor_has_no_figures_and_harms_nobody(fake, trouble, words):
+    rows = [fake("ours", 1000), fake("peer", 10, trouble, peer=True), fake("good peer", 2000, peer=True)]
+    run(rows)
+    assert rows[1].fault.startswith(words)
+    assert rows[1].ratio is None
+    assert rows[0].ratio == pytest.approx(2)
+
+
+def test_a_peer_may_differ_within_its_tolerance(fake):
+    rows = [fake("peer", 10, "loss", peer=True, tolerance=1e-2)]  # 1 in tens of thousands
+    run(rows)
+    assert rows[0].fault == ""
+
+
+def test_slow_competitors_stop_at_three_blocks(fake):
+    rows = [fake("slow", 9e6), fake("fast", 1000)]
+    run(rows, blocks=20, seconds=10)
+    assert [row.timing.count for row in rows] == [3, 20]
+
+
+def test_without_a_sound_peer_there_is_no_ratio():
+    row = Row(Competitor("ours", (), "cpu", ("fp32",)), CELL, timing=summarise([5.0]))
+    void = Row(Competitor("peer", (), "cpu", ("fp32",), peer=True), CELL, "void", timing=summarise([1.0]))
+    set_ratios([row, void])
+    assert row.ratio is None
+
+
+# ---- who takes part --------------------------------------------------------------------------------------------------
+
+
+def test_plan():
+    ours = Competitor("ours", (), "cpu", ("fp32",))
+    exact = Competitor("exact", (), "cpu", ("fp64",))
+    peer = Competitor("peer", (), "cpu", ("fp32", "bf16"), peer=True)
+    gone = Competitor("gone", (), "cuda", ("fp32",), unavailable="no GPU")
+    cells = [Cell(64, "device", p) for p in ("fp32", "fp64")]
+
+    def rows(chosen):
+        return [(r.competitor.label, r.cell.precision, r.fault) for r in plan([ours, exact, peer, gone], cells, chosen)]
+
+    assert rows(False) == [
+        ("ours", "fp32", ""),
+        ("peer", "fp32", ""),
+        ("gone", "fp32", "no GPU"),
+        ("exact", "fp64", ""),
+    ]
+    assert ("exact", "fp32", "has no precision fp32, it offers fp64") in rows(True)
+
+
+def test_peers_of_a_device():
+    """On the CPU PyTorch runs in both memory formats; a peer that is not installed says how to install it."""
+    rows = peer_competitors(["torch", "jax"], ["cpu"], Path("/none/python"))
+    assert [row.label for row in rows] == ["torch eager NCHW", "torch eager NHWC", "jax scan"]
+    assert (
+        rows[0].unavailable == "/none/python has no torch; `scripts/peers` installs it, or name another --peer-python"
+    )
+    assert all(row.peer for row in rows)
+    with pytest.raises(UsageError, match="peer 'caffe' is unknown, expected one of torch, jax"):
+        peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
+    assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["bench", "--engines", "reference", "--batch-sizes", "5,35", "--blocks", "3", "--seconds", "0"]
+    assert cli.main([*argv, "--peer-python", "/none/python", "--json", "b.json"]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert [line for line in lines if line.startswith("batch")] == [
+        "batch 5, training images on the device",
+        "batch 35, training images on the device",
+    ]
+    assert "data: tiny" in out
+    assert sum(line.startswith("reference") for line in lines) == 2
+    assert "\x1b" not in out
+    tables = [line for line in lines if line.startswith(("competitor", "reference", "torch eager NCHW  "))]
+    assert max(map(len, tables)) <= 80
+    report = json.loads(Path("b.json").read_text())
+    assert {"commit", "command", "versions", "machine", "iteration", "settings", "data"} <= report.keys()
+    assert [(r["competitor"], r["batch_size"]) for r in report["rows"] if r["us"]] == [
+        ("reference", 5),
+        ("reference", 35),
+    ]
+    row = report["rows"][0]
+    assert row["us"]["count"] == len(row["samples_us"]) == 3
+    assert row["loss_timed_untimed"][0] == row["loss_timed_untimed"][1]
+    # fp64 is no precision that peers are held to
+    assert not [r for r in report["rows"] if r["peer"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--engines", "warp"], "engine 'warp' is unknown"),
+        (["--peers", "caffe"], "peer 'caffe' is unknown"),
+        (["--batch-sizes", "64,many"], "--batch-sizes is 64,many"),
+        (["--batch-sizes", "0"], "at least 1"),
+        (["--batch-sizes", "36"], "--batch-sizes has 36, expected at most the 35 images"),
+    ],
+)
+def test_usage_errors(argv, words, capsys):
+    assert cli.main(["bench", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+
+
+@pytest.mark.parametrize("engine", [row.name for row in engines() if row.unavailable][:1])
+def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
+    assert cli.main(["bench", "--engines", engine]) == 4
+    assert f"engine '{engine}' cannot run here: " in capsys.readouterr().err
+    argv = ["bench", "--engines", f"{engine},reference", "--batch-sizes", "5", "--peers", "--blocks", "3"]
+    assert cli.main([*argv, "--seconds", "0"]) == 4
+    out = capsys.readouterr().out
+    assert f"{engine} fp32: " in out
+    assert "reference" in out
+
+
+def test_against_pytorch(tmp_path, capsys):
+    """The peer does the same work: same loss after the same steps, within fp32."""
+    python = os.environ.get("MNIST_CUDA_PEER_PYTHON", Path(__file__).parents[1] / ".venv-peers/bin/python")
+    if not Path(python).exists():
+        pytest.skip(f"{python} is absent; scripts/peers makes it")
+    argv = ["bench", "--engines", "cpu", "--batch-sizes", "8", "--blocks", "3", "--seconds", "0"]
+    code = cli.main([*argv, "--peer-python", str(python), "--json", str(tmp_path / "b.json")])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert [row["competitor"] for row in rows] == ["cpu", "torch eager NCHW", "torch eager NHWC"]
+    assert all(row["fault"] is None for row in rows)
+    assert max(row["ratio"] for row in rows[1:]) == 1
+    assert rows[1]["precision_pinned"]

@@ -74,7 +74,17 @@ def _sizes(data: Dataset) -> str:
     return f"{len(data.train_images)} training images, {len(data.test_images)} test images"
 
 
-def _run_show(args: argparse.Namespace) -> None:
+def _run_fetch(args: argparse.Namespace) -> int:
+    fetch(args.name or ["mnist"], mirror=args.mirror)
+    return 0
+
+
+def _run_verify(args: argparse.Namespace) -> int:
+    verify(args.name, data_dir=args.data_dir)
+    return 0
+
+
+def _run_show(args: argparse.Namespace) -> int:
     from mnist_cuda.console import print_warning
     from mnist_cuda.data.dataset import load
 
@@ -82,6 +92,7 @@ def _run_show(args: argparse.Namespace) -> None:
     if data.warning:
         print_warning(data.warning)
     show(data, args.index, args.split)
+    return 0
 
 
 def add_data_commands(subparsers: Any) -> None:
@@ -95,13 +106,13 @@ def add_data_commands(subparsers: Any) -> None:
     action.description = "Fetch data sets into the cache ($MNIST_CUDA_CACHE or the user's) and check every file."
     action.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(DATASETS)} (default: mnist)")
     action.add_argument("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
-    action.set_defaults(run=lambda args: fetch(args.name or ["mnist"], mirror=args.mirror))
+    action.set_defaults(run=_run_fetch)
 
     action = actions.add_parser("verify", help="check a data set's files", allow_abbrev=False)
     action.description = "Check that a data set's files are all there and are the published ones."
     action.add_argument("name", nargs="?", default="mnist", choices=DATASETS, metavar="NAME")
     action.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder to check (default: the cache)")
-    action.set_defaults(run=lambda args: verify(args.name, data_dir=args.data_dir))
+    action.set_defaults(run=_run_verify)
 
     action = actions.add_parser("show", help="print digits in the terminal", allow_abbrev=False)
     action.description = "Print images and their labels in the terminal."

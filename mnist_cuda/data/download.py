@@ -13,10 +13,14 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mnist_cuda.data.catalogue import DataFile, DatasetInfo
 from mnist_cuda.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import requests
 
 _BLOCK = 1 << 14
 
@@ -105,7 +109,8 @@ def _fetch_file(
             _fetch_from(mirror + file.name, file, folder, timeouts, advance)
             return
         except _MirrorError as error:
-            reasons.append(f"{urlsplit(mirror).netloc}: {error}")
+            host = urlsplit(mirror).netloc.rpartition("@")[2]  # without a password
+            reasons.append(f"{host}: {''.join(filter(str.isprintable, str(error)))}")  # servers choose the words
         except OSError as error:
             raise DataError(
                 f"{folder / file.name} cannot be written: {error.strerror}; "
@@ -151,12 +156,34 @@ def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, adva
 def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, None]:
     """The body at `url`, in blocks. Raises _MirrorError.
 
-    The request runs in a thread of its own, because nothing else bounds the time that a name look-up, a header or a
-    block takes that arrives byte by byte; a thread that hangs in one is left behind.
+    The request runs in a thread of its own, which puts into a queue an empty block after the header, then the body's,
+    then None or what went wrong: nothing else bounds the time that a name look-up takes, or a header or block that
+    arrives byte by byte. A thread that hangs in one is left behind.
     """
+    import requests  # here, so that the limits do not run while it is imported
+
     queue: SimpleQueue[bytes | _MirrorError | None] = SimpleQueue()
     stop = threading.Event()
-    threading.Thread(target=_request, args=(url, size, timeouts, queue, stop), daemon=True).start()
+
+    def run() -> None:
+        try:
+            # Some servers label .gz files as encoded; they are wanted as they are.
+            headers = {"Accept-Encoding": "identity"}
+            limits = (timeouts.connect, timeouts.stall)
+            with requests.get(url, headers=headers, stream=True, timeout=limits) as answer:
+                _check_header(answer, size)
+                queue.put(b"")
+                for block in answer.raw.stream(_BLOCK, decode_content=False):
+                    if stop.is_set():
+                        return
+                    queue.put(block)
+            queue.put(None)
+        except _MirrorError as error:
+            queue.put(error)
+        except Exception as error:
+            queue.put(_MirrorError(_root_cause(error)))
+
+    threading.Thread(target=run, name=f"fetch {url}", daemon=True).start()
     end = time.monotonic() + timeouts.total
     limit, what = timeouts.connect, "no answer"
     try:
@@ -178,33 +205,14 @@ def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, N
         stop.set()
 
 
-def _request(
-    url: str, size: int, timeouts: Timeouts, queue: SimpleQueue[bytes | _MirrorError | None], stop: threading.Event
-) -> None:
-    """Put the body's blocks into the queue (an empty one after the header), then None or the error that ended it."""
-    try:
-        import requests
-
-        # Some servers label .gz files as encoded; they are wanted as they are.
-        with requests.get(
-            url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=(timeouts.connect, timeouts.stall)
-        ) as answer:
-            if answer.status_code != 200:
-                raise _MirrorError(f"HTTP {answer.status_code} {answer.reason}")
-            announced = answer.headers.get("Content-Length", str(size))
-            if announced != str(size):
-                kind = answer.headers.get("Content-Type", "unknown type")
-                raise _MirrorError(f"{announced} bytes of {kind}, expected {size}")
-            queue.put(b"")
-            for block in answer.raw.stream(_BLOCK, decode_content=False):
-                if stop.is_set():
-                    return
-                queue.put(block)
-        queue.put(None)
-    except _MirrorError as error:
-        queue.put(error)
-    except Exception as error:
-        queue.put(_MirrorError(_root_cause(error)))
+def _check_header(answer: requests.Response, size: int) -> None:
+    if answer.status_code != 200:
+        raise _MirrorError(f"HTTP {answer.status_code} {answer.reason}")
+    announced = answer.headers.get("Content-Length", str(size))
+    if announced != str(size):
+        raise _MirrorError(
+            f"{announced} bytes of {answer.headers.get('Content-Type', 'unknown type')}, expected {size}"
+        )
 
 
 def _root_cause(error: BaseException) -> str:

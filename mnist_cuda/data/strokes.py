@@ -6,73 +6,90 @@ from __future__ import annotations
 # right and y downwards; the pen draws a smooth curve through them and lifts at a slash. Strokes that name the same
 # point stay joined there when points are moved: that is how a corner is written.
 STYLES: tuple[tuple[str, ...], ...] = (
-    # 0: round; with an overlap from the top right; narrow; left open at the top
+    # 0: round; with an overlap from the top right; narrow; left open at the top; wide
     (
         "55,0 20,12 2,50 18,88 50,100 82,86 96,50 80,12 55,0",
         "72,10 40,2 10,30 5,70 32,98 68,92 93,60 88,22 60,3 42,8",
         "50,0 27,20 20,55 30,90 50,100 70,86 78,50 70,14 50,0",
         "38,4 12,32 6,68 30,97 66,95 92,66 88,24 60,2",
+        "60,4 24,10 2,40 4,76 36,98 76,92 100,60 92,22 56,2 40,10",
     ),
-    # 1: bars, the usual way; with an upstroke; with upstroke and foot
+    # 1: bars, the usual way; with an upstroke; with upstroke and foot; with a long foot
     (
         "50,0 50,35 50,70 50,100",
         "52,0 48,50 48,100",
         "50,0 52,50 50,100",
         "32,20 50,0 / 50,0 50,50 50,100",
         "34,20 50,0 / 50,0 50,50 50,100 / 28,100 50,100 74,98",
+        "30,26 54,0 / 54,0 52,50 50,100 / 8,100 50,100 100,96",
     ),
-    # 2: a corner at the foot; a loop there; a large loop; z-like; a wave for a foot
+    # 2: a corner at the foot; a loop there; a large loop; z-like; a wave for a foot; loops that run on; a long foot
     (
         "12,25 30,3 62,0 85,22 72,52 40,78 8,100 / 8,100 50,96 94,97",
         "10,20 36,0 72,10 78,40 50,76 18,98 4,86 22,76 50,90 95,98",
         "14,18 42,0 74,16 70,50 44,84 16,100 2,82 20,64 48,76 70,94 100,92",
         "10,10 46,2 82,6 / 82,6 70,36 40,68 8,96 / 8,96 50,95 94,98",
         "8,14 44,0 78,16 70,50 36,82 10,95 30,86 60,96 98,86",
+        "10,30 34,4 66,10 76,40 66,78 36,100 8,90 10,70 36,66 66,84 96,100",
+        "16,8 44,0 72,14 74,48 56,80 / 56,80 30,98 4,90 16,72 46,76 98,96",
+        "34,14 56,0 70,14 62,42 38,72 4,100 / 4,100 46,96 100,96",
+        "6,22 30,2 64,6 74,34 50,68 8,96 / 8,96 44,88 74,94 100,92",
     ),
-    # 3: two bowls meeting in a cusp; a small loop between them; a flat top
+    # 3: two bowls meeting in a cusp; a small loop between them; a flat top; wide
     (
         "12,14 42,0 78,12 74,36 36,48 / 36,48 80,56 88,80 50,100 6,90",
         "15,10 50,0 80,18 62,42 36,48 44,42 74,52 88,76 56,100 10,92",
         "12,3 50,2 86,3 / 86,3 62,24 42,42 / 42,42 80,50 86,78 50,100 8,92",
+        "8,22 30,2 66,4 82,24 64,44 34,48 / 34,48 76,50 94,74 70,98 28,98 2,82",
     ),
-    # 4: open at the top; closed; open and round
+    # 4: open at the top; closed; open and round; square
     (
         "20,2 12,28 10,54 / 10,54 50,54 92,50 / 74,4 70,50 66,100",
         "66,0 36,32 4,64 / 4,64 50,64 96,62 / 66,0 66,50 64,100",
         "14,6 8,36 24,54 56,50 80,30 / 84,0 78,50 72,100",
+        "8,6 6,30 10,56 / 10,56 46,60 84,54 / 84,0 84,50 82,100",
     ),
-    # 5: three parts; the top bar apart; one flowing stroke
+    # 5: three parts; the top bar apart; one flowing stroke; a long bar
     (
         "90,2 55,3 22,4 / 22,4 20,24 16,44 / 16,44 50,36 84,56 80,86 44,100 6,90",
         "30,8 26,26 20,42 / 20,42 56,40 82,62 70,90 38,100 4,94 / 32,6 62,5 96,0",
         "92,4 56,2 30,12 26,34 52,46 78,66 66,94 30,100 6,88",
+        "98,4 60,4 26,8 / 26,8 20,26 16,44 / 16,44 48,38 78,50 74,78 44,96 0,100",
     ),
-    # 6: a long arc into the bowl; an almost straight stem; a small low bowl; a curl
+    # 6: a long arc into the bowl; an almost straight stem; a small low bowl; a curl; wide bowls that end inside
     (
         "74,2 40,18 16,52 18,86 48,100 80,86 76,60 50,52 20,70",
         "46,0 28,36 18,72 36,98 66,96 80,74 62,58 36,66 20,84",
         "60,0 34,28 20,60 24,92 50,100 70,84 62,68 42,70 28,84",
         "86,12 56,2 24,28 10,66 30,97 66,94 82,70 60,54 30,62 16,78",
+        "50,0 18,26 2,62 16,94 54,100 90,84 96,56 70,44 48,60 44,86",
+        "40,0 16,30 4,66 18,94 50,100 84,86 88,60 64,48 40,58 30,76",
     ),
-    # 7: a corner; a bent stem; a bar across; a hook at the left
+    # 7: a corner; a bent stem; a bar across; a hook at the left; round; a bar across a bent stem
     (
         "8,6 50,5 90,3 / 90,3 66,50 44,100",
         "6,10 46,8 88,4 / 88,4 62,38 50,70 48,100",
         "10,6 50,5 90,3 / 90,3 64,50 40,100 / 34,50 60,49 88,46",
         "10,26 14,8 / 14,8 50,7 88,3 / 88,3 64,46 46,100",
+        "6,34 16,12 48,4 80,12 82,34 64,64 50,100",
+        "8,10 50,6 92,4 / 92,4 78,34 60,66 52,100 / 30,56 58,54 96,50",
     ),
-    # 8: one stroke from the top right; left open there; a slim lower loop; two rounds
+    # 8: one stroke from the top right; left open there; a slim lower loop; with a tail; closed on the right; two rounds
     (
         "76,14 48,0 20,16 36,42 68,60 80,84 48,100 18,84 34,58 66,38 78,14",
         "86,6 50,2 24,18 42,44 66,66 62,94 32,98 20,78 44,52 72,30 84,10",
         "82,10 50,2 22,20 40,42 56,62 58,86 40,100 26,86 36,64 60,40 80,12",
+        "90,8 58,0 20,12 24,34 58,50 76,74 56,98 24,94 20,72 50,48 92,20",
+        "70,4 36,6 18,26 36,44 64,56 74,80 50,100 24,90 28,66 60,44 86,22 70,4",
         "50,46 24,34 28,8 54,0 76,14 72,38 50,46 / 50,46 20,64 22,92 52,100 82,88 78,60 50,46",
     ),
-    # 9: a straight stem; a small loop; a bent stem; a hooked one
+    # 9: a straight stem; a small loop; a bent stem; a hooked one; a wide loop; a slanted one
     (
         "76,16 50,2 20,16 22,40 50,46 76,22 / 80,4 74,50 66,100",
         "70,10 44,4 26,24 40,42 66,28 72,8 66,50 56,100",
         "78,20 54,2 22,12 16,36 42,48 72,32 78,16 74,50 60,80 46,100",
         "80,22 56,2 24,10 20,34 48,44 76,26 82,50 74,84 44,100 16,90",
+        "84,14 48,0 8,18 2,46 34,56 72,40 86,14 / 86,14 86,56 82,100",
+        "70,6 34,10 10,34 28,54 64,40 84,8 / 84,8 66,50 44,100",
     ),
 )

@@ -143,10 +143,12 @@ void input_transform_backward(float* da1, const float* dv) {
 
 // z = A^T m A, e its extremum in each window, and the image's share of batch norm's sums.
 void output_transform(float* z, float* e, float* sums, const float* m, const std::int32_t* live) {
-  for (int c = 0; c < kConv2Channels; c += kLanes) {
-    Vec sum = {}, square = {};
-    const Mask alive = load(live + c);
-    for (int tile = 0; tile < kTiles; ++tile) {
+  constexpr int kVectors = kConv2Channels / kLanes;
+  Vec sum[kVectors] = {}, square[kVectors] = {};
+  for (int tile = 0; tile < kTiles; ++tile)
+    for (int v = 0; v < kVectors; ++v) {
+      const int c = v * kLanes;
+      const Mask alive = load(live + c);
       const float* from = m + tile * kConv2Channels + c;
       Vec top[4], bottom[4];  // A^T m
       MNIST_UNROLL
@@ -163,22 +165,23 @@ void output_transform(float* z, float* e, float* sums, const float* m, const std
       for (int k = 0; k < 4; ++k) {
         store(z + (tile * 4 + k) * kConv2Channels + c, y[k]);
         best = (y[k] > best) & alive ? y[k] : best;
-        square += y[k] * y[k];
+        square[v] += y[k] * y[k];
       }
-      sum += (y[0] + y[1]) + (y[2] + y[3]);
+      sum[v] += (y[0] + y[1]) + (y[2] + y[3]);
       store(e + tile * kConv2Channels + c, best);
     }
-    store(sums + c, sum);
-    store(sums + kConv2Channels + c, square);
+  for (int v = 0; v < kVectors; ++v) {
+    store(sums + v * kLanes, sum[v]);
+    store(sums + kConv2Channels + v * kLanes, square[v]);
   }
 }
 
 // m' = A dz A^T with dz = scale * (g at the window's first maximum) + alpha + kappa * z.
 void output_transform_backward(float* m, const float* g, const float* z, const Affine2& affine) {
-  for (int c = 0; c < kConv2Channels; c += kLanes) {
-    const Vec scale = load(affine.scale + c), alpha = load(affine.alpha + c), kappa = load(affine.kappa + c);
-    const Mask alive = load(affine.live + c);
-    for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kTiles; ++tile)
+    for (int c = 0; c < kConv2Channels; c += kLanes) {
+      const Vec scale = load(affine.scale + c), alpha = load(affine.alpha + c), kappa = load(affine.kappa + c);
+      const Mask alive = load(affine.live + c);
       Vec y[4];
       MNIST_UNROLL
       for (int k = 0; k < 4; ++k) y[k] = load(z + (tile * 4 + k) * kConv2Channels + c);
@@ -205,7 +208,6 @@ void output_transform_backward(float* m, const float* g, const float* z, const A
         store(to + (4 * i + 3) * kOutputTile, -rows[i][1]);
       }
     }
-  }
 }
 
 // ---- the layer -----------------------------------------------------------------------------------------------------
@@ -214,10 +216,12 @@ void conv2_forward(float* z, float* e, float* sums, const float* a1, const float
                    const Scratch& scratch) {
   using Tiles = Strides<kConv1Channels, 1>;  // rows of the product are tiles, depth is the input channel
   input_transform(scratch.input_tiles, a1);
-  for (int f = 0; f < kFrequencies; ++f)
+  for (int f = 0; f < kFrequencies; ++f) {
+    prefetch(z + f * (kZ2Size / kFrequencies), kZ2Size / kFrequencies);  // z comes from memory, for the transform below
     gemm<kTiles, kConv2Channels, Tiles, kConv2Channels, kConv2Channels, false>(
         scratch.output_tiles + f * kOutputTile, scratch.input_tiles + f * kInputTile,
         u + f * kConv1Channels * kConv2Channels, kConv1Channels);
+  }
   output_transform(z, e, sums, scratch.output_tiles, live);
 }
 

@@ -1,0 +1,227 @@
+"""dataset.load: what was asked for, from where it was said, checked; or an error that says why."""
+
+import gzip
+import hashlib
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from data_server import GZIP, RAW, TEST, TRAIN, elapsed, idx, serve, tiny_info
+
+from mnist_cuda.data import catalogue, dataset, synthetic
+from mnist_cuda.data.dataset import load
+from mnist_cuda.data.download import Timeouts
+from mnist_cuda.data.idx import parse_images
+from mnist_cuda.errors import DataError, UsageError
+
+IMAGES = "train-images-idx3-ubyte"
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path, monkeypatch):
+    """mnist is the tiny data set, at no mirror that answers; synthetic digits are few; the cache is empty."""
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("MNIST_CUDA_MIRROR", raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info("http://127.0.0.1:9/"))
+    monkeypatch.setattr(synthetic, "COUNTS", {"train": 20, "test": 10})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the tiny data set's four gzip files, below a path with spaces."""
+    folder = tmp_path / "my data"
+    write(folder, GZIP)
+    return folder
+
+
+def write(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def hashes(files):
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def refused(folder, name="mnist"):
+    """The message of the error that loading from a folder must raise."""
+    with pytest.raises(DataError) as caught:
+        load(name, data_dir=folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("requested", ["mnist", "auto"])
+def test_a_folder_gives_its_data_set(folder, requested):
+    data = load(requested, data_dir=folder)
+    assert (data.name, data.requested, data.source, data.warning) == ("mnist", requested, str(folder), None)
+    assert data.hashes == hashes(GZIP)
+    shapes = [array.shape for array in (data.train_images, data.train_labels, data.test_images, data.test_labels)]
+    assert shapes == [(TRAIN, 28, 28), (TRAIN,), (TEST, 28, 28), (TEST,)]
+    np.testing.assert_array_equal(data.train_images, parse_images(RAW[IMAGES], IMAGES))
+    arrays = b"".join(raw[16 if "images" in name else 8 :] for name, raw in RAW.items())
+    assert data.digest == hashlib.sha256(arrays).hexdigest()
+
+
+@pytest.mark.parametrize("place", ["", "raw", "MNIST/raw"])
+@pytest.mark.parametrize("files", [GZIP, RAW], ids=["gzip", "uncompressed"])
+def test_where_files_may_lie_in_a_folder(tmp_path, files, place):
+    write(tmp_path / place, files)
+    data = load("mnist", data_dir=tmp_path)
+    assert data.source == str(tmp_path / place)
+    assert data.hashes == hashes(files)
+
+
+def test_a_data_set_cannot_be_changed(folder):
+    data = load("mnist", data_dir=folder)
+    with pytest.raises(FrozenInstanceError):
+        data.name = "other"
+    with pytest.raises(ValueError, match="read-only"):
+        data.train_images[0] = 0
+
+
+def test_the_digest_sees_a_single_bit(folder):
+    data = load("mnist", data_dir=folder)
+    images = data.train_images.copy()
+    images[3, 14, 14] ^= 1
+    assert replace(data, train_images=images).digest != data.digest
+    assert replace(data, train_images=data.train_images.copy()).digest == data.digest
+
+
+@pytest.mark.parametrize("name", ["mnist", "auto"])
+def test_a_bad_folder_is_an_error_and_never_another_data_set(tmp_path, name):
+    assert "is not a folder" in refused(tmp_path / "nowhere", name)
+    assert "holds none of the files of mnist (train-images-idx3-ubyte.gz, " in refused(tmp_path, name)
+
+
+@pytest.mark.parametrize("missing", GZIP)
+def test_a_missing_file_is_named(folder, missing):
+    (folder / missing).unlink()
+    assert refused(folder) == f"{folder / missing}: file is missing (neither it nor {missing[:-3]} is there)"
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(folder):
+    (folder / f"{IMAGES}.gz").unlink()
+    (folder / f"{IMAGES}.gz").mkdir()
+    assert refused(folder) == f"{folder / IMAGES}.gz: cannot be read: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GZIP[f"{IMAGES}.gz"][:500], "offset 500: expected more gzip data, found the end of the file"),
+        (b"<html>404</html>", "offset 0: expected a gzip file (1f 8b), found 3c 68 (it looks like a web page)"),
+        (b"", "offset 0: expected a gzip file (1f 8b), found an empty file"),
+        (gzip.compress(RAW[IMAGES][:-1]), "expected 31376 bytes for 40 x 28 x 28 elements, found the end of the file"),
+        (gzip.compress(RAW[IMAGES][:-1] + b"!"), "a sound idx file, but not the published one"),
+        (gzip.compress(RAW[IMAGES], 1), "a sound idx file, but not the published one"),
+        (GZIP["t10k-images-idx3-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with sha256"),
+        (GZIP["train-labels-idx1-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with"),
+    ],
+)
+def test_a_file_that_is_not_the_published_one_is_refused(folder, content, message):
+    write(folder, {f"{IMAGES}.gz": content})
+    error = refused(folder)
+    assert error.startswith(f"{folder / IMAGES}.gz: ")
+    assert message in error
+
+
+def test_an_uncompressed_file_without_a_known_hash_is_refused(folder, monkeypatch):
+    info = tiny_info()
+    monkeypatch.setitem(
+        catalogue.DATASETS, "mnist", replace(info, train_images=replace(info.train_images, raw_sha256=None))
+    )
+    load("mnist", data_dir=folder)
+    (folder / f"{IMAGES}.gz").unlink()
+    write(folder, {IMAGES: RAW[IMAGES]})
+    assert "no hash is known for the uncompressed file, expected train-images-idx3-ubyte.gz" in refused(folder)
+
+
+def test_the_files_of_another_data_set_are_refused_by_its_name(tmp_path, monkeypatch):
+    other = {name: gzip.compress(RAW[name[:-3]], 1) for name in GZIP}
+    info = catalogue.DATASETS["fashion-mnist"]
+    fields = ("train_images", "train_labels", "test_images", "test_labels")
+    changed = {
+        field: replace(getattr(info, field), sha256=hash)
+        for field, hash in zip(fields, hashes(other).values(), strict=True)
+    }
+    monkeypatch.setitem(catalogue.DATASETS, "fashion-mnist", replace(info, **changed))
+    write(tmp_path, other)
+    assert "this is a file of fashion-mnist, expected train-images-idx3-ubyte.gz" in refused(tmp_path)
+    assert load("fashion-mnist", data_dir=tmp_path).name == "fashion-mnist"
+
+
+def test_counts_that_disagree_are_an_error(folder, monkeypatch):
+    labels = gzip.compress(idx(np.zeros(TRAIN - 1, np.uint8)))
+    info = tiny_info()
+    changed = replace(info.train_labels, sha256=hashlib.sha256(labels).hexdigest())
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", replace(info, train_labels=changed))
+    write(folder, {changed.name: labels})
+    assert "expected 40 labels, as many as train-images-idx3-ubyte.gz has images, found 39" in refused(folder)
+
+
+def test_auto_takes_mnist_from_the_cache_without_a_request(tmp_path):
+    write(tmp_path / "cache" / "mnist", GZIP)
+    for offline in (False, True):
+        data = load("auto", offline=offline)
+        assert (data.name, data.warning) == ("mnist", None)
+
+
+def test_auto_fetches_mnist(monkeypatch):
+    with serve() as server:
+        monkeypatch.setenv("MNIST_CUDA_MIRROR", server.url("good"))
+        assert load("auto").name == "mnist"
+    assert load("auto", offline=True).name == "mnist"
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_auto_falls_back_with_a_warning_that_says_why(offline):
+    data = load("auto", offline=offline)
+    assert (data.name, data.requested, data.source, data.hashes) == ("synthetic", "auto", "generated", {})
+    assert data.warning.startswith("MNIST IS NOT HERE, these are synthetic digits instead: ")
+    assert ("offline nothing is fetched" if offline else "Connection refused") in data.warning
+    assert "\n" not in data.warning
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_mnist_by_name_never_falls_back(offline):
+    with pytest.raises(DataError, match="offline nothing is fetched" if offline else "Connection refused"):
+        load("mnist", offline=offline)
+
+
+def test_auto_does_not_wait_for_servers_that_do_not_answer(monkeypatch):
+    with serve() as server:
+        mirrors = (server.url("silent"), server.url("drip-header"))
+        monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info(*mirrors))
+        assert 2 * dataset._IMPATIENT.connect < 10
+        monkeypatch.setattr(dataset, "_IMPATIENT", Timeouts(connect=0.3))
+        with elapsed() as time:
+            data = load("auto")
+    assert data.name == "synthetic"
+    assert data.warning.count("no answer within 0.3 s") == 2
+    assert time.seconds < 3
+
+
+def test_synthetic_by_name_is_no_fallback():
+    data = load("synthetic", seed=3)
+    assert (data.name, data.requested, data.warning) == ("synthetic", "synthetic", None)
+    assert load("synthetic", seed=3).digest == data.digest
+    assert load("synthetic", seed=4).digest != data.digest
+
+
+def test_impossible_wishes_are_usage_errors(folder):
+    with pytest.raises(UsageError, match="data set 'emnist' is unknown, expected one of auto, mnist, fashion-mnist"):
+        load("emnist")
+    with pytest.raises(UsageError, match="synthetic digits are generated"):
+        load("synthetic", data_dir=folder)
+
+
+def test_the_real_mnist_is_read(mnist):
+    assert mnist.train_images.shape == (60_000, 28, 28)
+    assert mnist.test_images.shape == (10_000, 28, 28)
+    assert np.bincount(mnist.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert mnist.test_labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert round(float(mnist.train_images.mean()) / 255, 4) == 0.1307
+    assert round(float(mnist.train_images.std()) / 255, 4) == 0.3081

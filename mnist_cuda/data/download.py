@@ -169,7 +169,8 @@ def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, N
         try:
             # Some servers label .gz files as encoded; they are wanted as they are.
             headers = {"Accept-Encoding": "identity"}
-            limits = (timeouts.connect, timeouts.stall)
+            # These only end a thread that nobody waits for any more; the queue's limits come first.
+            limits = (2 * timeouts.connect, 2 * timeouts.stall)
             with requests.get(url, headers=headers, stream=True, timeout=limits) as answer:
                 _check_header(answer, size)
                 queue.put(b"")

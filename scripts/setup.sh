@@ -78,8 +78,12 @@ make_venv() {
   fi
   check_python "${PYTHON:-python3}"
   check_compiler
+  [ -f "$venv/.home" ] || rmdir "$venv" 2>/dev/null || [ ! -e "$venv" ] ||
+    stop ".venv is there and was not made by this script; move it away"
   say "making .venv with $("${PYTHON:-python3}" --version)"
-  "${PYTHON:-python3}" -m venv --clear "$venv" || stop "python -m venv failed; its reason is above"
+  if ! { rm -rf "$venv" && mkdir "$venv" && : >"$venv/.home" && "${PYTHON:-python3}" -m venv "$venv"; }; then
+    stop "the virtual environment could not be made; the reason is above"
+  fi
   "$venv/bin/python" -m pip install -q --disable-pip-version-check 'pip>=23.1' || stop "pip failed; its reason is above"
   { "$venv/bin/python" -c "$identity" && echo "$root"; } >"$venv/.home"
 }
@@ -87,7 +91,7 @@ make_venv() {
 # .venv/.installed lists the requirements that are in place. A failed pip changes nothing, an interrupted one does.
 install_requirements() {
   local wanted missing
-  wanted=$(requirements "$@")
+  wanted=$(requirements "$@") || stop "pyproject.toml could not be read; the reason is above"
   missing=$(grep -vxFf <(cat "$venv/.installed" 2>/dev/null || true) <<<"$wanted") || return 0
   say "installing into .venv what pyproject.toml requires (the first time a download of about 1.5 GB)"
   [ ! -f "$venv/.installed" ] || mv "$venv/.installed" "$venv/.installing"
@@ -113,7 +117,8 @@ build_package() {
   say "building the native engine"
   echo "$options" >"$venv/.building"
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --editable "$root" ||
-    stop "the native engine did not build; the compiler's words are above (without CUDA: CMAKE_ARGS=-DMNIST_CUDA=OFF)"
+    stop "the native engine did not build; the reason is above (CMAKE_ARGS=-DMNIST_CUDA=WHEELS takes nvcc from the" \
+      "wheels instead of the system's, =OFF builds without CUDA)"
   cp build/.skbuild-info.json "$venv/.build-info"
   mv "$venv/.building" "$venv/.built"
 }

@@ -19,12 +19,11 @@ ROOT = Path(__file__).parents[1]
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 root=$(cd "$(dirname "$0")/../.." && pwd)
 case "$*" in
-"-m venv --clear"*)
+"-m venv"*)
   echo venv >>"$LOG"
-  rm -rf "$4"
-  mkdir -p "$4/bin"
-  cp "$0" "$4/bin/python"
-  for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "$4/bin/$tool"; done
+  mkdir -p "$3/bin"
+  cp "$0" "$3/bin/python"
+  for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "$3/bin/$tool"; done
   ;;
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
@@ -176,6 +175,14 @@ def test_interrupted_pip_starts_over(checkout: Checkout) -> None:
     checkout.log()
     assert checkout.run("train").returncode == 0
     assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
+
+
+def test_foreign_environment_is_left_alone(checkout: Checkout) -> None:
+    mine = checkout.path / ".venv" / "bin" / "python"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    _expect_one_line(checkout.run("train"), "was not made by this script", "move it away")
+    assert mine.read_text() == "mine"
 
 
 def test_moved_checkout_starts_over(checkout: Checkout) -> None:

@@ -6,6 +6,10 @@
 #endif
 
 #include <algorithm>
+#include <string>
+#include <system_error>
+
+#include "mnist/errors.h"
 
 namespace mnist::cpu {
 namespace {
@@ -43,10 +47,18 @@ ThreadPool::ThreadPool(int threads) {
   const int size = threads > 0 ? threads : available_cores();
   shares_ = std::make_unique<Share[]>(size);
   threads_.reserve(size - 1);
-  for (int worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  try {
+    for (int worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw UnavailableError("thread " + std::to_string(threads_.size() + 2) + " of " + std::to_string(size) +
+                           " could not be started: " + error.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stopping_ = true;
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

@@ -42,6 +42,7 @@ class ThreadPool {
   };
 
   void start(Loop loop);
+  void stop();
   void work(int worker);
   void serve(int worker);
 

@@ -12,9 +12,14 @@ constexpr std::int64_t kEvaluationChunk = 1024;  // images that logits() holds a
 class CpuEngine final : public Engine {
  public:
   CpuEngine(const EngineInfo& info, const EngineOptions& options)
-      : Engine(info, options), network_(*cpu::supported_kernels().front(), options.threads) {}
+      : Engine(info, options), network_(*cpu::supported_kernels().front(), checked(options.threads)) {}
 
  private:
+  static int checked(int threads) {
+    MNIST_REQUIRE(threads >= 0, "engine 'cpu': " << threads << " threads, expected 0 (one a core) or more");
+    return threads;
+  }
+
   void do_set_parameters(std::span<const double> values) override { network_.parameters.assign(values); }
   void do_get_parameters(std::span<double> values) const override { network_.parameters.copy_to(values); }
   void do_set_statistics(std::span<const double> values) override { statistics_.assign(values.begin(), values.end()); }

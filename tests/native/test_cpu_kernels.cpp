@@ -233,7 +233,7 @@ void test_conv2(const Kernels& kernels) {
             4.0 * sign[o] * dw[(o * kConv1Channels + i) * kTaps + tap];
   CHECK_CLOSE(gradient.doubles(), want_gradient, kBound, "conv2_backward and conv2_weight_gradient");
 
-  // Two pixels that differ by one ulp decide the window; equal ones leave it to the first.
+  // Where the input is flat, all outputs of a channel are equal to the last bit, so that a tie stays one.
   Buffer flat(kA1Size, 0.0f), flat_z(kZ2Size), flat_e(kFeatures);
   for (int p = 1; p <= kPool1Side; ++p)
     for (int q = 1; q <= kPool1Side; ++q)

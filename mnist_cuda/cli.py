@@ -151,8 +151,8 @@ def add_bench(subparsers: Any) -> None:
     add = group.add_argument
     add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
     add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
-    add("--data", nargs="+", choices=("device", "host"), default=["device"],
-        help="where the training images live; one table for each (default: device)")  # fmt: skip
+    add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
+        help="where the training images live, device or host; one table for each (default: device)")  # fmt: skip
     add("--threads", type=non_negative, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     add("--seconds", type=rate, default=10.0, metavar="S",

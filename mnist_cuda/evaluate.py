@@ -58,7 +58,10 @@ def command(args: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(args.file)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     engine.set_parameters(checkpoint.parameters)
-    name = args.dataset or checkpoint.metadata.get("dataset", "auto")
+    trained_on = checkpoint.metadata.get("dataset", "auto")
+    if trained_on == "synthetic" and args.data_dir:
+        trained_on = "auto"  # files were named, and synthetic digits have none
+    name = args.dataset or trained_on
     data = dataset.load(name, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
         console.print_warning(data.warning)

@@ -11,6 +11,7 @@ import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import cli
+from mnist_cuda.bench import report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
@@ -247,6 +248,18 @@ def test_peers_of_a_device():
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
 
 
+def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert report.gpu() is None
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'\necho another\n")
+    tool.chmod(0o755)
+    assert report.gpu()["name"] == "NVIDIA H200"
+    assert report.gpu()["power.draw"] == "75.10"
+    tool.write_text("#!/bin/sh\necho 'no devices were found'\n")
+    assert report.gpu() is None
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -265,17 +278,17 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert "\x1b" not in out
     tables = [line for line in lines if line.startswith(("competitor", "reference", "torch eager NCHW  "))]
     assert max(map(len, tables)) <= 80
-    report = json.loads(Path("b.json").read_text())
-    assert {"commit", "command", "versions", "machine", "iteration", "settings", "data"} <= report.keys()
-    assert [(r["competitor"], r["batch_size"]) for r in report["rows"] if r["us"]] == [
+    record = json.loads(Path("b.json").read_text())
+    assert {"commit", "command", "versions", "machine", "iteration", "settings", "data"} <= record.keys()
+    assert [(r["competitor"], r["batch_size"]) for r in record["rows"] if r["us"]] == [
         ("reference", 5),
         ("reference", 35),
     ]
-    row = report["rows"][0]
+    row = record["rows"][0]
     assert row["us"]["count"] == len(row["samples_us"]) == 3
     assert row["loss_timed_untimed"][0] == row["loss_timed_untimed"][1]
     # fp64 is no precision that peers are held to
-    assert not [r for r in report["rows"] if r["peer"]]
+    assert not [r for r in record["rows"] if r["peer"]]
 
 
 @pytest.mark.parametrize(
@@ -306,13 +319,10 @@ def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
     assert "reference" in out
 
 
-def test_against_pytorch(tmp_path, capsys):
+def test_against_pytorch(tmp_path, capsys, peer):
     """The peer does the same work: same loss after the same steps, within fp32."""
-    python = os.environ.get("MNIST_CUDA_PEER_PYTHON", Path(__file__).parents[1] / ".venv-peers/bin/python")
-    if not Path(python).exists():
-        pytest.skip(f"{python} is absent; scripts/peers makes it")
     argv = ["bench", "--engines", "cpu", "--batch-sizes", "8", "--blocks", "3", "--seconds", "0"]
-    code = cli.main([*argv, "--peer-python", str(python), "--json", str(tmp_path / "b.json")])
+    code = cli.main([*argv, "--peer-python", peer.command[0], "--json", str(tmp_path / "b.json")])
     out = capsys.readouterr().out
     assert code == 0, out
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]

@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,13 +199,6 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch, call):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def peer_python():
-    path = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON", Path(__file__).parents[1] / ".venv-peers/bin/python"))
-    if not path.exists():
-        pytest.skip(f"{path} is absent; scripts/peers makes it")
-    return path
-
-
 LOAD_IN_TORCH = """
 import sys, json, struct, numpy as np, torch
 from torch import nn
@@ -224,13 +216,12 @@ np.save(sys.argv[2], model.double().eval()(x).detach().numpy())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype):
-    python = peer_python()
+def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype, peer):
     saved = checkpoint(dtype)
     save_checkpoint(tmp_path / "model.safetensors", saved, steps=7)
     images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "arrays.npz", images=images, **load_file(tmp_path / "model.safetensors"))
-    subprocess.run([python, "-c", LOAD_IN_TORCH, tmp_path / "arrays.npz", tmp_path / "logits.npy"], check=True)
+    subprocess.run([peer.command[0], "-c", LOAD_IN_TORCH, tmp_path / "arrays.npz", tmp_path / "logits.npy"], check=True)
     engine = Engine("reference")
     engine.set_parameters(saved.parameters)
     engine.set_statistics(saved.statistics)

@@ -103,3 +103,6 @@ def test_the_data_set_is_the_one_the_model_was_trained_on(model, capsys):
     path = model(True, dataset="fashion-mnist")
     assert run(capsys, "evaluate", path)["dataset"] == "fashion-mnist"
     assert run(capsys, "evaluate", path, "--dataset", "mnist")["dataset"] == "mnist"
+    path = model(True, dataset="synthetic")
+    assert run(capsys, "evaluate", path)["dataset"] == "synthetic"
+    assert run(capsys, "evaluate", path, "--data-dir", "folder")["dataset"] == "tiny"  # what auto is here

@@ -52,6 +52,7 @@ class Facts:
         self._data, self._threads = data, threads
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._load_before = os.getloadavg()
+        self._gpu_before = gpu()
 
     def headline(self) -> str:
         """What all tables have in common."""
@@ -82,6 +83,8 @@ class Facts:
                 "load_before": self._load_before,
                 "load_after": os.getloadavg(),
                 "cuda": _native.cuda_status(),
+                "gpu": self._gpu_before,
+                "gpu_after": gpu(),
             },
             "iteration": ITERATION,
             "block_seconds": BLOCK_SECONDS,
@@ -119,6 +122,18 @@ def cpu_model() -> str:
     except OSError:
         lines = []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def gpu() -> dict[str, str] | None:
+    """Name, driver, clocks (MHz), temperature and power of the first GPU by nvidia-smi; None without one."""
+    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        result = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    values = result.stdout.partition("\n")[0].split(", ")
+    return dict(zip(fields, values, strict=True)) if len(values) == len(fields) else None
 
 
 def commit() -> str | None:

@@ -36,7 +36,7 @@ def end(process, signum):
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_exits(tmp_path, signum, code):
-    process = started(tmp_path / "run", "--batch-size", 5)
+    process = started(tmp_path / "run", "--batch-size", 5, MNIST_TINY_IMAGES="600")  # an epoch takes 5 s and more
     out, err, seconds = end(process, signum)
     assert process.returncode == code
     assert seconds <= GRACE

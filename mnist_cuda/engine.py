@@ -60,8 +60,12 @@ def _native_errors() -> Iterator[None]:
         yield
     except _native.UnavailableError as error:
         raise UnavailableError(str(error)) from error
-    except (_native.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(str(error) or "host memory ran out") from error
+    except _native.OutOfMemoryError as error:
+        raise OutOfMemoryError(str(error)) from error
+    except MemoryError as error:  # std::bad_alloc has nothing to tell
+        raise OutOfMemoryError("host memory ran out; try a smaller batch") from error
+    except RuntimeError as error:  # a call of CUDA or of one of its libraries failed
+        raise UnavailableError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import __version__, cli, errors
+from mnist_cuda import __version__, _native, cli, errors
 from mnist_cuda.engine import engines
 
 COMMANDS = next(action.choices for action in cli.make_parser()._actions if isinstance(action.choices, dict))
@@ -99,6 +99,24 @@ def test_exit_codes(error, code, monkeypatch, capsys):
     monkeypatch.setattr(cli, "later", command)
     assert cli.main(["engines"]) == code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (RuntimeError("cudaErrorLaunchFailure in launch()"), 4, "cudaErrorLaunchFailure"),
+        (MemoryError("std::bad_alloc"), 5, "host memory ran out"),
+    ],
+)
+def test_native_failures_take_one_line(error, code, words, monkeypatch, capsys):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(_native, "create_engine", fail)
+    assert cli.main(["train"]) == code
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert words in err
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch):

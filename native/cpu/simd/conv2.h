@@ -217,7 +217,7 @@ void conv2_forward(float* z, float* e, float* sums, const float* a1, const float
   using Tiles = Strides<kConv1Channels, 1>;  // rows of the product are tiles, depth is the input channel
   input_transform(scratch.input_tiles, a1);
   for (int f = 0; f < kFrequencies; ++f) {
-    prefetch(z + f * (kZ2Size / kFrequencies), kZ2Size / kFrequencies);  // z comes from memory, for the transform below
+    prefetch(z + f * (kZ2Size / kFrequencies), kZ2Size / kFrequencies);  // z is far away and needed right after
     gemm<kTiles, kConv2Channels, Tiles, kConv2Channels, kConv2Channels, false>(
         scratch.output_tiles + f * kOutputTile, scratch.input_tiles + f * kInputTile,
         u + f * kConv1Channels * kConv2Channels, kConv1Channels);

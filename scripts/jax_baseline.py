@@ -98,6 +98,11 @@ class Trainer:
 
     def _conv(self, params: Params, layer: str, x: jax.Array) -> jax.Array:
         w, b = (params[f"{layer}.{kind}"].astype(self.compute_dtype) for kind in ("weight", "bias"))
+        if self.device.platform == "cpu":  # XLA's gradients of convolutions are slow there, its matrix products are not
+            height, width = x.shape[1:3]
+            padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            taps = [padded[:, u : u + height, v : v + width] for u in range(3) for v in range(3)]
+            return jnp.concatenate(taps, -1) @ w.reshape(-1, w.shape[-1]) + b
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
 
     def _linear(self, params: Params, layer: str, x: jax.Array) -> jax.Array:

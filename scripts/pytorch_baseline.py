@@ -59,6 +59,7 @@ def pin_precision(precision: str, device: str) -> str:
         raise BaselineError("precision tf32 needs --device cuda", 4)
     tf32 = precision == "tf32"
     backends = torch.backends
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")  # torch.compile reads this one
     if hasattr(backends.cudnn, "conv"):
         pins = {
             "conv": backends.cudnn.conv if device == "cuda" else backends.mkldnn.conv,

@@ -91,15 +91,20 @@ def initial_weights(seed=4):
 
 
 def signed_weights(seed=5):
-    """The same with batch norm scales of both signs, shifts, and one scale in each layer exactly 0."""
+    """The same with batch norm scales of both signs, shifts, and values before ReLU that are exactly 0.
+
+    In each batch norm one channel has scale 0 and passes ReLU by its shift, so that its gradients are not all 0;
+    another has scale and shift 0, and so has one hidden unit: there ReLU's gradient is 0, as PyTorch takes it.
+    """
     weights = initial_weights(seed)
     for k, layer in enumerate(("bn1", "bn2")):
         shape = weights[f"{layer}.weight"].shape
         scale = uniform([seed, 20, k], shape, -1.5, 1.5)
-        scale[3] = 0
+        scale[[3, 7]] = 0
         weights[f"{layer}.weight"] = scale.astype(np.float32).astype(np.float64)
         weights[f"{layer}.bias"] = uniform([seed, 30, k], shape, -0.5, 0.5).astype(np.float32).astype(np.float64)
-        weights[f"{layer}.bias"][3] = 0.25  # the channel of scale 0 passes ReLU: its gradients are not all 0
+        weights[f"{layer}.bias"][[3, 7]] = 0.25, 0
+    weights["fc1.weight"][5] = weights["fc1.bias"][5] = 0
     return weights
 
 

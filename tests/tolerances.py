@@ -26,13 +26,14 @@ PLAIN_SUMMATION = ("naive", "cudnn")
 def tolerance(engine: str, precision: str, tensor: str, batch: int, routing: Literal["frozen", "free"]) -> float | Free:
     """The bound for a tensor: a parameter's name (its gradient), `loss`, or anything else a forward pass gives.
 
-    loss: absolute, for a loss of order 1; the mean over fewer than 64 images averages less noise away.
+    loss: absolute, for a loss of order 1; the mean over fewer than 64 images averages less noise away. In bf16
+    PyTorch's own loss of 64 images is off by 2.7e-4 on an H200.
     The convolutions' biases have gradient exactly 0 (batch norm subtracts the mean): no engine may report another.
     """
     if tensor in ("conv1.bias", "conv2.bias"):
         return 0.0 if routing == "frozen" else Free(0.0, 0.0)
     if tensor == "loss":
-        bound = {"fp64": 1e-12, "fp32": 1e-6, "tf32": 1e-4, "bf16": 2e-4}[precision]
+        bound = {"fp64": 1e-12, "fp32": 1e-6, "tf32": 1e-4, "bf16": 5e-4}[precision]
         return bound * math.sqrt(64 / min(batch, 64))
     if precision == "fp64":
         return 1e-9 if routing == "frozen" else Free(1e-9, 1e-9)

@@ -8,5 +8,6 @@ namespace mnist {
 std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_cpu(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
 
 }  // namespace mnist

@@ -29,8 +29,8 @@ const std::vector<EngineRow>& rows() {
        MNIST_IF_CUDA(create_naive)},
       {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false}, not_built, nullptr},
       {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
-       not_built,
-       nullptr},
+       needs_gpu,
+       MNIST_IF_CUDA(create_fused)},
   };
   return table;
 }

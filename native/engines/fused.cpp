@@ -1,0 +1,609 @@
+// Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
+
+#include "cuda/buffer.h"
+#include "cuda/graph.h"
+#include "cuda/nvtx.h"
+#include "cuda/stream.h"
+#include "engines/engines.h"
+#include "kernels/fused/conv1_constants.h"
+#include "kernels/fused/state.h"
+
+namespace mnist {
+namespace {
+
+using namespace fused;
+using cuda::DeviceBuffer;
+
+constexpr int kUnroll = 32;                // steps of the longest graph; 16, 8, ... serve the rest
+constexpr std::int64_t kEvalChunk = 4096;  // images scored at once under population statistics
+
+// Launch<precision>'s functions, chosen once.
+struct Kernels {
+  void (*configure)(State&, int, int);
+  int (*shared_needed)();
+  void (*forward1)(const State&, int, cudaStream_t);
+  void (*forward2)(const State&, cudaStream_t);
+  void (*head)(const State&, int, cudaStream_t);
+  void (*backward1)(const State&, cudaStream_t);
+  void (*backward2)(const State&, int, cudaStream_t);
+  void (*update)(const State&, int, cudaStream_t);
+  void (*pack)(const State&, cudaStream_t);
+  void (*prepare)(const State&, int, cudaStream_t);
+};
+
+template <Precision kPrecision>
+constexpr Kernels kernels_of() {
+  using L = Launch<kPrecision>;
+  return {L::configure, L::shared_needed, L::forward1, L::forward2, L::head,
+          L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
+}
+
+Kernels kernels_for(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return kernels_of<Precision::kBf16>();
+    case Precision::kTf32:
+      return kernels_of<Precision::kTf32>();
+    default:
+      return kernels_of<Precision::kFp32>();
+  }
+}
+
+// fc1.weight's columns: PyTorch flattens (channel, cell), the engine keeps (cell, channel).
+std::int64_t torch_feature(std::int64_t feature) {
+  return feature % kConv2Channels * kCells2 + feature / kConv2Channels;
+}
+
+// Images and labels on the device, with the moments of each image.
+struct DeviceSet {
+  DeviceBuffer<std::uint8_t> images, labels;
+  DeviceBuffer<double> moments;
+
+  void reserve(std::int64_t count) {
+    images.reserve(count * kImagePixels);
+    labels.reserve(count);
+    moments.reserve(count * kMoments);
+  }
+  void fill(const std::uint8_t* from_images, const std::uint8_t* from_labels, std::int64_t count, cudaStream_t stream) {
+    cuda::upload(images.data(), std::span(from_images, std::size_t(count) * kImagePixels), stream);
+    if (from_labels) cuda::upload(labels.data(), std::span(from_labels, std::size_t(count)), stream);
+    image_moments(moments.data(), images.data(), count, stream);
+  }
+  Samples samples(const std::int32_t* order) const { return {images.data(), labels.data(), moments.data(), order}; }
+};
+
+class FusedEngine final : public Engine {
+ public:
+  FusedEngine(const EngineInfo& info, const EngineOptions& options)
+      : Engine(info, options),
+        device_(options.device),
+        kernels_(kernels_for(options.precision)),
+        value_bytes_(options.precision == Precision::kBf16 ? 2 : 4) {
+    cuda::DeviceGuard guard(device_);
+    MNIST_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
+    MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
+    if (kernels_.shared_needed() > shared_limit_)
+      throw UnavailableError("engine 'fused' in " + std::string(to_string(options.precision)) + " needs " +
+                             std::to_string(kernels_.shared_needed() >> 10) +
+                             " KiB of shared memory a block and this GPU has " + std::to_string(shared_limit_ >> 10) +
+                             "; try --precision bf16, which needs less, or --engine cudnn");
+    int major = 0;
+    MNIST_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_));
+    state_.overlap = major >= 9;
+    stream_.emplace();
+    copy_stream_.emplace();
+    parameters_.reserve(kParameterCount);
+    gradients_.reserve(kParameterCount);
+    scalars_.reserve(2);
+    window_results_.reserve(kUnroll);
+    const std::int64_t packed[] = {kConv2Values, kConv2Values, shadow() ? kHidden * kFeatures : 0};
+    std::int64_t bytes = 0;
+    for (const auto count : packed) bytes += align(count * value_bytes_);
+    bytes += align(2 * kConv1Channels * 16 * 2) + align(96 * 4) + align(256 * 4) + align(128 * 4) + align(kMoments * 8);
+    small_.reserve(bytes);
+    cuda::fill_bytes(small_.data(), 0, bytes, stream());
+    std::uint8_t* at = small_.data();
+    const auto take = [&](std::int64_t size) { return std::exchange(at, at + align(size)); };
+    state_.parameters = parameters_.data();
+    state_.scalars = scalars_.data();
+    state_.conv2_forward = take(kConv2Values * value_bytes_);
+    state_.conv2_data = take(kConv2Values * value_bytes_);
+    state_.fc1 = shadow() ? take(kHidden * kFeatures * value_bytes_)
+                          : static_cast<void*>(parameters_.data() + kParameters[kFc1Weight].offset);
+    state_.conv1 = take(2 * kConv1Channels * 16 * 2);
+    state_.bn1 = reinterpret_cast<float*>(take(96 * 4));
+    state_.bn2 = reinterpret_cast<float*>(take(256 * 4));
+    state_.dbn2 = reinterpret_cast<float*>(take(128 * 4));
+    state_.moments = reinterpret_cast<double*>(take(kMoments * 8));
+    stream_->synchronize();
+  }
+
+ private:
+  static std::int64_t align(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
+  bool shadow() const { return options().precision != Precision::kFp32; }
+  cudaStream_t stream() const { return stream_->get(); }
+
+  void do_set_parameters(std::span<const double> values) override {
+    cuda::DeviceGuard guard(device_);
+    std::vector<float> slab(values.begin(), values.end());
+    permute_fc1(slab, [&](std::int64_t engine, std::int64_t torch) { slab[engine] = float(values[torch]); });
+    cuda::upload(parameters_.data(), slab, stream());
+    kernels_.pack(state_, stream());
+    stream_->synchronize();
+  }
+
+  void do_get_parameters(std::span<double> values) const override {
+    cuda::DeviceGuard guard(device_);
+    download_slab(values, parameters_.data());
+  }
+
+  // Calls move(index in the engine's slab, index in PyTorch's) for every element of fc1.weight.
+  template <class Slab, class Move>
+  static void permute_fc1(const Slab&, Move move) {
+    constexpr auto offset = kParameters[kFc1Weight].offset;
+    for (std::int64_t hidden = 0; hidden < kHidden; ++hidden)
+      for (std::int64_t feature = 0; feature < kFeatures; ++feature)
+        move(offset + hidden * kFeatures + feature, offset + hidden * kFeatures + torch_feature(feature));
+  }
+
+  void download_slab(std::span<double> values, const float* from) const {
+    std::vector<float> slab(kParameterCount);
+    cuda::download(slab, from, stream());
+    std::ranges::copy(slab, values.begin());
+    permute_fc1(slab, [&](std::int64_t engine, std::int64_t torch) { values[torch] = slab[engine]; });
+  }
+
+  void do_set_statistics(std::span<const double> values) override { statistics_.assign(values.begin(), values.end()); }
+  void do_get_statistics(std::span<double> values) const override { std::ranges::copy(statistics_, values.begin()); }
+
+  void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                      Placement placement) override {
+    cuda::DeviceGuard guard(device_);
+    placement_ = placement;
+    host_images_.clear();
+    host_labels_.clear();
+    const auto count = std::int64_t(labels.size());
+    if (placement == Placement::kHost) {
+      host_images_.assign(images.begin(), images.end());
+      host_labels_.assign(labels.begin(), labels.end());
+    } else {
+      graphs_.clear();
+      data_.reserve(count);
+      data_.fill(images.data(), labels.data(), count, stream());
+      stream_->synchronize();
+    }
+  }
+
+  // Room for the intermediate values of a batch, one allocation; graphs hold its addresses, so they go when it grows.
+  void reserve(std::int64_t batch) {
+    if (batch <= reserved_) return;
+    graphs_.clear();
+    reserved_ = 0;
+    const std::int64_t blocks1 = 2 * multiprocessors_, blocks2 = multiprocessors_ + 1;
+    const std::int64_t sizes[] = {
+        batch * kPool1Size * value_bytes_,                             // a1
+        batch * kRoute1Words * 4,                                      // route1
+        batch * kCells1 * kConv2Channels * value_bytes_,               // z2
+        batch * kFeatures * value_bytes_,                              // e2
+        batch * kFeatures * value_bytes_,                              // g2
+        blocks1 * 2 * kConv2Channels * 4,                              // z2_sums
+        (std::int64_t(multiprocessors_) * 128 + batch) * kHidden * 4,  // h_parts
+        batch * kHidden * 4,                                           // h
+        batch * kClasses * 4,                                          // logits
+        batch * kHidden * value_bytes_,                                // dh
+        blocks2 * kHeadValues * 4,                                     // head_sums
+        2 * kFeatures * 4,                                             // g2_sums
+        blocks2 * kConv2Values * 4,                                    // conv2_sums
+        blocks2 * kConv1Channels * kG1Columns * 4,                     // g1_sums
+        blocks2 * kMoments * 8,                                        // moment_sums
+        (kUnroll + 1) * batch * 4,                                     // window of the order
+    };
+    std::int64_t total = 0;
+    for (const auto size : sizes) total += align(size);
+    workspace_.reserve(total);
+    std::uint8_t* at = workspace_.data();
+    int next = 0;
+    const auto take = [&](auto*& pointer) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
+      at += align(sizes[next++]);
+    };
+    take(state_.a1);
+    take(state_.route1);
+    take(state_.z2);
+    take(state_.e2);
+    take(state_.g2);
+    take(state_.z2_sums);
+    take(state_.h_parts);
+    take(state_.h);
+    take(state_.logits);
+    take(state_.dh);
+    take(state_.head_sums);
+    take(state_.g2_sums);
+    take(state_.conv2_sums);
+    take(state_.g1_sums);
+    take(state_.moment_sums);
+    take(window_);
+    reserved_ = batch;
+  }
+
+  State state_for(std::int64_t batch, const Samples& samples) const {
+    State s = state_;
+    s.samples = samples;
+    s.batch = int(batch);
+    s.results = window_results_.data();
+    kernels_.configure(s, multiprocessors_, shared_limit_);
+    return s;
+  }
+
+  void queue_step(const State& s, int slot) const {
+    kernels_.forward1(s, slot, stream());
+    kernels_.forward2(s, stream());
+    kernels_.head(s, slot, stream());
+    kernels_.backward1(s, stream());
+    kernels_.backward2(s, slot, stream());
+    kernels_.update(s, slot, stream());
+  }
+
+  // `steps` steps over window_, captured once for each batch size, count and data set.
+  const cuda::Graph& graph(const State& s, int steps) {
+    auto& graph = graphs_[{s.batch, steps, s.samples.images}];
+    if (!graph)
+      graph = cuda::capture(stream(), [&] {
+        for (int slot = 0; slot < steps; ++slot) queue_step(s, slot);
+      });
+    return graph;
+  }
+
+  // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
+  // last step still looks ahead.
+  void run_steps(const Samples& samples, const std::int32_t* order, std::int64_t batch, std::int64_t steps,
+                 StepResult* results) {
+    Samples window = samples;
+    window.order = window_;
+    const State s = state_for(batch, window);
+    for (std::int64_t done = 0; done < steps;) {
+      const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, kUnroll))));
+      const cuda::Graph& g = graph(s, now);
+      cuda::copy(window_, order + done * batch, (now + 1) * batch, stream());
+      if (done == 0) kernels_.prepare(s, 0, stream());
+      g.launch(stream());
+      cuda::copy(results + done, window_results_.data(), now, stream());
+      done += now;
+    }
+  }
+
+  void set_scalars(double learning_rate, double upstream) {
+    const float values[2] = {float(learning_rate), float(upstream)};
+    cuda::upload(scalars_.data(), values, stream());
+  }
+
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+                std::span<StepResult> results) override {
+    MNIST_RANGE("train");
+    cuda::DeviceGuard guard(device_);
+    const auto samples = std::int64_t(order.size());
+    batch = std::min(batch, samples);
+    const std::int64_t full = samples / batch, rest = samples % batch;
+    reserve(batch);
+    results_.reserve(std::int64_t(results.size()));
+    set_scalars(learning_rate, 1);
+    if (placement_ == Placement::kHost) {
+      train_from_host(order, batch, results);
+    } else {
+      order_.reserve(samples + 2 * batch);
+      cuda::upload(order_.data(), order, stream());
+      cuda::fill_bytes(order_.data() + samples, 0, 2 * batch, stream());
+      if (full > 0) run_steps(data_.samples(nullptr), order_.data(), batch, full, results_.data());
+      if (rest > 0) run_steps(data_.samples(nullptr), order_.data() + full * batch, rest, 1, results_.data() + full);
+    }
+    cuda::download(results, results_.data(), stream());
+  }
+
+  // Batches come from host memory: while one chunk of steps computes, the next is gathered into a pinned buffer and
+  // copied on a stream of its own.
+  void train_from_host(std::span<const std::int32_t> order, std::int64_t batch, std::span<StepResult>) {
+    const auto samples = std::int64_t(order.size());
+    const std::int64_t chunk_steps = std::clamp<std::int64_t>(16384 / batch, 1, kUnroll), chunk = chunk_steps * batch;
+    order_.reserve(chunk + 2 * batch);
+    std::vector<std::int32_t> identity(chunk + 2 * batch, 0);
+    std::iota(identity.begin(), identity.begin() + chunk, 0);
+    cuda::upload(order_.data(), identity, stream());
+    for (auto& stage : stages_) {
+      if (stage.set.images.size() < chunk * kImagePixels) graphs_.clear();
+      stage.set.reserve(chunk);
+      stage.images.reserve(chunk * kImagePixels);
+      stage.labels.reserve(chunk);
+    }
+    int which = 0;
+    for (std::int64_t first = 0; first < samples; first += chunk, which ^= 1) {
+      Stage& stage = stages_[which];
+      const auto count = std::min(chunk, samples - first);
+      stage.copied.synchronize();  // the pinned buffer's last copy has left it
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto index = std::int64_t(order[first + i]);
+        std::memcpy(stage.images.data() + i * kImagePixels, host_images_.data() + index * kImagePixels, kImagePixels);
+        stage.labels.data()[i] = host_labels_[index];
+      }
+      copy_stream_->wait(stage.used);
+      stage.set.fill(stage.images.data(), stage.labels.data(), count, copy_stream_->get());
+      stage.copied.record(copy_stream_->get());
+      stream_->wait(stage.copied);
+      const std::int64_t full = count / batch, rest = count % batch;
+      StepResult* results = results_.data() + first / batch;
+      if (full > 0) run_steps(stage.set.samples(nullptr), order_.data(), batch, full, results);
+      if (rest > 0) run_steps(stage.set.samples(nullptr), order_.data() + full * batch, rest, 1, results + full);
+      stage.used.record(stream());
+    }
+  }
+
+  // ---- evaluation --------------------------------------------------------------------------------------------------
+
+  std::vector<double> host_parameters() const {
+    std::vector<double> values(kParameterCount);
+    download_slab(values, parameters_.data());
+    return values;
+  }
+
+  // bn1 for conv1 outputs in pixel units, and bn2 for the sign-folded conv2 outputs, under population statistics.
+  void upload_bn1(const std::vector<double>& p, const std::vector<double>& statistics) {
+    std::vector<float> bn1(96);
+    for (int c = 0; c < kConv1Channels; ++c) {
+      const double gamma = p[kParameters[kBn1Weight].offset + c], beta = p[kParameters[kBn1Bias].offset + c];
+      const double scale = std::abs(gamma) / std::sqrt(statistics[kStatistics[kBn1Var].offset + c] + kBatchNormEpsilon);
+      const double sign = gamma < 0 ? -1 : 1;
+      const double mean = statistics[kStatistics[kBn1Mean].offset + c] - p[kParameters[kConv1Bias].offset + c];
+      double total = 0;
+      for (int tap = 0; tap < kTaps; ++tap) total += p[kParameters[kConv1Weight].offset + c * kTaps + tap];
+      bn1[c] = float(scale * kPixelScale);
+      bn1[32 + c] = float(beta - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
+      bn1[64 + c] = gamma == 0;
+    }
+    cuda::upload(state_.bn1, bn1, stream());
+  }
+
+  void upload_bn2(const std::vector<double>& p, const std::vector<double>& statistics) {
+    std::vector<float> bn2(256, 0.f);
+    for (int c = 0; c < kConv2Channels; ++c) {
+      const double gamma = p[kParameters[kBn2Weight].offset + c], beta = p[kParameters[kBn2Bias].offset + c];
+      const double scale = std::abs(gamma) / std::sqrt(statistics[kStatistics[kBn2Var].offset + c] + kBatchNormEpsilon);
+      const double mean = statistics[kStatistics[kBn2Mean].offset + c] - p[kParameters[kConv2Bias].offset + c];
+      bn2[c] = float(scale);
+      bn2[64 + c] = float(beta - scale * (gamma < 0 ? -1 : 1) * mean);
+    }
+    cuda::upload(state_.bn2, bn2, stream());
+  }
+
+  void fill_order(std::int64_t count) {
+    order_.reserve(2 * count);
+    std::vector<std::int32_t> identity(2 * count, 0);
+    std::iota(identity.begin(), identity.begin() + count, 0);
+    cuda::upload(order_.data(), identity, stream());
+    stream_->synchronize();
+  }
+
+  void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override {
+    cuda::DeviceGuard guard(device_);
+    const auto total = std::int64_t(images.size()) / kImagePixels;
+    const auto chunk = mode == BatchNormMode::kBatch ? total : std::min(total, kEvalChunk);
+    reserve(chunk);
+    fill_order(chunk);
+    scratch_.reserve(chunk);
+    cuda::fill_bytes(scratch_.labels.data(), 0, chunk, stream());
+    set_scalars(0, 0);
+    const auto parameters = host_parameters();
+    std::vector<float> logits(chunk * kClasses);
+    for (std::int64_t first = 0; first < total; first += chunk) {
+      const auto count = std::min(chunk, total - first);
+      scratch_.fill(images.data() + first * kImagePixels, nullptr, count, stream());
+      State s = state_for(count, scratch_.samples(order_.data()));
+      kernels_.prepare(s, 0, stream());
+      if (mode == BatchNormMode::kPopulation) {
+        upload_bn1(parameters, statistics_);
+        upload_bn2(parameters, statistics_);
+        s.bn2_given = true;
+      }
+      kernels_.forward1(s, 0, stream());
+      kernels_.forward2(s, stream());
+      kernels_.head(s, 0, stream());
+      cuda::download(std::span(logits).first(count * kClasses), s.logits, stream());
+      std::copy_n(logits.begin(), count * kClasses, scores.begin() + first * kClasses);
+    }
+  }
+
+  // Calls visit(set, first image of it, count) for pieces of the data set that are on the device.
+  template <class Visit>
+  void for_each_piece(Visit visit) {
+    for (std::int64_t first = 0; first < dataset_size(); first += kEvalChunk) {
+      const auto count = std::min(kEvalChunk, dataset_size() - first);
+      if (placement_ == Placement::kDevice) {
+        visit(Samples{data_.images.data() + first * kImagePixels, data_.labels.data() + first,
+                      data_.moments.data() + first * kMoments, order_.data()},
+              count);
+      } else {
+        scratch_.reserve(kEvalChunk);
+        scratch_.fill(host_images_.data() + first * kImagePixels, host_labels_.data() + first, count, stream());
+        visit(scratch_.samples(order_.data()), count);
+      }
+    }
+  }
+
+  // bn1 exactly, from the moments of all images; bn2 from conv2's outputs under it.
+  void do_compute_statistics() override {
+    cuda::DeviceGuard guard(device_);
+    const auto chunk = std::min(kEvalChunk, dataset_size());
+    reserve(chunk);
+    fill_order(chunk);
+    const auto p = host_parameters();
+    statistics_.assign(kStatisticCount, 0.0);
+
+    std::vector<double> moments(kMoments, 0.0), part(kMoments);
+    for_each_piece([&](const Samples& samples, std::int64_t count) {
+      kernels_.prepare(state_for(count, samples), 0, stream());
+      cuda::download(part, state_.moments, stream());
+      for (int i = 0; i < kMoments; ++i) moments[i] += part[i];
+    });
+    const double n1 = double(dataset_size()) * kImagePixels;
+    for (int c = 0; c < kConv1Channels; ++c) {
+      const double* w = p.data() + kParameters[kConv1Weight].offset + c * kTaps;
+      double mean = 0, second = 0;
+      int k = kTaps;
+      for (int i = 0; i < kTaps; ++i) {
+        mean += w[i] * moments[i] * kPixelScale / n1;
+        for (int j = i; j < kTaps; ++j)
+          second += (i == j ? 1 : 2) * w[i] * w[j] * moments[k++] * kPixelScale * kPixelScale / n1;
+      }
+      statistics_[kStatistics[kBn1Mean].offset + c] = mean + p[kParameters[kConv1Bias].offset + c];
+      statistics_[kStatistics[kBn1Var].offset + c] = std::max(second - mean * mean, 0.0);
+    }
+
+    std::vector<double> sums(2 * kConv2Channels, 0.0);
+    for_each_piece([&](const Samples& samples, std::int64_t count) {
+      const State s = state_for(count, samples);
+      kernels_.prepare(s, 0, stream());
+      upload_bn1(p, statistics_);
+      kernels_.forward1(s, 0, stream());
+      std::vector<float> blocks(std::size_t(s.f1_blocks) * 2 * kConv2Channels);
+      cuda::download(blocks, s.z2_sums, stream());
+      for (std::size_t i = 0; i < blocks.size(); ++i) sums[i % sums.size()] += blocks[i];
+    });
+    const double n2 = double(dataset_size()) * kCells1;
+    for (int c = 0; c < kConv2Channels; ++c) {
+      const double mean = sums[c] / n2, sign = p[kParameters[kBn2Weight].offset + c] < 0 ? -1 : 1;
+      statistics_[kStatistics[kBn2Mean].offset + c] = sign * mean + p[kParameters[kConv2Bias].offset + c];
+      statistics_[kStatistics[kBn2Var].offset + c] = std::max(sums[64 + c] / n2 - mean * mean, 0.0);
+    }
+  }
+
+  // ---- one step seen from inside -----------------------------------------------------------------------------------
+
+  std::vector<double> download_values(const void* from, std::int64_t count) const {
+    std::vector<double> values(count);
+    if (value_bytes_ == 4) {
+      std::vector<float> raw(count);
+      cuda::download(raw, static_cast<const float*>(from), stream());
+      std::ranges::copy(raw, values.begin());
+    } else {
+      std::vector<std::uint16_t> raw(count);
+      cuda::download(raw, static_cast<const std::uint16_t*>(from), stream());
+      std::ranges::transform(raw, values.begin(), [](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
+    }
+    return values;
+  }
+
+  Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                 const ProbeOptions& options) override {
+    cuda::DeviceGuard guard(device_);
+    const auto batch = std::int64_t(labels.size());
+    reserve(batch);
+    fill_order(batch);
+    scratch_.reserve(batch);
+    scratch_.fill(images.data(), labels.data(), batch, stream());
+    set_scalars(0, options.upstream);
+    cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
+    DeviceBuffer<std::uint8_t> route2(batch * kPool2Size);
+    DeviceBuffer<float> saved(kParameterCount);
+    cuda::copy(saved.data(), parameters_.data(), kParameterCount, stream());
+
+    State s = state_for(batch, scratch_.samples(order_.data()));
+    s.gradients = gradients_.data();
+    s.route2 = route2.data();
+    kernels_.prepare(s, 0, stream());
+    queue_step(s, 0);
+
+    StepResult result;
+    cuda::download(std::span(&result, 1), s.results, stream());
+    Probe probe{.loss = result.loss, .correct = result.correct};
+    probe.gradients.resize(kParameterCount);
+    download_slab(probe.gradients, gradients_.data());
+    probe.routing.pool1 = download_route1(batch);
+    probe.routing.pool2.resize(batch * kPool2Size);
+    cuda::download(probe.routing.pool2, route2.data(), stream());
+    probe.h = download_values_of_float(s.h, batch * kHidden);
+    probe.logits = download_values_of_float(s.logits, batch * kClasses);
+    probe.routing.relu3.resize(batch * kHidden);
+    std::ranges::transform(probe.h, probe.routing.relu3.begin(), [](double h) { return std::uint8_t(!(h <= 0)); });
+
+    const auto e2 = download_values(s.e2, batch * kFeatures);
+    std::vector<float> bn2(256);
+    cuda::download(bn2, s.bn2, stream());
+    probe.a2.resize(batch * kFeatures);
+    for (std::int64_t b = 0; b < batch; ++b)
+      for (std::int64_t k = 0; k < kFeatures; ++k) {
+        const double y = bn2[k % 64] * e2[b * kFeatures + k] + bn2[64 + k % 64];
+        probe.a2[b * kFeatures + torch_feature(k)] = y <= 0 ? 0 : y;
+      }
+    // A learning rate of 0 leaves parameters alone, but not where a gradient is infinite.
+    cuda::copy(parameters_.data(), saved.data(), kParameterCount, stream());
+    kernels_.pack(state_, stream());
+    stream_->synchronize();
+    return probe;
+  }
+
+  // pool1's routing from the bytes that Conv1::row() packed: row, half of the channels, plane of slots, lane.
+  std::vector<std::uint8_t> download_route1(std::int64_t batch) const {
+    std::vector<std::uint32_t> words(batch * kRoute1Words);
+    cuda::download(words, state_.route1, stream());
+    std::vector<std::uint8_t> route(batch * kPool1Size);
+    for (std::int64_t k = 0; k < std::int64_t(words.size()); ++k) {
+      const int lane = k & 31, plane = k >> 5 & 1, half = k >> 6 & 1;
+      const auto row = k >> 7;  // of all images
+      for (int i = 0; i < 4; ++i) {
+        const int slot = 2 * (lane & 3) + (i & 1), x = plane == 0 ? 2 * slot - 1 : 2 * slot;
+        const int channel = half * 16 + (i >> 1) * 8 + (lane >> 2);
+        const auto flags = std::uint8_t(words[k] >> 8 * i);
+        if (x >= 0 && x < kPool1Side)
+          route[((row / kPool1Side * kConv1Channels + channel) * kPool1Side + row % kPool1Side) * kPool1Side + x] =
+              flags == 0 ? Routing::kDead : std::uint8_t(std::countl_zero(flags));
+      }
+    }
+    return route;
+  }
+
+  std::vector<double> download_values_of_float(const float* from, std::int64_t count) const {
+    std::vector<float> raw(count);
+    cuda::download(raw, from, stream());
+    return {raw.begin(), raw.end()};
+  }
+
+  int device_;
+  Kernels kernels_;
+  int value_bytes_;
+  int multiprocessors_ = 0, shared_limit_ = 0;
+  std::optional<cuda::Stream> stream_, copy_stream_;
+  State state_{};
+  DeviceBuffer<float> parameters_, gradients_, scalars_;
+  DeviceBuffer<std::uint8_t> small_, workspace_;
+  DeviceBuffer<std::int32_t> order_;
+  DeviceBuffer<StepResult> results_, window_results_;
+  std::int32_t* window_ = nullptr;
+  std::int64_t reserved_ = 0;
+  std::map<std::tuple<int, int, const void*>, cuda::Graph> graphs_;
+
+  Placement placement_ = Placement::kDevice;
+  DeviceSet data_, scratch_;
+  std::vector<std::uint8_t> host_images_, host_labels_;
+  struct Stage {
+    DeviceSet set;
+    cuda::PinnedBuffer<std::uint8_t> images, labels;
+    cuda::Event copied, used;
+  };
+  std::array<Stage, 2> stages_;
+  std::vector<double> statistics_ = std::vector<double>(kStatisticCount);
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options) {
+  return std::make_unique<FusedEngine>(info, options);
+}
+
+}  // namespace mnist

@@ -1,0 +1,210 @@
+// F1: images -> conv1, bn1, relu, pool (in shared memory) -> conv2 -> z2, its window maxima e2, its channel sums.
+//
+// A block takes kImages images at a time and 32 * kHalves of conv2's channels; each of its 16 warps makes 16 channels
+// of some image rows. Channels are permuted in the filter so that a lane's 4 results of a pixel are neighbours in
+// memory: filter row 8n + 2t + e of 16 is channel 4t + 2n + e.
+#pragma once
+
+#include "kernels/fused/conv1.cuh"
+#include "kernels/fused/conv3x3.cuh"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+inline constexpr int kConvThreads = 512;  // F1 and B2
+inline constexpr int kConvWarps = kConvThreads / 32;
+inline constexpr int kThreads = 256;  // the others
+
+template <class P, int kImages, int kHalves>
+struct Forward1Shared {
+  static constexpr int kFilter = 0;
+  static constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;  // a padding slot may read past
+  static constexpr int kA1 = kFilter + 32 * kHalves * kFilterPitch<P, kConv1Channels>;
+  static constexpr int kImage = kA1 + kImages * kA1Bytes;
+  static constexpr int kBytes = kImage + kImages * kImageBytes;
+};
+
+template <class P>
+__device__ __forceinline__ void store_8(typename P::T* to, const float (&x)[8]) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    uint4 packed;
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&packed);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+    *reinterpret_cast<uint4*>(to) = packed;
+  } else {
+    reinterpret_cast<float4*>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+  }
+}
+
+template <class P>
+__device__ __forceinline__ void store_4(typename P::T* to, const float (&x)[4]) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    uint2 packed;
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&packed);
+    pairs[0] = __floats2bfloat162_rn(x[0], x[1]);
+    pairs[1] = __floats2bfloat162_rn(x[2], x[3]);
+    *reinterpret_cast<uint2*>(to) = packed;
+  } else {
+    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+  }
+}
+
+// R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp.
+template <class P, int R>
+__device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
+                                              std::uint32_t filter, const float* gamma2, int image, int quarter,
+                                              int window_row, int lane) {
+  using T = typename P::T;
+  const int g = lane >> 2, t = lane & 3;
+  float acc[R][2][4] = {};
+  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true>(
+      acc, a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>, filter, lane);
+  if (g == 7) return;  // the eighth window of a row is padding
+  const int channel = quarter * 16 + 4 * t;
+#pragma unroll
+  for (int q = 0; q < R / 2; ++q) {
+    const std::size_t cell = std::size_t(image) * kCells2 + (window_row + q) * kPool2Side + g;
+    float top[4];
+#pragma unroll
+    for (int position = 0; position < 4; ++position) {
+      float z[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        z[i] = P::load(P::store(acc[2 * q + (position >> 1)][i >> 1][(position & 1) * 2 + (i & 1)]));
+        sum[i] += z[i];
+        squares[i] = fmaf(z[i], z[i], squares[i]);
+        if (position == 0 || (z[i] > top[i] && gamma2[channel + i] != 0.f)) top[i] = z[i];
+      }
+      const int pixel = (2 * (window_row + q) + (position >> 1)) * kPool1Side + 2 * g + (position & 1);
+      store_4<P>(static_cast<T*>(s.z2) + (std::size_t(image) * kCells1 + pixel) * kConv2Channels + channel, z);
+    }
+    store_4<P>(static_cast<T*>(s.e2) + cell * kConv2Channels + channel, top);
+  }
+}
+
+template <class P, int kImages, int kHalves>
+__global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int slot) {
+  using Shared = Forward1Shared<P, kImages, kHalves>;
+  constexpr int kQuarters = 2 * kHalves, kTasks = kImages * kQuarters, kWarpsOfTask = kConvWarps / kTasks;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float gamma2[kConv2Channels];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+
+  const int half0 = kHalves == 1 ? blockIdx.x & 1 : 0;  // the grid is even, so a block keeps its half
+  const int conv1_channel = (warp & 1) * 16;
+  float sum[4] = {}, squares[4] = {};
+
+  const int task = warp / kWarpsOfTask;
+  const int task_image = task / kQuarters, quarter = 2 * half0 + task % kQuarters;
+  // Neighbouring tasks alternate who gets the longer share, so that each scheduler's warps add up to the same.
+  const int share = kWarpsOfTask == 2 ? (warp ^ warp >> 2) & 1 : warp % kWarpsOfTask;
+  const int row_begin = share * ((kPool2Side + kWarpsOfTask - 1) / kWarpsOfTask);
+  const int row_end = min(row_begin + (kPool2Side + kWarpsOfTask - 1) / kWarpsOfTask, kPool2Side);
+  const std::uint32_t a1 = shared_address(shared + Shared::kA1 + task_image * Shared::kA1Bytes);
+  const std::uint32_t filter =
+      shared_address(shared + Shared::kFilter) + task % kQuarters * 16 * kFilterPitch<P, kConv1Channels>;
+
+  constexpr int kWords = (kImages * kImageWords + kConvThreads - 1) / kConvThreads;
+  std::uint32_t words[kWords];
+  const auto fetch = [&](int unit) {  // a thread's words of the unit's images
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      const int i = tid + k * kConvThreads, image = unit * kImages + i / kImageWords;
+      if (i < kImages * kImageWords && image < s.batch) {
+        const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
+        words[k] = reinterpret_cast<const std::uint32_t*>(s.samples.images +
+                                                          std::size_t(index) * kImagePixels)[i % kImageWords];
+      }
+    }
+  };
+  const int stride = kHalves == 1 ? gridDim.x / 2 : gridDim.x;
+  int unit = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x;
+  const int units = (s.batch + kImages - 1) / kImages;
+  if (unit < units) fetch(unit);
+  for (int i = tid; i < kImages * Shared::kA1Bytes / 4; i += kConvThreads)
+    reinterpret_cast<std::uint32_t*>(shared + Shared::kA1)[i] = 0;
+  clear_images<P>(shared + Shared::kImage, kImages);
+
+  wait_for_predecessor();  // U: filters and bn1
+  load_filter<P, kConv1Channels>(shared + Shared::kFilter,
+                                 static_cast<const char*>(s.conv2_forward) +
+                                     std::size_t(half0) * 32 * kTaps * kConv1Channels * sizeof(typename P::T),
+                                 32 * kHalves);
+  copy_async_commit();
+  if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
+  Conv1<P> conv1;
+  conv1.load(s.conv1, s.bn1, conv1_channel, lane);
+  copy_async_wait<0>();
+  __syncthreads();
+  for (; unit < units; unit += stride) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      const int i = tid + k * kConvThreads;
+      if (i < kImages * kImageWords && unit * kImages + i / kImageWords < s.batch)
+        store_image_word<P>(shared + Shared::kImage + i / kImageWords * kImageBytes, i % kImageWords, words[k]);
+    }
+    __syncthreads();
+    if (unit + stride < units) fetch(unit + stride);  // in flight while this unit is computed
+    for (int row = warp >> 1; row < kImages * kPool1Side; row += kConvWarps / 2) {
+      const int image = row / kPool1Side, cy = row % kPool1Side;
+      unsigned char* to =
+          shared + Shared::kA1 + image * Shared::kA1Bytes + (cy + 1) * kSlots * kSlotPitch<P, kConv1Channels>;
+      conv1.row(shared_address(shared + Shared::kImage + image * kImageBytes), cy, lane,
+                [&](int plane, const float (&a)[4], std::uint32_t route) {
+                  store_a1<P>(to, conv1_channel, plane, a, lane);
+                  if (half0 == 0 && unit * kImages + image < s.batch)
+                    s.route1[((std::size_t(unit * kImages + image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 +
+                             plane * 32 + lane] = route;
+                });
+    }
+    __syncthreads();
+    // a1 for B2, in whole 16-byte chunks; where two blocks share an image each copies every other one.
+    constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kPieces = kHalves == 1 ? 2 : 1;
+    for (int i = tid * kPieces + half0; i < kImages * kCells1 * kChunks; i += kConvThreads * kPieces) {
+      const int image = i / (kCells1 * kChunks), pixel = i / kChunks % kCells1;
+      if (unit * kImages + image < s.batch)
+        reinterpret_cast<uint4*>(s.a1)[std::size_t(unit) * kImages * kCells1 * kChunks + i] =
+            *reinterpret_cast<const uint4*>(shared + Shared::kA1 + image * Shared::kA1Bytes + i % kChunks * 16 +
+                                            ((pixel / kPool1Side + 1) * kSlots + slot_of(pixel % kPool1Side + 1)) *
+                                                kSlotPitch<P, kConv1Channels>);
+    }
+    const int image = unit * kImages + task_image;
+    if (image < s.batch) {
+      int row = row_begin;
+      if constexpr (kWarpsOfTask < 8)
+        for (; row + 2 <= row_end; row += 2)
+          forward1_rows<P, 4>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+    }
+  }
+
+  // Channel sums of the block, in a fixed order: over the 8 windows of a lane group, then over the warps.
+  __syncthreads();
+  auto* warp_sums = reinterpret_cast<float*>(shared + Shared::kA1);  // [16 warps][2][16 channels]
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int mask = 4; mask < 32; mask <<= 1) {
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], mask);
+      squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], mask);
+    }
+    if (lane < 4) {
+      warp_sums[(warp * 2 + 0) * 16 + 4 * lane + i] = sum[i];
+      warp_sums[(warp * 2 + 1) * 16 + 4 * lane + i] = squares[i];
+    }
+  }
+  __syncthreads();
+  if (tid < 2 * kConv2Channels) {
+    const int which = tid / kConv2Channels, channel = tid % kConv2Channels;
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kConvWarps; ++w)
+      if (2 * half0 + w / kWarpsOfTask % kQuarters == channel / 16)
+        total += warp_sums[(w * 2 + which) * 16 + channel % 16];
+    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
+  }
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,127 @@
+// Launch<>: grid sizes and launches of the fused kernels for one policy; included by the one .cu file of each.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/check.h"
+#include "kernels/fused/backward1.cuh"
+#include "kernels/fused/backward2.cuh"
+#include "kernels/fused/forward1.cuh"
+#include "kernels/fused/forward2.cuh"
+#include "kernels/fused/update.cuh"
+
+namespace mnist::fused {
+
+// A launch that may begin before its predecessor has ended, where the GPU can do that: see wait_for_predecessor().
+template <class Kernel, class... Arguments>
+void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream, const State& state,
+            Arguments... arguments) {
+  if (shared_bytes > 0)
+    MNIST_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = state.overlap ? 1 : 0;
+  MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, state, arguments...));
+}
+
+inline constexpr int kStaticShared = 10 * 1024;  // more than any of the kernels declares statically
+
+template <Precision kPrecision>
+int Launch<kPrecision>::shared_needed() {
+  using P = Policy<kPrecision>;
+  return kStaticShared + std::max({Forward1Shared<P, 1, 1>::kBytes, kForward2Bytes<P, 16>, Backward1Shared<P>::kBytes,
+                                   Backward2Shared<P, 1, 7>::kBytes});
+}
+
+// Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
+template <Precision kPrecision>
+void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_limit) {
+  using P = Policy<kPrecision>;
+  const auto fits = [&](int bytes) { return bytes + kStaticShared <= shared_limit; };
+  const int sms = multiprocessors, pairs = (s.batch + 1) / 2;
+  if (s.batch > sms && fits(Forward1Shared<P, 2, 2>::kBytes))
+    s.f1_images = 2, s.f1_halves = 2, s.f1_blocks = std::min(pairs, sms);
+  else if (s.batch > sms / 2 && fits(Forward1Shared<P, 1, 2>::kBytes))
+    s.f1_images = 1, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
+  else
+    s.f1_images = 1, s.f1_halves = 1, s.f1_blocks = 2 * std::min(s.batch, sms);
+  if (s.batch > sms && sizeof(typename P::T) == 2 && fits(Backward2Shared<P, 2, 14>::kBytes))
+    s.b2_images = 2, s.b2_rows = 14, s.b2_blocks = std::min(pairs, sms);
+  else if (s.batch > sms / 2 && fits(Backward2Shared<P, 1, 14>::kBytes))
+    s.b2_images = 1, s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
+  else
+    s.b2_images = 1, s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
+  s.f2_rows = s.batch > 128 && fits(kForward2Bytes<P, 64>) ? 64 : 16;
+  const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
+  const int wanted = std::clamp((s.batch > 512 ? 2 : 1) * sms / tiles, 1, kCells2);
+  const int cells = (kCells2 + wanted - 1) / wanted;
+  s.f2_slices = (kCells2 + cells - 1) / cells;
+  s.head_blocks = std::min(sms, (s.batch + 7) / 8);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream) {
+  using P = Policy<kPrecision>;
+  const auto run = [&](auto kernel, int bytes) { launch(kernel, s.f1_blocks, kConvThreads, bytes, stream, s, slot); };
+  if (s.f1_halves == 1)
+    run(forward1_kernel<P, 1, 1>, Forward1Shared<P, 1, 1>::kBytes);
+  else if (s.f1_images == 1)
+    run(forward1_kernel<P, 1, 2>, Forward1Shared<P, 1, 2>::kBytes);
+  else
+    run(forward1_kernel<P, 2, 2>, Forward1Shared<P, 2, 2>::kBytes);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::forward2(const State& s, cudaStream_t stream) {
+  using P = Policy<kPrecision>;
+  const dim3 grid((s.batch + s.f2_rows - 1) / s.f2_rows, s.f2_slices);
+  if (s.f2_rows == 16)
+    launch(forward2_kernel<P, 16>, grid, kThreads, kForward2Bytes<P, 16>, stream, s);
+  else
+    launch(forward2_kernel<P, 64>, grid, kThreads, kForward2Bytes<P, 64>, stream, s);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::head(const State& s, int slot, cudaStream_t stream) {
+  launch(head_kernel<Policy<kPrecision>>, s.head_blocks, kThreads, 0, stream, s, slot);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::backward1(const State& s, cudaStream_t stream) {
+  using P = Policy<kPrecision>;
+  launch(backward1_kernel<P>, 2 * kCells2, kThreads, Backward1Shared<P>::kBytes, stream, s);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::backward2(const State& s, int slot, cudaStream_t stream) {
+  using P = Policy<kPrecision>;
+  const auto run = [&](auto kernel, int bytes) { launch(kernel, s.b2_blocks, kConvThreads, bytes, stream, s, slot); };
+  if (s.b2_rows == 7) return run(backward2_kernel<P, 1, 7>, Backward2Shared<P, 1, 7>::kBytes);
+  if constexpr (sizeof(typename P::T) == 2)
+    if (s.b2_images == 2) return run(backward2_kernel<P, 2, 14>, Backward2Shared<P, 2, 14>::kBytes);
+  run(backward2_kernel<P, 1, 14>, Backward2Shared<P, 1, 14>::kBytes);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::update(const State& s, int slot, cudaStream_t stream) {
+  launch(update_kernel<Policy<kPrecision>>, kUpdateBlocks, kUpdateThreads, 0, stream, s, slot);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::pack(const State& s, cudaStream_t stream) {
+  launch(pack_kernel<Policy<kPrecision>>, kHidden * kFeatures / 256, 256, 0, stream, s);
+}
+
+template <Precision kPrecision>
+void Launch<kPrecision>::prepare(const State& s, int slot, cudaStream_t stream) {
+  launch(prepare_kernel<Policy<kPrecision>>, 1, kUpdateThreads, 0, stream, s, slot);
+}
+
+}  // namespace mnist::fused

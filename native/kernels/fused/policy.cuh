@@ -1,0 +1,195 @@
+// Arithmetic policies of the fused kernels: what a value is stored as in shared memory, and one warp matrix product.
+//
+// Everything is addressed in 16-byte chunks. A k-step is two chunks: 16 bf16 values (mma.m16n8k16) or 8 floats
+// (mma.m16n8k8). Because ldmatrix moves 16-byte rows whatever they contain, the same addresses feed both, and the
+// same registers serve as the A operand (16 rows) or as two B operands (2 x 8 columns).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "mnist/engine.h"
+
+namespace mnist::fused {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void load_matrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrix_x2_trans(std::uint32_t (&r)[2], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t load_shared_32(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ std::uint32_t load_shared_16(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+
+// Bytes of `x` chosen by the selector's nibbles; a nibble above 7 repeats that byte's sign bit eight times.
+__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uint32_t selector) {
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(result) : "r"(x), "r"(selector));
+  return result;
+}
+
+// Transposes an 8x8 matrix of 16-bit values held one row pair a lane.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t value) {
+  std::uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(value));
+  return result;
+}
+
+__device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Programmatic dependent launch (Hopper and newer): a phase starts while its predecessor still runs, does what does not
+// depend on it, and waits here for all of its results. Every phase lets its successor start only after its own wait,
+// so what earlier phases wrote is complete even before the wait. Elsewhere launches are serial and these are empty.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_fp16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_tf32(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The 10 leading significand bits of a float, which tf32 keeps, and what they leave; big + small is exact.
+__device__ __forceinline__ std::uint32_t big_part(std::uint32_t x) { return x & 0xffffe000u; }
+__device__ __forceinline__ std::uint32_t small_part(std::uint32_t x) {
+  return __float_as_uint(__uint_as_float(x) - __uint_as_float(big_part(x)));
+}
+
+template <Precision kPrecision>
+struct Policy;
+
+// bf16: operands rounded to bf16, sums in float.
+template <>
+struct Policy<Precision::kBf16> {
+  using T = __nv_bfloat16;
+  using Pixel = __nv_bfloat16;           // integers up to 256 are exact
+  static constexpr int kConv1Terms = 1;  // 16-bit parts a conv1 weight is split into
+  static constexpr bool kDrainAccumulators = false;
+  static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
+  static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    mma_bf16(c, a, b0, b1);
+  }
+};
+
+// tf32: operands rounded to tf32 when they are stored, sums in float.
+template <>
+struct Policy<Precision::kTf32> {
+  using T = float;
+  using Pixel = __half;  // integers up to 2048 are exact
+  static constexpr int kConv1Terms = 1;
+  static constexpr bool kDrainAccumulators = false;
+  static __device__ __forceinline__ T store(float x) {
+    std::uint32_t r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return __uint_as_float(r);
+  }
+  static __device__ __forceinline__ float load(T x) { return x; }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    mma_tf32(c, a, b0, b1);
+  }
+};
+
+// fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 parts, which keeps float's accuracy
+// (the dropped small*small is below 2^-22 of the product). Tensor cores truncate as they add, so long sums over
+// images are moved out of their accumulators once an image (kDrainAccumulators).
+template <>
+struct Policy<Precision::kFp32> {
+  using T = float;
+  using Pixel = __half;
+  static constexpr int kConv1Terms = 2;
+  static constexpr bool kDrainAccumulators = true;
+  static __device__ __forceinline__ T store(float x) { return x; }
+  static __device__ __forceinline__ float load(T x) { return x; }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    const std::uint32_t a_big[4] = {big_part(a[0]), big_part(a[1]), big_part(a[2]), big_part(a[3])};
+    const std::uint32_t a_small[4] = {small_part(a[0]), small_part(a[1]), small_part(a[2]), small_part(a[3])};
+    mma_tf32(c, a_small, big_part(b0), big_part(b1));
+    mma_tf32(c, a_big, small_part(b0), small_part(b1));
+    mma_tf32(c, a_big, big_part(b0), big_part(b1));
+  }
+};
+
+template <class P>
+inline constexpr int kChunk = 16 / sizeof(typename P::T);  // values in 16 bytes
+template <class P>
+inline constexpr int kStep = 2 * kChunk<P>;  // values of one k-step
+
+// This lane's row address for load_matrix_x4 of 16 rows by one k-step, rows `pitch` bytes apart. The four registers
+// come in the order in which mma wants them side by side, so that no moves are needed:
+//   as an A operand:  (rows 0-7, chunk 0), (rows 8-15, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 1)
+//   as B operands:    (rows 0-7, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 0), (rows 8-15, chunk 1)
+__device__ __forceinline__ std::uint32_t a_lane_offset(int lane, int pitch) {
+  return ((lane & 7) + (lane >> 3 & 1) * 8) * pitch + (lane >> 4) * 16;
+}
+__device__ __forceinline__ std::uint32_t b_lane_offset(int lane, int pitch) {
+  return ((lane & 7) + (lane >> 4) * 8) * pitch + (lane >> 3 & 1) * 16;
+}
+
+__device__ __forceinline__ float relu_keep_nan(float x) { return x <= 0.f ? 0.f : x; }
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,92 @@
+// What the fused kernels share in device memory, and the launchers of the phases of one step.
+//
+// One step is F1 -> F2 -> H -> B1 -> B2 -> U, each a launch; a boundary between launches is a barrier of the whole
+// grid, and there is one exactly where every batch-wide sum is needed. docs/fused.md has the derivation.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "mnist/engine.h"
+
+namespace mnist::fused {
+
+inline constexpr int kMoments = 54;  // of an image: 9 sums of taps, 45 sums of products of two taps
+inline constexpr int kCells1 = 196;  // 14 x 14 outputs of pool1 = pixels of conv2
+inline constexpr int kCells2 = 49;   // 7 x 7 outputs of pool2
+inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  // 18432
+inline constexpr int kHeadValues =
+    kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
+inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
+inline constexpr int kG1Columns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
+
+// Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
+struct Samples {
+  const std::uint8_t* images;
+  const std::uint8_t* labels;
+  const double* moments;  // kMoments of each image
+  const std::int32_t* order;
+};
+
+// Pointers into the engine's one device allocation. T is the policy's storage type, hidden as void here.
+struct State {
+  Samples samples;
+  int batch;
+  float* parameters;     // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
+  float* gradients;      // the same, or null: a probe wants them
+  const float* scalars;  // learning rate, upstream gradient
+
+  void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T
+  void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
+  void* fc1;            // fc1.weight in T, engine's order
+  void* conv1;          // conv1.weight: (kConv1Terms, 32, 16) Pixel
+  float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units, then a flag[32]: scale is zero
+  float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output
+  bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
+  bool overlap;         // the GPU has programmatic dependent launch
+
+  void* a1;               // (B, 196, 32) T
+  std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
+  void* z2;               // (B, 196, 64) T, sign-folded conv2 output
+  void* e2;               // (B, 49, 64) T, its maximum in each pooling window
+  float* z2_sums;         // (F1 blocks, 128): sum[64], sum of squares[64]
+  float* h_parts;         // (F2 slices, B, 128)
+  float* h;               // (B, 128) after relu
+  float* logits;          // (B, 10)
+  void* dh;               // (B, 128) T
+  float* head_sums;       // (H blocks, kHeadValues)
+  void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
+  float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
+  float* conv2_sums;      // (B2 blocks, 18432) as (9, 64, 32)
+  float* g1_sums;         // (B2 blocks, 32, kG1Columns)
+  float* dbn2;            // d gamma2 (sign-folded)[64], d beta2[64]
+  double* moment_sums;    // (B2 blocks, kMoments) of the next batch
+  double* moments;        // kMoments of the current batch
+  StepResult* results;    // one a slot
+  std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
+
+  int f1_images, f1_halves, f1_blocks;  // of a block: images at a time, halves of the channels
+  int f2_rows, f2_slices;               // samples of a block; parts the features are cut into
+  int head_blocks;
+  int b2_images, b2_rows, b2_blocks;  // of a block: images at a time, rows of an image
+};
+
+template <Precision kPrecision>
+struct Launch {
+  // Fills in how the phases cut up a batch of state.batch, within `shared_limit` bytes of shared memory a block.
+  static void configure(State& state, int multiprocessors, int shared_limit);
+  static int shared_needed();  // bytes a block without which some phase cannot run
+  static void forward1(const State& state, int slot, cudaStream_t stream);
+  static void forward2(const State& state, cudaStream_t stream);
+  static void head(const State& state, int slot, cudaStream_t stream);
+  static void backward1(const State& state, cudaStream_t stream);
+  static void backward2(const State& state, int slot, cudaStream_t stream);
+  static void update(const State& state, int slot, cudaStream_t stream);
+  static void pack(const State& state, cudaStream_t stream);               // all operand copies from `parameters`
+  static void prepare(const State& state, int slot, cudaStream_t stream);  // moments and bn1 for this slot's batch
+};
+
+void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream);
+
+}  // namespace mnist::fused

@@ -161,6 +161,7 @@ def add_bench(subparsers: Any) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(run=later("bench.compare"))
+    add_bench_ops(parser.add_subparsers(title="another", metavar="WHAT"))
 
 
 def add_engines(subparsers: Any) -> None:
@@ -169,6 +170,20 @@ def add_engines(subparsers: Any) -> None:
     parser.description = "List the engines, slowest first: what each is and whether it can run here, or why not."
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.set_defaults(run=later("engines"))
+
+
+def add_bench_ops(subparsers: Any) -> None:
+    """`mnist-cuda bench ops`."""
+    parser = subparsers.add_parser("ops", help="every variant of every GPU op", allow_abbrev=False)
+    parser.description = (
+        "Check every variant of the GPU ops against float64 and time it: with an empty L2 cache (cold) and back to "
+        "back (warm), against the best that this GPU was measured to do."
+    )
+    parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
+    parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="images (default: %(default)s)")
+    parser.add_argument("--device", type=non_negative, default=0, metavar="N", help="GPU (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    parser.set_defaults(run=later("bench.ops"))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,1 +1,1 @@
-"""Comparisons: our engines against each other and against the peers, each in a process of its own."""
+"""Comparisons: op by op, our engines against each other and against the peers."""

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "mnist/engine.h"
+#include "mnist/op_bench.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -100,6 +101,47 @@ NB_MODULE(_native, m) {
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a);
+
+  m.def(
+      "bench_ops",
+      [](const std::string& op, std::int64_t batch, int device) {
+#ifdef MNIST_WITH_CUDA
+        OpReport report;
+        {
+          nb::gil_scoped_release release;
+          report = bench_ops(op, batch, device);
+        }
+        nb::list rows;
+        for (const auto& row : report.rows) {
+          nb::dict d;
+          d["op"] = row.op;
+          d["shape"] = row.shape;
+          d["variant"] = row.variant;
+          d["why"] = row.why;
+          d["bytes"] = row.bytes;
+          d["flops"] = row.flops;
+          d["cold_us"] = 1e6 * row.cold_seconds;
+          d["warm_us"] = 1e6 * row.warm_seconds;
+          d["error"] = row.error;
+          d["bound"] = row.bound;
+          d["percent_of_roof"] = row.percent_of_roof;
+          rows.append(d);
+        }
+        nb::dict roofs;
+        roofs["bytes_per_second"] = report.roofs.bytes_per_second;
+        roofs["fma_flops"] = report.roofs.fma_flops;
+        roofs["tf32_flops"] = report.roofs.tf32_flops;
+        nb::dict d;
+        d["roofs"] = roofs;
+        d["rows"] = rows;
+        return d;
+#else
+        (void)op, (void)batch, (void)device;
+        throw UnavailableError("bench ops cannot run here: " + cuda_status().reason);
+        return nb::dict();
+#endif
+      },
+      "op"_a, "batch"_a, "device"_a);
 
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })

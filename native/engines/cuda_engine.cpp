@@ -69,7 +69,10 @@ void CudaEngine::do_set_dataset(std::span<const std::uint8_t> images, std::span<
 
 void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
   bool moved = feeder_.reserve(batch);
-  moved |= results_.reserve(steps);
+  if (results_.reserve(steps)) {
+    cuda::fill_bytes(results_.data(), 0, results_.size(), stream());  // StepResult's padding is read back too
+    moved = true;
+  }
   if (batch > capacity_) {
     capacity_ = 0;  // should memory run out half way
     recorded_.clear();

@@ -1,6 +1,7 @@
 // batch_norm: blocks sum chunks of a channel, one thread a channel adds them, one thread an element normalises.
 #include "cuda/check.h"
 #include "kernels/device/block_sum.cuh"
+#include "kernels/device/for_each_of_chunk.cuh"
 #include "kernels/naive/batch_norm.h"
 #include "kernels/naive/chunks.h"
 #include "mnist/model.h"
@@ -11,16 +12,6 @@ namespace {
 constexpr int kBlock = 256;
 constexpr float kEpsilon = float(kBatchNormEpsilon);
 
-// Calls visit(k) for every element k of channel blockIdx.x in the images of chunk blockIdx.y, each by one thread.
-template <class Visit>
-__device__ void for_each_of_chunk(std::int64_t batch, int area, Visit visit) {
-  const int channels = int(gridDim.x), c = int(blockIdx.x);
-  const std::int64_t end = chunk_begin(blockIdx.y + 1, gridDim.y, batch);
-  for (std::int64_t b = chunk_begin(blockIdx.y, gridDim.y, batch); b < end; ++b)
-    for (int position = int(threadIdx.x); position < area; position += kBlock)
-      visit((b * channels + c) * area + position);
-}
-
 // partial[chunk,c] = sum of x, or of (x - mean[c])^2 where there is a mean.
 __global__ void moment_kernel(float* __restrict__ partial, const float* __restrict__ x, const float* __restrict__ mean,
                               std::int64_t batch, int area) {
@@ -28,9 +19,9 @@ __global__ void moment_kernel(float* __restrict__ partial, const float* __restri
   float sum = 0;
   if (mean) {
     const float centre = mean[blockIdx.x];
-    for_each_of_chunk(batch, area, [&](std::int64_t k) { sum += (x[k] - centre) * (x[k] - centre); });
+    device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) { sum += (x[k] - centre) * (x[k] - centre); });
   } else {
-    for_each_of_chunk(batch, area, [&](std::int64_t k) { sum += x[k]; });
+    device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) { sum += x[k]; });
   }
   sum = device::block_sum<kBlock>(sum, shared);
   if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = sum;
@@ -65,7 +56,7 @@ __global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restr
   __shared__ float shared[kBlock];
   const float centre = mean[blockIdx.x], sigma = sqrtf(var[blockIdx.x] + kEpsilon);
   float sum = 0, sum_xhat = 0;
-  for_each_of_chunk(batch, area, [&](std::int64_t k) {
+  device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) {
     sum += dy[k];
     sum_xhat += dy[k] * ((x[k] - centre) / sigma);
   });

@@ -1,6 +1,7 @@
-// conv2d, forward and both backwards, against the reference.
+// conv2d against the reference: every variant of forward, and naive's backwards.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
+#include "kernels/conv2d/conv2d.h"
 #include "kernels/naive/chunks.h"
 #include "kernels/naive/conv2d.h"
 
@@ -25,13 +26,17 @@ void test(std::int64_t batch, const Shape& s, const Input& input, const std::vec
   const std::string what = std::string(" ") + input.name + ", batch " + std::to_string(batch) + ", " +
                            std::to_string(s.in) + "->" + std::to_string(s.out) + ", side " + std::to_string(s.side);
   const auto X = widen(input.values), W = widen(w), Bias = widen(bias), DY = widen(upstream);
-  const Guarded<float> x(input.values), weight(w), b(bias), dy(upstream), y(y_size), dx(x_size),
-      dw(std::int64_t(w.size())), partial(conv2d_partial_size(batch, s.in, s.out));
+  const Guarded<float> x(input.values), weight(w), b(bias), dy(upstream), dx(x_size), dw(std::int64_t(w.size())),
+      partial(conv2d_partial_size(batch, s.in, s.out));
   std::vector<double> want(y_size);
 
   reference::conv2d_forward(want.data(), X.data(), W.data(), Bias.data(), batch, s.in, s.out, s.side);
-  conv2d_forward(y.data(), x.data(), weight.data(), b.data(), batch, s.in, s.out, s.side, nullptr);
-  CHECK_CLOSE(y.read("forward" + what), want, sum_bound(9 * s.in), "forward" + what);
+  for (const auto& variant : kernels::conv2d_forward_variants()) {
+    const std::string name = variant.name + what;
+    const Guarded<float> y(y_size);
+    variant.run(y.data(), x.data(), weight.data(), b.data(), batch, s.in, s.out, s.side, nullptr);
+    CHECK_CLOSE(y.read(name), want, std::max(sum_bound(9 * s.in), variant.own_error), name);
+  }
 
   want.assign(x_size, 0);
   reference::conv2d_backward_data(want.data(), DY.data(), W.data(), batch, s.in, s.out, s.side);
@@ -53,11 +58,14 @@ void test_nan() {
   auto x = random_normal<float>(batch * in * area, 1);
   x[area + 20] = std::nanf("");
   const auto w = random_normal<float>(out * in * 9, 2), bias = random_normal<float>(out, 3);
-  const Guarded<float> X(x), W(w), Bias(bias), y(batch * out * area);
+  const Guarded<float> X(x), W(w), Bias(bias);
   std::vector<double> want(batch * out * area);
   reference::conv2d_forward(want.data(), widen(x).data(), widen(w).data(), widen(bias).data(), batch, in, out, side);
-  conv2d_forward(y.data(), X.data(), W.data(), Bias.data(), batch, in, out, side, nullptr);
-  check_same_nans(y.read("NaN"), want, "conv2d_forward");
+  for (const auto& variant : kernels::conv2d_forward_variants()) {
+    const Guarded<float> y(batch * out * area);
+    variant.run(y.data(), X.data(), W.data(), Bias.data(), batch, in, out, side, nullptr);
+    check_same_nans(y.read("NaN"), want, std::string("conv2d_forward ") + variant.name);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// log_softmax and the gradient of the mean nll_loss, against the reference.
+// Every variant of log_softmax, and the gradient of the mean nll_loss, against the reference.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
+#include "kernels/log_softmax/log_softmax.h"
 #include "kernels/naive/log_softmax.h"
 
 using namespace mnist;
@@ -21,10 +22,15 @@ int main() {
         reference::log_softmax_nll_backward(dx.data(), log_p.data(), labels.data(), -1.7, batch, classes);
 
         const Guarded<float> x(input.values), gp(batch * classes), gdx(batch * classes);
+        for (const auto& variant : kernels::log_softmax_forward_variants()) {
+          const std::string name = std::string(variant.name) + " " + what;
+          const Guarded<float> got(batch * classes);
+          variant.run(got.data(), x.data(), batch, classes, nullptr);
+          check_near(got.read(name), log_p, std::max(norm(log_p), 1e-30), 5e-7, name);
+        }
         const Guarded<std::uint8_t> glabels(labels);
         log_softmax_forward(gp.data(), x.data(), batch, classes, nullptr);
         log_softmax_nll_backward(gdx.data(), gp.data(), glabels.data(), -1.7f, batch, classes, nullptr);
-        check_near(gp.read(what), log_p, std::max(norm(log_p), 1e-30), 5e-7, what);
         // Scores of 1e4 have an absolute error of 1e-3, which the exponential turns into a relative one.
         const double bound = input.name == std::string("huge") ? 2e-3 : 1e-6;
         check_near(gdx.read(what), dx, std::max(norm(dx), 1.7 / double(batch)), bound, what + " backward");
@@ -33,8 +39,11 @@ int main() {
   x[3] = std::nanf("");
   std::vector<double> want(20);
   reference::log_softmax_forward(want.data(), widen(x).data(), 2, 10);
-  const Guarded<float> gx(x), gp(20);
-  log_softmax_forward(gp.data(), gx.data(), 2, 10, nullptr);
-  check_same_nans(gp.read("NaN"), want, "log_softmax_forward");
+  const Guarded<float> gx(x);
+  for (const auto& variant : kernels::log_softmax_forward_variants()) {
+    const Guarded<float> gp(20);
+    variant.run(gp.data(), gx.data(), 2, 10, nullptr);
+    check_same_nans(gp.read("NaN"), want, std::string("log_softmax_forward ") + variant.name);
+  }
   return finish();
 }

@@ -1,7 +1,8 @@
-// relu: exact, with its decisions.
+// relu: every variant exact, with its decisions; naive's backward.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/naive/relu.h"
+#include "kernels/relu/relu.h"
 
 using namespace mnist;
 using namespace testing;
@@ -20,16 +21,21 @@ int main() {
       reference::relu_forward(want.data(), pass.data(), widen(input.values).data(), count, true);
       reference::relu_backward(dwant.data(), widen(upstream).data(), pass.data(), count);
 
-      const Guarded<float> x(input.values), dy(upstream), y(count), dx(count);
-      const Guarded<std::uint8_t> p(count);
-      relu_forward(y.data(), p.data(), x.data(), count, nullptr);
-      relu_backward(dx.data(), dy.data(), p.data(), count, nullptr);
-      const auto got = y.read(what);
-      if (with_nan)
-        check_same_nans(got, want, what);
-      else
-        CHECK_CLOSE(got, want, 0, what);
-      report(p.read(what) == pass, what + ": decisions", __FILE__, __LINE__);
+      const Guarded<float> x(input.values), dy(upstream), dx(count);
+      const Guarded<std::uint8_t> gpass(pass);
+      for (const auto& variant : kernels::relu_forward_variants()) {
+        const std::string name = std::string(variant.name) + " " + what;
+        const Guarded<float> y(count);
+        const Guarded<std::uint8_t> p(count);
+        variant.run(y.data(), p.data(), x.data(), count, nullptr);
+        const auto got = y.read(name);
+        if (with_nan)
+          check_same_nans(got, want, name);
+        else
+          CHECK_CLOSE(got, want, 0, name);
+        report(p.read(name) == pass, name + ": decisions", __FILE__, __LINE__);
+      }
+      relu_backward(dx.data(), dy.data(), gpass.data(), count, nullptr);
       CHECK_CLOSE(dx.read(what), dwant, 0, what + " backward");
     }
   return finish();

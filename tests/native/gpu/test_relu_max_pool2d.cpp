@@ -1,7 +1,8 @@
-// relu_max_pool2d: values and decisions equal to the reference's, ties and NaN included.
+// relu_max_pool2d: every variant's values and decisions equal to the reference's, ties and NaN included.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/naive/relu_max_pool2d.h"
+#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
 using namespace mnist;
 using namespace testing;
@@ -20,12 +21,16 @@ void test(std::int64_t planes, int side, const Input& input) {
   reference::relu_max_pool2d_forward(want.data(), route.data(), X.data(), planes, side);
   reference::relu_max_pool2d_backward(dwant.data(), widen(upstream).data(), route.data(), planes, side);
 
-  const Guarded<float> x(input.values), dy(upstream), y(pooled), dx(4 * pooled);
-  const Guarded<std::uint8_t> r(pooled);
-  relu_max_pool2d_forward(y.data(), r.data(), x.data(), planes, side, nullptr);
-  CHECK_CLOSE(y.read("forward" + what), want, 0, "forward" + what);
-  report(r.read("route" + what) == route, "route" + what, __FILE__, __LINE__);
-  relu_max_pool2d_backward(dx.data(), dy.data(), r.data(), planes, side, nullptr);
+  const Guarded<float> x(input.values), dy(upstream), dx(4 * pooled);
+  const Guarded<std::uint8_t> groute(route);
+  for (const auto& variant : kernels::relu_max_pool2d_forward_variants()) {
+    const Guarded<float> y(pooled);
+    const Guarded<std::uint8_t> r(pooled);
+    variant.run(y.data(), r.data(), x.data(), planes, side, nullptr);
+    CHECK_CLOSE(y.read(variant.name + what), want, 0, variant.name + what);
+    report(r.read(variant.name + what) == route, variant.name + what + ": route", __FILE__, __LINE__);
+  }
+  relu_max_pool2d_backward(dx.data(), dy.data(), groute.data(), planes, side, nullptr);
   CHECK_CLOSE(dx.read("backward" + what), dwant, 0, "backward" + what);
 }
 
@@ -35,11 +40,14 @@ void test_nan() {
   std::vector<double> want(4);
   std::vector<std::uint8_t> route(4);
   reference::relu_max_pool2d_forward(want.data(), route.data(), widen(x).data(), 1, 2);
-  const Guarded<float> X(x), y(4);
-  const Guarded<std::uint8_t> r(4);
-  relu_max_pool2d_forward(y.data(), r.data(), X.data(), 1, 2, nullptr);
-  check_same_nans(y.read("NaN"), want, "relu_max_pool2d_forward");
-  CHECK(r.read("NaN") == route);
+  const Guarded<float> X(x);
+  for (const auto& variant : kernels::relu_max_pool2d_forward_variants()) {
+    const Guarded<float> y(4);
+    const Guarded<std::uint8_t> r(4);
+    variant.run(y.data(), r.data(), X.data(), 1, 2, nullptr);
+    check_same_nans(y.read("NaN"), want, std::string("relu_max_pool2d_forward ") + variant.name);
+    CHECK(r.read("NaN") == route);
+  }
 }
 
 }  // namespace

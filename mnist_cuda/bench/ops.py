@@ -1,0 +1,70 @@
+"""The `bench ops` command: every variant of every GPU op, checked, then timed beside what the GPU can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from mnist_cuda import _native, console
+from mnist_cuda.errors import OutOfMemoryError, UnavailableError
+
+COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "error", "why")
+
+
+def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
+    """The report: `roofs` (bytes_per_second, fma_flops, tf32_flops) and `rows`, one a variant, plainest first.
+
+    op: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
+    OutOfMemoryError where the batch does not fit.
+    """
+    try:
+        return _native.bench_ops(op, batch_size, device)
+    except _native.UnavailableError as error:
+        raise UnavailableError(str(error)) from error
+    except (_native.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemoryError(str(error) or "host memory ran out") from error
+
+
+def passes(row: dict[str, Any]) -> bool:
+    """Whether the variant computed what the reference does; a NaN does not pass."""
+    return bool(row["error"] <= row["bound"])
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
+    report = measure(args.op, args.batch_size, args.device)
+    rows = report["rows"]
+    if args.json:
+        print(json.dumps(report))
+        return 0 if all(map(passes, rows)) else 1
+    out = console.make_console()
+    roofs = report["roofs"]
+    out.print(
+        f"This GPU: {roofs['bytes_per_second'] / 1e9:.0f} GB/s copied, {roofs['fma_flops'] / 1e12:.1f} TFLOP/s in fp32 "
+        f"multiply-adds, {roofs['tf32_flops'] / 1e12:.0f} in tf32. Times in us; GB/s, TFLOP/s, %roof (the least time "
+        "that those allow) and speed-up (over the first row) are of the cold time."
+    )
+    for op in dict.fromkeys(row["op"] for row in rows):
+        ours = [row for row in rows if row["op"] == op]
+        out.print(f"\n{op}, {ours[0]['shape']}")
+        console.print_table(out, COLUMNS, [_cells(row, ours[0]) for row in ours], right=" ".join(COLUMNS[1:-2]))
+        for row in ours:
+            if not passes(row):
+                out.print(f"WRONG: {row['variant']} is off by {row['error']:.1e}, at most {row['bound']:.0e} is right")
+    return 0 if all(map(passes, rows)) else 1
+
+
+def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+    seconds = row["cold_us"] / 1e6
+    return (
+        row["variant"],
+        console.format_count(row["cold_us"]),
+        console.format_count(row["warm_us"]),
+        console.format_count(row["bytes"] / seconds / 1e9),
+        console.format_count(row["flops"] / seconds / 1e12),
+        f"{row['percent_of_roof']:.0f}",
+        f"{first['cold_us'] / row['cold_us']:.1f}",
+        f"{row['error']:.0e}",
+        row["why"],
+    )

@@ -1,0 +1,125 @@
+// Checks and times every variant of the op tables; no kernel is named here.
+#include "mnist/op_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "bench/op_cases.h"
+#include "bench/roofs.h"
+#include "cuda/graph.h"
+#include "cuda/stream.h"
+#include "mnist/engine.h"
+
+namespace mnist {
+namespace {
+
+constexpr int kColdRuns = 15, kWarmBlocks = 9;
+constexpr double kBlockSeconds = 2e-3;  // of back-to-back runs: long against the cost of reading the clock
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ptrdiff_t(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+// Relative L2 distance from the reference of what the last run left; NaN or infinity if anything is not a number.
+double error_of(const bench::OpCase& op, const cuda::Stream& stream) {
+  std::vector<float> got(op.output.size());
+  cuda::download(got, op.output.data(), stream.get());
+  double squares = 0, norm = 0;
+  for (std::size_t k = 0; k < got.size(); ++k) {
+    if (!std::isfinite(got[k])) return std::numeric_limits<double>::quiet_NaN();
+    if (k >= op.want.size()) continue;
+    squares += (got[k] - op.want[k]) * (got[k] - op.want[k]);
+    norm += op.want[k] * op.want[k];
+  }
+  return std::sqrt(squares / norm);
+}
+
+class Timer {
+ public:
+  explicit Timer(const cuda::Stream& stream) : stream_(stream) {
+    int device = 0, cache = 0;
+    MNIST_CHECK(cudaGetDevice(&device));
+    MNIST_CHECK(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
+    flush_.reserve(4 * std::int64_t(cache));
+  }
+
+  // Between runs something larger than the L2 cache is written.
+  double cold(const bench::OpVariant& variant) {
+    std::vector<double> times;
+    for (int run = 0; run < kColdRuns; ++run) {
+      cuda::fill_bytes(flush_.data(), 0, flush_.size(), stream_.get());
+      times.push_back(seconds([&] { variant.run(stream_.get()); }));
+    }
+    return median(times);
+  }
+
+  // Runs one after the other, recorded as a graph so that the host's launches do not show.
+  double warm(const bench::OpVariant& variant, double estimate) {
+    const int runs = std::clamp(int(kBlockSeconds / estimate), 1, 1000);
+    const auto graph = cuda::capture(stream_.get(), [&] {
+      for (int run = 0; run < runs; ++run) variant.run(stream_.get());
+    });
+    graph.launch(stream_.get());
+    std::vector<double> times;
+    for (int block = 0; block < kWarmBlocks; ++block)
+      times.push_back(seconds([&] { graph.launch(stream_.get()); }) / runs);
+    return median(times);
+  }
+
+ private:
+  template <class F>
+  double seconds(F&& queue) {
+    start_.record(stream_.get());
+    queue();
+    stop_.record(stream_.get());
+    return cuda::elapsed_ms(start_, stop_) / 1e3;
+  }
+
+  const cuda::Stream& stream_;
+  cuda::Event start_{0}, stop_{0};
+  cuda::DeviceBuffer<std::uint8_t> flush_;
+};
+
+}  // namespace
+
+std::vector<std::string> bench_op_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : bench::op_entries()) names.emplace_back(entry.name);
+  return names;
+}
+
+OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
+  MNIST_REQUIRE(batch > 0, "bench: batch size is " << batch << ", expected at least 1");
+  std::string names;
+  for (const auto& name : bench_op_names()) names += (names.empty() ? "" : ", ") + name;
+  MNIST_REQUIRE(wanted.empty() || (", " + names + ",").find(", " + wanted + ",") != std::string::npos,
+                "bench: op '" << wanted << "' is unknown, expected one of " << names);
+  const std::string reason = cuda_device_reason(device);
+  if (!reason.empty()) throw UnavailableError("bench ops cannot run here: " + reason);
+  const cuda::DeviceGuard guard(device);
+  const cuda::Stream stream;
+  Timer timer(stream);
+  OpReport report{bench::measure_roofs(stream), {}};
+  for (const auto& entry : bench::op_entries()) {
+    if (!wanted.empty() && wanted != entry.name) continue;
+    const bench::OpCase op = entry.make(batch, stream.get());
+    for (const auto& variant : op.variants) {
+      OpTiming row{entry.name, op.shape, variant.name, variant.why, op.bytes, op.flops};
+      cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), stream.get());  // NaN where nothing is written
+      variant.run(stream.get());
+      row.error = error_of(op, stream);
+      row.bound = std::max(op.bound, variant.own_error);
+      row.cold_seconds = timer.cold(variant);
+      row.warm_seconds = timer.warm(variant, row.cold_seconds);
+      const double flops = variant.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
+      const double least = std::max(op.bytes / report.roofs.bytes_per_second, op.flops / flops);
+      row.percent_of_roof = 100 * least / row.cold_seconds;
+      report.rows.push_back(row);
+    }
+  }
+  return report;
+}
+
+}  // namespace mnist

@@ -1,0 +1,37 @@
+// The benchmark of the ops: every variant of every table in kernels/, checked against the reference and then timed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mnist {
+
+// What this GPU was measured to do at its best, the ceilings that `percent of roof` is of.
+struct Roofs {
+  double bytes_per_second = 0;  // a large copy, read and written bytes both counted
+  double fma_flops = 0;         // float32 multiply-adds from registers
+  double tf32_flops = 0;        // mma.sync m16n8k8 from registers
+};
+
+struct OpTiming {
+  std::string op, shape, variant, why;
+  double bytes = 0, flops = 0;  // the least that the op has to move and to compute
+  double cold_seconds = 0;      // median with nothing of it in the L2 cache
+  double warm_seconds = 0;      // median of back-to-back runs on the same buffers
+  double error = 0, bound = 0;  // relative L2 against float64, and the most that passes
+  double percent_of_roof = 0;   // the larger of bytes and flops at their roof, over the cold time
+};
+
+struct OpReport {
+  Roofs roofs;
+  std::vector<OpTiming> rows;
+};
+
+// The names of the ops, in the order of the report.
+std::vector<std::string> bench_op_names();
+
+// `op` empty: all of them. `batch`: images. Throws ArgumentError for an unknown op, UnavailableError without a GPU.
+OpReport bench_ops(const std::string& op, std::int64_t batch, int device);
+
+}  // namespace mnist

@@ -1,0 +1,44 @@
+// The ladder of batch_norm statistics: mean and biased variance by channel of x (B,C,A); mean, var (C); sets.
+//
+//   cost     bytes 4n, flops 4n, n = B*C*A: once through x is the least; memory bound
+// `partial` is scratch of batch_norm_partial_size(B,C) floats (kernels/naive/batch_norm.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/variant.h"
+
+namespace mnist::kernels {
+
+using BatchNormStatistics = void (*)(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                                     int channels, int area, cudaStream_t stream);
+std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants();
+
+// batch_norm_statistics_atomics: sum and sum of squares by atomicAdd, then var = E[x^2] - mean^2.
+//   launch   one block a channel and a chunk of images, 256 threads; every thread adds its sums to two numbers
+//   numerics the order of the additions, and with it the last bits, differs from run to run; E[x^2] - mean^2 loses
+//            the digits that both share; atomicAdd takes denormals for 0
+//   why      what one writes first. Kept to show its faults: 4 to 12 times slower than naive too, because the threads
+//            of a channel queue for one address
+void batch_norm_statistics_atomics(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                                   int channels, int area, cudaStream_t stream);
+
+// batch_norm_statistics_shuffle: naive's two passes with sums that stay in registers.
+//   launch   naive's; the sum of a block takes five shuffles, one barrier and five more
+//   numerics fixed order
+//   why      9 barriers a block become 1; two passes over x take the time, so it gains nothing
+void batch_norm_statistics_shuffle(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                                   int channels, int area, cudaStream_t stream);
+
+// batch_norm_statistics_welford: mean and sum of squared deviations in one pass, without cancellation: with d = x -
+// mean before x came, mean += d/n, squares += d * (x - mean after) (Welford 1962); two groups merge by Chan's formula.
+//   launch   one block a channel and a chunk, 256 threads; then one warp a channel merges the chunks
+//   numerics fixed order; the variance is as exact as the two passes'
+//   why      reads x once, but a division a number makes it 1.2 to 1.6 times slower than two passes
+void batch_norm_statistics_welford(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                                   int channels, int area, cudaStream_t stream);
+
+}  // namespace mnist::kernels

@@ -1,0 +1,18 @@
+// The table of conv2d forward.
+#include "kernels/conv2d/conv2d.h"
+
+#include "kernels/naive/conv2d.h"
+
+namespace mnist::kernels {
+
+std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
+  static constexpr Variant<Conv2dForward> kTable[] = {
+      {"naive", naive::conv2d_forward, "one thread an output; two loads and a border test a multiply-add"},
+      {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels a thread"},
+      {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
+      {"tensor_cores", conv2d_forward_tensor_cores, "the same product by mma.sync in tf32", 1e-3, Unit::kTensorTf32},
+  };
+  return kTable;
+}
+
+}  // namespace mnist::kernels

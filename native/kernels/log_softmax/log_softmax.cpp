@@ -1,0 +1,17 @@
+// The table of log_softmax forward.
+#include "kernels/log_softmax/log_softmax.h"
+
+#include "kernels/naive/log_softmax.h"
+
+namespace mnist::kernels {
+
+std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
+  static constexpr Variant<LogSoftmaxForward> kTable[] = {
+      {"naive", naive::log_softmax_forward, "one thread a row, three passes: maximum, sum, result"},
+      {"online", log_softmax_forward_online, "maximum and sum in one pass"},
+      {"warp", log_softmax_forward_warp, "the same, one warp a row: ten classes keep 10 of 32 lanes busy"},
+  };
+  return kTable;
+}
+
+}  // namespace mnist::kernels

@@ -1,0 +1,16 @@
+// The table of relu forward.
+#include "kernels/relu/relu.h"
+
+#include "kernels/naive/relu.h"
+
+namespace mnist::kernels {
+
+std::span<const Variant<ReluForward>> relu_forward_variants() {
+  static constexpr Variant<ReluForward> kTable[] = {
+      {"naive", naive::relu_forward, "one element a thread"},
+      {"float4", relu_forward_float4, "four elements a thread, 16 bytes a load"},
+  };
+  return kTable;
+}
+
+}  // namespace mnist::kernels

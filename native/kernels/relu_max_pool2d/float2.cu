@@ -1,0 +1,49 @@
+// relu_max_pool2d, float2: a window is two loads of 8 bytes.
+#include "cuda/check.h"
+#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#include "mnist/engine.h"
+
+namespace mnist::kernels {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr std::uint8_t kDead = Routing::kDead;
+
+__device__ void consider(float value, std::uint8_t k, float& best, std::uint8_t& where) {
+  if (value > best || (isnan(value) && !isnan(best))) {
+    best = value;
+    where = k;
+  }
+}
+
+// Rows of windows follow one another across planes: window n is column n % side of row n / side, and row r of
+// windows is rows 2r and 2r+1 of all planes stacked.
+__global__ void relu_max_pool2d_forward_float2_kernel(float* __restrict__ y, std::uint8_t* __restrict__ route,
+                                                      const float2* __restrict__ x, std::int64_t count, int side) {
+  const std::int64_t n = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;
+  if (n >= count) return;
+  const std::int64_t row = n / side;
+  const float2 upper = x[n + row * side], lower = x[n + (row + 1) * side];
+  float best = upper.x;
+  std::uint8_t where = 0;
+  consider(upper.y, 1, best, where);
+  consider(lower.x, 2, best, where);
+  consider(lower.y, 3, best, where);
+  const bool dead = best <= 0;
+  y[n] = dead ? 0 : best;
+  route[n] = dead ? kDead : where;
+}
+
+}  // namespace
+
+void relu_max_pool2d_forward_float2(float* y, std::uint8_t* route, const float* x, std::int64_t planes, int side,
+                                    cudaStream_t stream) {
+  MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(x) % sizeof(float2) == 0,
+                "relu_max_pool2d_forward_float2: x must be aligned to 8 bytes");
+  const std::int64_t count = planes * side * side;
+  relu_max_pool2d_forward_float2_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+      y, route, reinterpret_cast<const float2*>(x), count, side);
+  MNIST_CHECK_LAUNCH();
+}
+
+}  // namespace mnist::kernels

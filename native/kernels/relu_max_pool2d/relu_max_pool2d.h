@@ -1,0 +1,27 @@
+// The ladder of relu_max_pool2d forward; what it computes stands in kernels/naive/relu_max_pool2d.h.
+//
+//   cost     bytes 21n, flops 4n, n = planes*S*S; memory bound
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/variant.h"
+
+namespace mnist::kernels {
+
+using ReluMaxPool2dForward = void (*)(float* y, std::uint8_t* route, const float* x, std::int64_t planes, int side,
+                                      cudaStream_t stream);
+std::span<const Variant<ReluMaxPool2dForward>> relu_max_pool2d_forward_variants();
+
+// relu_max_pool2d_forward_float2: all windows in one row of threads, each window in two 8-byte loads.
+//   launch   one thread a window; block 256
+//   needs    x aligned to 8 bytes (checked)
+//   numerics exact
+//   why      neighbours in a warp read 256 bytes that lie together, and no thread of a small plane is idle
+void relu_max_pool2d_forward_float2(float* y, std::uint8_t* route, const float* x, std::int64_t planes, int side,
+                                    cudaStream_t stream);
+
+}  // namespace mnist::kernels

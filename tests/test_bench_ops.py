@@ -1,0 +1,72 @@
+"""`bench ops`: the table and its verdicts from made-up rows anywhere, the real thing where there is a GPU."""
+
+import json
+import os
+
+import pytest
+
+from mnist_cuda import _native, cli
+
+ROW = {
+    "op": "relu",
+    "shape": "(4,64,14,14)",
+    "variant": "naive",
+    "why": "one element a thread",
+    "bytes": 451584.0,
+    "flops": 50176.0,
+    "cold_us": 10.0,
+    "warm_us": 5.0,
+    "error": 0.0,
+    "bound": 0.0,
+    "percent_of_roof": 1.1,
+}
+ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14}
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    def report(*rows):
+        monkeypatch.setattr(_native, "bench_ops", lambda op, batch, device: {"roofs": ROOFS, "rows": list(rows)})
+
+    return report
+
+
+def test_table(reported, capsys):
+    reported(ROW, {**ROW, "variant": "float4", "cold_us": 4.0, "error": 0.0})
+    assert cli.main(["bench", "ops"]) == 0
+    out = capsys.readouterr().out
+    assert "4000 GB/s copied, 60.0 TFLOP/s in fp32" in out
+    naive, float4 = (line.split() for line in out.splitlines() if line.startswith(("naive", "float4")))
+    assert naive[1:7] == ["10.0", "5.00", "45.2", "0.01", "1", "1.0"]
+    assert float4[6] == "2.5"
+
+
+@pytest.mark.parametrize("error", [0.1, float("nan")])
+def test_a_wrong_variant_fails(reported, capsys, error):
+    reported(ROW, {**ROW, "variant": "float4", "error": error, "bound": 1e-6})
+    assert cli.main(["bench", "ops"]) == 1
+    assert "WRONG: float4 is off by " in capsys.readouterr().out
+    assert cli.main(["bench", "ops", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["rows"][1]["variant"] == "float4"
+
+
+def test_without_a_gpu(capsys):
+    if not _native.cuda_status()["reason"]:
+        pytest.skip("this machine has a usable GPU")
+    assert cli.main(["bench", "ops"]) == 4
+    assert capsys.readouterr().err.startswith("mnist-cuda: error: bench ops cannot run here: ")
+
+
+@pytest.mark.gpu
+def test_every_variant_is_right(capsys):
+    reason = _native.cuda_status()["reason"]
+    if reason and os.environ.get("MNIST_CUDA_REQUIRE_GPU") != "1":
+        pytest.skip(f"no usable GPU: {reason}")
+    assert cli.main(["bench", "ops", "--batch-size", "33", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len({row["op"] for row in rows}) >= 6
+    for row in rows:
+        assert row["warm_us"] > 0
+        assert row["cold_us"] > 0
+    assert cli.main(["bench", "ops", "--op", "nothing"]) == 2
+    assert "op 'nothing' is unknown, expected one of linear, " in capsys.readouterr().err

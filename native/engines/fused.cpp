@@ -12,6 +12,7 @@
 #include "cuda/graph.h"
 #include "cuda/nvtx.h"
 #include "cuda/stream.h"
+#include "engines/cuda_engine.h"
 #include "engines/engines.h"
 #include "kernels/fused/conv1_constants.h"
 #include "kernels/fused/state.h"
@@ -603,7 +604,7 @@ class FusedEngine final : public Engine {
 }  // namespace
 
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options) {
-  return std::make_unique<FusedEngine>(info, options);
+  return create_on_device<FusedEngine>(info, options);
 }
 
 }  // namespace mnist

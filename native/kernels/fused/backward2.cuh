@@ -52,12 +52,11 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
     const double scale = s.bn2[tid], mean = s.bn2[128 + tid], inv_sigma = s.bn2[192 + tid];
-    const double n = double(s.batch) * kCells1;
-    const double kappa = -scale * dgamma * inv_sigma / n;
+    const double kappa = -scale * dgamma * inv_sigma * s.inv_n2;
     bn.scale[tid] = float(scale);
     bn.shift[tid] = s.bn2[64 + tid];
     bn.kappa[tid] = float(kappa);
-    bn.alpha[tid] = float(-scale * dbeta / n - kappa * mean);
+    bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - kappa * mean);
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
       constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
       const float gamma = s.parameters[gamma_at + tid], sign = gamma < 0 ? -1.f : 1.f, learning_rate = s.scalars[0];

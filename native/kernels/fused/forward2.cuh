@@ -62,10 +62,9 @@ __device__ __forceinline__ void load_bn2(const State& s, float (&scale)[kConv2Ch
     for (int k = 1; k < 8; ++k) partial[0][tid] += partial[k][tid];
   __syncthreads();
   if (tid < kConv2Channels) {
-    const double n = double(s.batch) * kCells1;
-    const double mean = partial[0][tid] / n;
-    const double var = fmax(partial[0][64 + tid] / n - mean * mean, 0.0);
-    const double inv_sigma = 1 / sqrt(var + kBatchNormEpsilon);
+    const double mean = partial[0][tid] * s.inv_n2;
+    const double var = fmax(partial[0][64 + tid] * s.inv_n2 - mean * mean, 0.0);
+    const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
     const double gamma = fabs(double(s.parameters[kParameters[kBn2Weight].offset + tid]));
     const double beta = s.parameters[kParameters[kBn2Bias].offset + tid];
     scale[tid] = float(gamma * inv_sigma);

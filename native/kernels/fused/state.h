@@ -33,6 +33,7 @@ struct Samples {
 struct State {
   Samples samples;
   int batch;
+  double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
   float* parameters;     // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
   float* gradients;      // the same, or null: a probe wants them
   const float* scalars;  // learning rate, upstream gradient

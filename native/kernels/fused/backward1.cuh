@@ -22,23 +22,15 @@ struct Backward1Shared {
   static constexpr int kBytes = kA2 + kRows * kCellPitch;
 };
 
-// Two neighbouring values.
 template <class P>
-struct Pair {
-  float x, y;
-};
-template <class P>
-__device__ __forceinline__ Pair<P> load_pair(const unsigned char* row, int column) {
-  if constexpr (sizeof(typename P::T) == 2) {
-    const float2 both = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(row)[column / 2]);
-    return {both.x, both.y};
-  } else {
-    const float2 both = reinterpret_cast<const float2*>(row)[column / 2];
-    return {both.x, both.y};
-  }
+__device__ __forceinline__ float2 load_pair(const unsigned char* row, int column) {
+  if constexpr (sizeof(typename P::T) == 2)
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(row)[column / 2]);
+  else
+    return reinterpret_cast<const float2*>(row)[column / 2];
 }
 template <class P>
-__device__ __forceinline__ void store_pair(typename P::T* to, Pair<P> pair) {
+__device__ __forceinline__ void store_pair(typename P::T* to, float2 pair) {
   if constexpr (sizeof(typename P::T) == 2)
     *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(pair.x, pair.y);
   else
@@ -127,7 +119,7 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
       e.load(reinterpret_cast<const T*>(shared + e2_offset + row * Shared::kCellPitch) + eight * 8);
       float a[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) a[i] = P::load(P::store(relu_keep_nan(fmaf(scale[i], e[i], shift[i]))));
+      for (int i = 0; i < 8; ++i) a[i] = relu_keep_nan(fmaf(scale[i], e[i], shift[i]));
       store_8<P>(reinterpret_cast<T*>(shared + Shared::kA2 + row * Shared::kCellPitch) + eight * 8, a);
     }
     __syncthreads();
@@ -158,10 +150,9 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = tile * 16 + g + i * 8, sample = chunk * kRows + row, column = columns + n * 8 + 2 * t;
-        const Pair<P> e = load_pair<P>(shared + e2_offset + row * Shared::kCellPitch, column);
-        const Pair<P> a2 = load_pair<P>(shared + Shared::kA2 + row * Shared::kCellPitch, column);
-        const float d[2] = {a2.x > 0.f ? acc[n][2 * i] : 0.f, a2.y > 0.f ? acc[n][2 * i + 1] : 0.f};
-        const Pair<P> g2{P::load(P::store(d[0])), P::load(P::store(d[1]))};
+        const float2 e = load_pair<P>(shared + e2_offset + row * Shared::kCellPitch, column);
+        const float2 a2 = load_pair<P>(shared + Shared::kA2 + row * Shared::kCellPitch, column);
+        const float2 g2 = P::round(a2.x > 0.f ? acc[n][2 * i] : 0.f, a2.y > 0.f ? acc[n][2 * i + 1] : 0.f);
         sum[n][0] += g2.x;
         sum[n][1] += g2.y;
         sum_xhat[n][0] = fmaf(g2.x, (e.x - mean[n][0]) * inv_sigma[n][0], sum_xhat[n][0]);
@@ -210,7 +201,7 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
       value.x -= learning_rate * d.x;
       value.y -= learning_rate * d.y;
       *w = value;
-      store_pair<P>(static_cast<T*>(s.fc1) + at, {value.x, value.y});
+      store_pair<P>(static_cast<T*>(s.fc1) + at, value);
     }
 #pragma unroll
   for (int n = 0; n < kGroups; ++n)

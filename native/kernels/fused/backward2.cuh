@@ -222,14 +222,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int y0 = kHalfImage ? (blockIdx.x & 1) * 7 : 0;  // the grid is even, so a block keeps its half
 
-  // The next batch's pixel moments, this block's share: thread column + 64 * group sums every eighth image.
-  const int column = tid & 63;
-  double moment = 0;
-  if (column < kMoments)
-    for (int b = blockIdx.x + (tid >> 6) * gridDim.x; b < s.batch; b += kConvThreads / 64 * gridDim.x)
-      moment +=
-          s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
-
   load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
   copy_async_commit();
   for (int i = tid; i < (Shared::kRoute - Shared::kA1) / 4; i += kConvThreads)
@@ -430,34 +422,24 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   }
 
   const int g = lane >> 2, t = lane & 3;
-  float* conv2_out = s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values;
+  // Thread by thread, so that the stores are whole; update_conv2() knows which value lies where.
+  auto* conv2_out = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      *reinterpret_cast<float2*>(conv2_out + (tap * kConv2Channels + (warp & 3) * 16 + half * 8 + g) * kConv1Channels +
-                                 (warp >> 2) * 8 + 2 * t) = make_float2(dw[tap][2 * half], dw[tap][2 * half + 1]);
+    conv2_out[tap * kConvThreads + tid] = make_float4(dw[tap][0], dw[tap][1], dw[tap][2], dw[tap][3]);
 
   auto* warp_g1 = reinterpret_cast<float*>(shared + Shared::kA1);  // [8 warps of each half][32][16]
-  auto* group_moments = reinterpret_cast<double*>(shared + Shared::kA1 + 8 * 512 * 4);  // [8][64]
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int n = k >> 2, i = k & 3;
     warp_g1[(warp >> 1) * 512 + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
   }
-  group_moments[tid] = moment;
   __syncthreads();
   {
     float total = 0;
 #pragma unroll
     for (int w = 0; w < 8; ++w) total += warp_g1[w * 512 + tid];
     s.g1_sums[std::size_t(blockIdx.x) * 512 + tid] = total;
-  }
-  if (tid < kMoments) {
-    double total = 0;
-#pragma unroll
-    for (int k = 0; k < kConvThreads / 64; ++k) total += group_moments[k * 64 + tid];
-    s.moment_sums[std::size_t(blockIdx.x) * kMoments + tid] = total;
   }
 }
 

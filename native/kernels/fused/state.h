@@ -59,10 +59,10 @@ struct State {
   float* head_sums;       // (H blocks, kHeadValues)
   void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
-  float* conv2_sums;      // (B2 blocks, 18432) as (9, 64, 32)
+  float* conv2_sums;     // (B2 blocks, 18432), ordered as B2's threads hold it
   float* g1_sums;         // (B2 blocks, 32, kG1Columns)
   float* dbn2;            // d gamma2 (sign-folded)[64], d beta2[64]
-  double* moment_sums;    // (B2 blocks, kMoments) of the next batch
+  double* moment_sums;   // (H blocks, kMoments) of the next batch
   double* moments;        // kMoments of the current batch
   StepResult* results;    // one a slot
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it

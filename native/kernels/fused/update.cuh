@@ -164,12 +164,12 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
       sum_rows<4>(s.g1_sums, s.b2_blocks, 512, tid & 127, tid >> 7);
   double next = 0;
   if (column < kMoments)
-    for (int first = group; first < s.b2_blocks; first += kUpdateGroups * kLoadsInFlight) {
+    for (int first = group; first < s.head_blocks; first += kUpdateGroups * kLoadsInFlight) {
       double x[kLoadsInFlight];
 #pragma unroll
       for (int k = 0; k < kLoadsInFlight; ++k) {
         const int b = first + kUpdateGroups * k;
-        x[k] = b < s.b2_blocks ? s.moment_sums[std::size_t(b) * kMoments + column] : 0.0;
+        x[k] = b < s.head_blocks ? s.moment_sums[std::size_t(b) * kMoments + column] : 0.0;
       }
 #pragma unroll
       for (int k = 0; k < kLoadsInFlight; ++k) next += x[k];
@@ -263,9 +263,11 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kUpdateGroups][64],
   parts[group][column] = sum_rows<kUpdateGroups>(s.conv2_sums, s.b2_blocks, kConv2Values, block * 64 + column, group);
   __syncthreads();
   if (tid >= 256) return;
-  const int e = block * 256 + tid;  // (tap, out, in)
-  const int tap = e / (kConv2Channels * kConv1Channels), out = e / kConv1Channels % kConv2Channels,
-            in = e % kConv1Channels;
+  // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result.
+  const int e = block * 256 + tid, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
+  const int warp = thread / 32, lane = thread % 32;
+  const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
+  const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
   const float dw = s.dbn2[out] * sum_groups(parts, tid);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float w = s.parameters[at] - s.scalars[0] * dw;

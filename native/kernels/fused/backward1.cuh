@@ -50,26 +50,31 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
   const std::uint32_t base = shared_address(shared);
 
   const auto zero = [&](int offset) { *reinterpret_cast<uint4*>(shared + offset) = make_uint4(0, 0, 0, 0); };
+  // 16-byte chunk `tid % chunks of a row` of every row that this thread's number reaches.
   const auto fetch_dh = [&](int chunk, int buffer) {
-    constexpr int kDhChunks = kHidden * Shared::kSize / 16;
-    for (int i = tid; i < kRows * kDhChunks; i += kConvThreads) {
-      const int row = chunk * kRows + i / kDhChunks;
-      const int to = Shared::kDh + (buffer * kRows + i / kDhChunks) * Shared::kDhPitch + i % kDhChunks * 16;
-      if (row < s.batch)
-        copy_async_16(base + to, static_cast<const T*>(s.dh) + std::size_t(row) * kHidden + i % kDhChunks * kChunk<P>);
+    constexpr int kChunks = kHidden * Shared::kSize / 16;
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kRows; row += kConvThreads / kChunks) {
+      const int to = Shared::kDh + (buffer * kRows + row) * Shared::kDhPitch + part * 16;
+      const int sample = chunk * kRows + row;
+      if (sample < s.batch)
+        copy_async_16(base + to, static_cast<const T*>(s.dh) + std::size_t(sample) * kHidden + part * kChunk<P>);
       else
         zero(to);
     }
     copy_async_commit();
   };
   const auto fetch_e2 = [&](int chunk, int buffer) {
-    constexpr int kCellChunks = 32 * Shared::kSize / 16;
-    for (int i = tid; i < kRows * kCellChunks; i += kConvThreads) {
-      const int row = chunk * kRows + i / kCellChunks;
-      const int to = Shared::kE2 + (buffer * kRows + i / kCellChunks) * Shared::kCellPitch + i % kCellChunks * 16;
-      if (row < s.batch)
-        copy_async_16(base + to, static_cast<const T*>(s.e2) + (std::size_t(row) * kCells2 + cell) * 64 + channel0 +
-                                     i % kCellChunks * kChunk<P>);
+    constexpr int kChunks = 32 * Shared::kSize / 16;
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kRows; row += kConvThreads / kChunks) {
+      const int to = Shared::kE2 + (buffer * kRows + row) * Shared::kCellPitch + part * 16;
+      const int sample = chunk * kRows + row;
+      if (sample < s.batch)
+        copy_async_16(base + to, static_cast<const T*>(s.e2) + (std::size_t(sample) * kCells2 + cell) * 64 + channel0 +
+                                     part * kChunk<P>);
       else
         zero(to);
     }
@@ -180,7 +185,8 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
                                     load_shared_32(at + Shared::kDhPitch + 32)};
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          const std::uint32_t bt = base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (half + n * 8 + g) * 4;
+          const std::uint32_t bt =
+              base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (half + n * 8 + g) * 4;
           P::mma(part[n], a, load_shared_32(bt), load_shared_32(bt + Shared::kCellPitch));
         }
       }

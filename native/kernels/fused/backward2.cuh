@@ -258,6 +258,23 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
 
   const int stride = kHalfImage ? gridDim.x / 2 : gridDim.x;
   const int units = (s.batch + kImages - 1) / kImages;
+  // The pixels that a unit needs of a (B, 196, C) tensor, each to its slot; a thread copies one chunk of every few
+  // pixels.
+  const auto fetch_pixels = [&](auto channels, const void* from, int to, int image_bytes, int unit) {
+    constexpr int C = channels, kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
+    const std::uint32_t base = shared_address(shared) + to + tid % kChunks * 16;
+    const T* source = static_cast<const T*>(from) + tid % kChunks * kChunk<P>;
+#pragma unroll
+    for (int k = 0; k < kImages; ++k) {
+      const int image = unit * kImages + k;
+      if (image >= s.batch) break;
+      for (int pixel = tid / kChunks; pixel < pixel_rows * kPool1Side; pixel += kConvThreads / kChunks) {
+        const int y = pixel / kPool1Side, x = pixel % kPool1Side;
+        copy_async_16(base + k * image_bytes + ((first_pixel_row + y - y0 + 1) * kSlots + slot_of(x + 1)) * kPitch,
+                      source + (std::size_t(image) * kCells1 + first_pixel_row * kPool1Side + pixel) * C);
+      }
+    }
+  };
   uint4 gradient[kPasses];
   const auto fetch_gradient = [&](int unit) {
 #pragma unroll
@@ -274,31 +291,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   __syncthreads();
   for (int unit = kHalfImage ? blockIdx.x / 2 : blockIdx.x; unit < units; unit += stride) {
     // z2 straight to where dz2 will be, a1 and its routing beside it; g2 and the pixels through registers.
-    constexpr int kA1Parts = kConv1Channels / kChunk<P>;
-    for (int i = tid; i < kImages * pixel_rows * kPool1Side * kA1Parts; i += kConvThreads) {
-      const int chunk = i % kA1Parts, pixel = i / kA1Parts % (pixel_rows * kPool1Side);
-      const int k = i / (kA1Parts * pixel_rows * kPool1Side), image = unit * kImages + k;
-      const int y = first_pixel_row + pixel / kPool1Side, x = pixel % kPool1Side;
-      if (image < s.batch)
-        copy_async_16(shared_address(shared + Shared::kA1 + k * Shared::kA1Bytes +
-                                     ((y - y0 + 1) * kSlots + slot_of(x + 1)) * Shared::kA1Pitch + chunk * 16),
-                      static_cast<const T*>(s.a1) +
-                          (std::size_t(image) * kCells1 + y * kPool1Side + x) * kConv1Channels + chunk * kChunk<P>);
-    }
+    fetch_pixels(std::integral_constant<int, kConv1Channels>{}, s.a1, Shared::kA1, Shared::kA1Bytes, unit);
     for (int i = tid; i < kImages * kRoute1Words / 4; i += kConvThreads)
       if (unit * kImages + i / (kRoute1Words / 4) < s.batch)
         copy_async_16(shared_address(shared + Shared::kRoute) + i * 16,
                       s.route1 + std::size_t(unit) * kImages * kRoute1Words + i * 4);
-    for (int i = tid; i < kImages * pixel_rows * kPool1Side * kParts; i += kConvThreads) {
-      const int chunk = i % kParts, pixel = i / kParts % (pixel_rows * kPool1Side);
-      const int k = i / (kParts * pixel_rows * kPool1Side), image = unit * kImages + k;
-      const int y = first_pixel_row + pixel / kPool1Side, x = pixel % kPool1Side;
-      if (image < s.batch)
-        copy_async_16(
-            shared_address(shared + Shared::kDz + k * Shared::kDzBytes +
-                           ((y - y0 + 1) * kSlots + slot_of(x + 1)) * Shared::kDzPitch + chunk * 16),
-            static_cast<const T*>(s.z2) + (std::size_t(image) * kCells1 + y * kPool1Side + x) * 64 + chunk * kChunk<P>);
-    }
+    fetch_pixels(std::integral_constant<int, kConv2Channels>{}, s.z2, Shared::kDz, Shared::kDzBytes, unit);
     copy_async_commit();
     if (!first_unit) fetch_gradient(unit);
 #pragma unroll

@@ -97,10 +97,11 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
 
   const auto fetch_weights = [&](int cell, int buffer) {
     constexpr int kChunks = 64 * int(sizeof(T)) / 16;
-    for (int i = tid; i < kHidden * kChunks; i += kThreads)
-      copy_async_16(
-          shared_address(weight_tile[buffer]) + i / kChunks * kTilePitch<P> + i % kChunks * 16,
-          static_cast<const T*>(s.fc1) + std::size_t(i / kChunks) * kFeatures + cell * 64 + i % kChunks * kChunk<P>);
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kHidden; row += kThreads / kChunks)
+      copy_async_16(shared_address(weight_tile[buffer]) + row * kTilePitch<P> + part * 16,
+                    static_cast<const T*>(s.fc1) + std::size_t(row) * kFeatures + cell * 64 + part * kChunk<P>);
     copy_async_commit();
   };
   Eight<P> e[kItems];
@@ -197,7 +198,8 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
   double moment = 0;
   if (column < kMoments)
     for (int b = blockIdx.x + group * gridDim.x; b < s.batch; b += 4 * gridDim.x)
-      moment += s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
+      moment +=
+          s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
   wait_for_predecessor();  // F2: h_parts
   float4 dw[kClasses] = {}, dbias = {};
   float dclass[kClasses] = {}, loss = 0, hits = 0;

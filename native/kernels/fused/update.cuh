@@ -48,7 +48,8 @@ __device__ __forceinline__ void covariance_of(Bn1Scratch& scratch, double inv_n)
   if (tid < 81) {
     const int j = min(tid / 9, tid % 9), k = max(tid / 9, tid % 9);
     const double second = scratch.moments[9 + j * 9 - j * (j - 1) / 2 + (k - j)];
-    scratch.covariance[tid / 9][tid % 9] = kPixelScale * kPixelScale * inv_n * second - scratch.pbar[j] * scratch.pbar[k];
+    scratch.covariance[tid / 9][tid % 9] =
+        kPixelScale * kPixelScale * inv_n * second - scratch.pbar[j] * scratch.pbar[k];
   }
   __syncthreads();
 }

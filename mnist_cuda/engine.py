@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.gpu_libraries import find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, pack, unpack
 
 Images = NDArray[np.uint8]
@@ -38,6 +39,7 @@ class EngineInfo:
 
 def engines() -> tuple[EngineInfo, ...]:
     """All engines, slowest rung of the ladder first."""
+    find_libraries()
     return tuple(EngineInfo(**{**row, "precisions": tuple(row["precisions"])}) for row in _native.engines())
 
 
@@ -107,6 +109,11 @@ class Engine:
         self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
+
+    def algorithms(self) -> list[str]:
+        """The library algorithms chosen so far, a line each, by batch size; empty where there is nothing to choose."""
+        lines: list[str] = self._native.algorithms()
+        return lines
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:

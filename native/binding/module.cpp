@@ -5,6 +5,9 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#ifdef MNIST_WITH_CUDA
+#include "cuda/cuda_libs.h"
+#endif
 #include "mnist/engine.h"
 #include "mnist/op_bench.h"
 
@@ -93,6 +96,18 @@ NB_MODULE(_native, m) {
     d["reason"] = status.reason;
     return d;
   });
+#ifdef MNIST_WITH_CUDA
+  m.def("set_library_path", &cuda::set_library_path, "library"_a, "path"_a);
+  m.def("gpu_libraries", [] {
+    nb::list rows;
+    for (const auto& library : cuda::gpu_libraries())
+      rows.append(nb::make_tuple(library.name, library.version, library.path, library.reason));
+    return rows;
+  });
+#else
+  m.def("set_library_path", [](const std::string&, const std::string&) {}, "library"_a, "path"_a);
+  m.def("gpu_libraries", [] { return nb::list(); });
+#endif
   m.def(
       "create_engine",
       [](const std::string& name, const std::string& precision, int threads, int device) {
@@ -145,6 +160,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
+      .def("algorithms", &Engine::algorithms)
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })

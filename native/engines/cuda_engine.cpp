@@ -39,15 +39,24 @@ std::vector<double> CudaEngine::read(const float* values, std::int64_t count) co
   return {host.begin(), host.end()};
 }
 
+std::vector<double> CudaEngine::read_slab(const float* slab) const {
+  std::vector<float> host(kParameterCount);
+  cuda::download(host, slab, stream());
+  to_torch_order(host);
+  return {host.begin(), host.end()};
+}
+
 void CudaEngine::do_set_parameters(std::span<const double> values) {
   const cuda::DeviceGuard guard(options().device);
-  cuda::upload(parameters_.data(), to_float(values), stream());
+  auto host = to_float(values);
+  to_engine_order(host);
+  cuda::upload(parameters_.data(), host, stream());
   parameters_changed();
 }
 
 void CudaEngine::do_get_parameters(std::span<double> values) const {
   const cuda::DeviceGuard guard(options().device);
-  std::ranges::copy(read(parameters_.data(), kParameterCount), values.begin());
+  std::ranges::copy(read_slab(parameters_.data()), values.begin());
 }
 
 void CudaEngine::do_set_statistics(std::span<const double> values) {
@@ -168,7 +177,7 @@ Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const
   cuda::download({&result, 1}, results_.data(), stream());
   probe.loss = result.loss;
   probe.correct = result.correct;
-  probe.gradients = read(gradients_.data(), kParameterCount);
+  probe.gradients = read_slab(gradients_.data());
   probe.logits = read(logits(), size * kClasses);
   read_activations(size, probe);
   return probe;

@@ -50,6 +50,11 @@ class CudaEngine : public Engine {
   // The parameters were replaced: forget what was derived from them.
   virtual void parameters_changed() {}
 
+  // An engine may keep parameters and gradients in another order than PyTorch's, tensor by tensor; these change a
+  // slab from one to the other, in place, on the host.
+  virtual void to_engine_order(std::span<float>) const {}
+  virtual void to_torch_order(std::span<float>) const {}
+
   // ---- what an engine may use -------------------------------------------------------------------------------------
   cudaStream_t stream() const { return stream_.get(); }
   float* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
@@ -57,6 +62,8 @@ class CudaEngine : public Engine {
   float* logits() const { return logits_.data(); }  // (B, kClasses), float32
   float* log_p() const { return log_p_.data(); }    // (B, kClasses), float32
 
+  // A slab of parameters or gradients from the GPU, in PyTorch's order; waits.
+  std::vector<double> read_slab(const float* slab) const;
   // `count` values from the GPU, widened to float64; waits.
   std::vector<double> read(const float* values, std::int64_t count) const;
 

@@ -8,6 +8,9 @@ namespace mnist {
 std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_cpu(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
+
+std::string cudnn_unavailable();  // why cuDNN and cuBLAS cannot be used here; empty if they can
 
 }  // namespace mnist

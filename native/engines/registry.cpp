@@ -15,7 +15,13 @@ std::string always_available() { return ""; }
 
 std::string needs_gpu() { return cuda_status().reason; }
 
-std::string not_built() { return "this build does not contain it yet"; }
+std::string needs_libraries() {
+#ifdef MNIST_WITH_CUDA
+  return cudnn_unavailable();
+#else
+  return needs_gpu();
+#endif
+}
 
 const std::vector<EngineRow>& rows() {
   using enum Precision;
@@ -27,7 +33,9 @@ const std::vector<EngineRow>& rows() {
       {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false},
        needs_gpu,
        MNIST_IF_CUDA(create_naive)},
-      {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false}, not_built, nullptr},
+      {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false},
+       needs_libraries,
+       MNIST_IF_CUDA(create_cudnn)},
       {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
        needs_gpu,
        MNIST_IF_CUDA(create_fused)},

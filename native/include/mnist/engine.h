@@ -100,6 +100,9 @@ class Engine {
   Probe probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
               const ProbeOptions& options = {});
 
+  // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
+  virtual std::vector<std::string> algorithms() const { return {}; }
+
   static std::int64_t step_count(std::int64_t samples, std::int64_t batch) { return (samples + batch - 1) / batch; }
 
  private:

@@ -1,0 +1,32 @@
+"""Where cuDNN and cuBLAS lie: PyPI wheels, conda or the system, as NVIDIA's cuda-pathfinder finds them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mnist_cuda import _native
+
+# What the native code loads; cuBLAS itself is not needed, only its Lt part.
+LIBRARIES = ("cublasLt", "cudnn")
+
+
+@cache
+def find_libraries() -> None:
+    """Tell the native code where the libraries are, once a process and only where there is a GPU.
+
+    It costs about 0.1 s, so it is left until the first question about GPU engines. What is not found here the native
+    code looks for itself: beside our own wheel, then as the system's loader does; then it says what to install.
+    """
+    if not _native.cuda_status()["device_count"]:
+        return
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError:
+        return
+    for library in LIBRARIES:
+        try:
+            path = load_nvidia_dynamic_lib(library).abs_path
+        except (DynamicLibNotFoundError, RuntimeError):
+            continue
+        if path:
+            _native.set_library_path(library, path)

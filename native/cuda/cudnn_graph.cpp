@@ -1,0 +1,314 @@
+// Descriptors of the graph interface, the choice of an engine, and the operations.
+#include "cuda/cudnn_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+namespace mnist::cudnn {
+namespace {
+
+constexpr std::int64_t kMaxCandidates = 64, kMaxNotes = 16;
+
+// Owner of one backend descriptor. set() and finalize() report failure instead of throwing: a shape that cuDNN does
+// not support is an answer here, not a fault.
+class Descriptor {
+ public:
+  explicit Descriptor(int type) { ok_ = api().BackendCreateDescriptor(type, raw_.put()) == kSuccess; }
+
+  template <class T>
+  Descriptor& set(int attribute, int type, std::span<const T> values) {
+    ok_ = ok_ && api().BackendSetAttribute(raw_.get(), attribute, type, std::int64_t(values.size()), values.data()) ==
+                     kSuccess;
+    return *this;
+  }
+  template <class T>
+  Descriptor& set(int attribute, int type, const T& value) {
+    return set(attribute, type, std::span<const T>(&value, 1));
+  }
+  Descriptor& set(int attribute, const Descriptor& value) {
+    ok_ = ok_ && value.ok_;
+    return set(attribute, kTypeDescriptor, value.get());
+  }
+  Descriptor& finalize() {
+    ok_ = ok_ && api().BackendFinalize(raw_.get()) == kSuccess;
+    return *this;
+  }
+
+  // Up to `room` values; those that are there.
+  template <class T>
+  std::vector<T> get(int attribute, int type, std::int64_t room) const {
+    std::vector<T> values(room);
+    std::int64_t count = 0;
+    const int status = api().BackendGetAttribute(raw_.get(), attribute, type, room, &count, values.data());
+    values.resize(status == kSuccess ? std::min(count, room) : 0);
+    return values;
+  }
+
+  bool ok() const { return ok_; }
+  RawBackend get() const { return raw_.get(); }
+  Owner<RawBackend> release() { return std::move(raw_); }
+
+ private:
+  Owner<RawBackend> raw_;
+  bool ok_ = false;
+};
+
+bool contains(const std::vector<int>& notes, int note) { return std::ranges::find(notes, note) != notes.end(); }
+
+}  // namespace
+
+// A graph of one operation while it is being described.
+class Operation {
+ public:
+  Operation(RawContext context, int type) : context_(context), operation_(type) {}
+
+  // The next pointer of Plan::run, bound to `attribute`.
+  Operation& tensor(int attribute, const Shape& shape, bool by_value = false) {
+    auto& tensor = parts_.emplace_back(std::make_unique<Descriptor>(kTensor));
+    ids_.push_back(std::int64_t(ids_.size()) + 1);
+    const std::array<std::int64_t, 4> dimensions{shape.n, shape.c, shape.h, shape.w};
+    const std::array<std::int64_t, 4> strides{shape.h * shape.w * shape.c, 1, shape.w * shape.c, shape.c};
+    tensor->set(kTensorUniqueId, kTypeInt64, ids_.back())
+        .set(kTensorDataType, kTypeDataType, shape.type)
+        .set(kTensorAlignment, kTypeInt64, std::int64_t(16))
+        .set(kTensorDimensions, kTypeInt64, std::span<const std::int64_t>(dimensions))
+        .set(kTensorStrides, kTypeInt64, std::span<const std::int64_t>(strides))
+        .set(kTensorIsByValue, kTypeBoolean, by_value)
+        .finalize();
+    operation_.set(attribute, *tensor);
+    return *this;
+  }
+  template <class T>
+  Operation& set(int attribute, int type, const T& value) {
+    operation_.set(attribute, type, value);
+    return *this;
+  }
+  Operation& set(int attribute, Descriptor value) {
+    auto& part = parts_.emplace_back(std::make_unique<Descriptor>(std::move(value)));
+    operation_.set(attribute, *part);
+    return *this;
+  }
+
+  Plan plan(const Rules& rules) {
+    Plan chosen;
+    Descriptor graph(kOperationGraph);
+    graph.set(kOperationGraphOps, operation_.finalize()).set(kOperationGraphHandle, kTypeHandle, context_).finalize();
+    if (!graph.ok()) return chosen;
+    for (const int mode : {int(kHeuristicsA), int(kHeuristicsFallback)}) {
+      auto candidates = ranked(graph, mode);
+      for (const auto engine : rules.first) add_engine(candidates, graph, engine);
+      if (!chosen) chosen = first_allowed(candidates, rules);
+    }
+    return chosen;
+  }
+
+ private:
+  struct Candidate {
+    std::unique_ptr<Descriptor> config;
+    std::int64_t engine = -1;
+    std::vector<int> notes;
+  };
+
+  Plan first_allowed(std::vector<Candidate>& candidates, const Rules& rules) const {
+    std::ranges::stable_sort(candidates, {}, [&](const Candidate& c) {
+      return std::ranges::find(rules.first, c.engine) - rules.first.begin();
+    });
+    for (const auto& candidate : candidates) {
+      const auto& notes = candidate.notes;
+      if (contains(notes, kNoteNondeterministic)) continue;
+      if (!rules.tensor_cores && (contains(notes, kNoteTensorCore) || contains(notes, kNoteDownConvert) ||
+                                  contains(notes, kNoteReducedReduction)))
+        continue;
+      Descriptor plan(kExecutionPlan);
+      plan.set(kPlanHandle, kTypeHandle, context_).set(kPlanEngineConfig, *candidate.config).finalize();
+      if (!plan.ok()) continue;
+      const auto bytes = plan.get<std::int64_t>(kPlanWorkspaceSize, kTypeInt64, 1);
+      if (bytes.empty() || bytes[0] > rules.workspace_bytes) continue;
+      Plan chosen;
+      chosen.ids_ = ids_;
+      char text[96];
+      std::snprintf(text, sizeof text, "engine %d, workspace %.1f MB%s%s%s", int(candidate.engine), bytes[0] / 1e6,
+                    contains(notes, kNoteTensorCore) ? ", tensor cores" : "", contains(notes, kNoteFft) ? ", FFT" : "",
+                    contains(notes, kNoteWinograd) ? ", Winograd" : "");
+      chosen.text_ = text;
+      chosen.plan_ = plan.release();
+      return chosen;
+    }
+    return {};
+  }
+
+  // What the heuristics offer, best first.
+  std::vector<Candidate> ranked(const Descriptor& graph, int mode) const {
+    Descriptor heuristics(kHeuristics);
+    heuristics.set(kHeuristicsOperationGraph, graph).set(kHeuristicsMode, kTypeHeuristicsMode, mode).finalize();
+    std::vector<Candidate> candidates;
+    if (!heuristics.ok()) return candidates;
+    std::vector<RawBackend> raw;
+    for (std::int64_t i = 0; i < kMaxCandidates; ++i) {
+      candidates.push_back({std::make_unique<Descriptor>(kEngineConfig)});
+      raw.push_back(candidates.back().config->get());
+    }
+    std::int64_t count = 0;
+    const int status = api().BackendGetAttribute(heuristics.get(), kHeuristicsResults, kTypeDescriptor, kMaxCandidates,
+                                                 &count, raw.data());
+    candidates.resize(status == kSuccess ? std::min(count, kMaxCandidates) : 0);
+    for (auto& candidate : candidates) {
+      const Descriptor engine(kEngine);
+      RawBackend held = engine.get();
+      (void)api().BackendGetAttribute(candidate.config->get(), kEngineConfigEngine, kTypeDescriptor, 1, &count, &held);
+      const auto index = engine.get<std::int64_t>(kEngineIndex, kTypeInt64, 1);
+      if (!index.empty()) candidate.engine = index[0];
+      candidate.notes = engine.get<int>(kEngineNumericalNote, kTypeNumericalNote, kMaxNotes);
+    }
+    return candidates;
+  }
+
+  // An engine by its number with its default settings: the heuristics do not offer all that there are.
+  static void add_engine(std::vector<Candidate>& candidates, const Descriptor& graph, std::int64_t index) {
+    Descriptor engine(kEngine);
+    engine.set(kEngineOperationGraph, graph).set(kEngineIndex, kTypeInt64, index).finalize();
+    Candidate candidate{std::make_unique<Descriptor>(kEngineConfig), index};
+    if (!candidate.config->set(kEngineConfigEngine, engine).finalize().ok()) return;
+    candidate.notes = engine.get<int>(kEngineNumericalNote, kTypeNumericalNote, kMaxNotes);
+    candidates.push_back(std::move(candidate));
+  }
+
+  RawContext context_;
+  Descriptor operation_;
+  std::vector<std::unique_ptr<Descriptor>> parts_;  // they live as long as the operation
+  std::vector<std::int64_t> ids_;
+};
+
+void Plan::run(RawContext context, std::initializer_list<const void*> pointers, void* workspace) const {
+  Descriptor pack(kVariantPack);
+  pack.set(kVariantPackIds, kTypeInt64, std::span<const std::int64_t>(ids_))
+      .set(kVariantPackPointers, kTypePointer, std::span<const void* const>(pointers.begin(), pointers.size()))
+      .set(kVariantPackWorkspace, kTypePointer, workspace)
+      .finalize();
+  MNIST_CUDNN(BackendExecute(context, plan_.get(), pack.get()));
+}
+
+namespace {
+
+Descriptor convolution_3x3() {
+  constexpr std::array<std::int64_t, 2> kOnes{1, 1};
+  const std::span<const std::int64_t> ones(kOnes);
+  Descriptor convolution(kConvolution);
+  convolution.set(kConvolutionComputeType, kTypeDataType, int(kFloat))
+      .set(kConvolutionMode, kTypeConvolutionMode, int(kCrossCorrelation))
+      .set(kConvolutionSpatialDims, kTypeInt64, std::int64_t(2))
+      .set(kConvolutionDilations, kTypeInt64, ones)
+      .set(kConvolutionStrides, kTypeInt64, ones)
+      .set(kConvolutionPrePaddings, kTypeInt64, ones)
+      .set(kConvolutionPostPaddings, kTypeInt64, ones)
+      .finalize();
+  return convolution;
+}
+
+Descriptor max_pool_2x2() {
+  constexpr std::array<Fraction, 2> kTwo{{{2, 1}, {2, 1}}}, kZero{{{0, 1}, {0, 1}}};
+  const std::span<const Fraction> two(kTwo), zero(kZero);
+  Descriptor resample(kResample);
+  resample.set(kResampleMode, kTypeResampleMode, int(kMaxPool))
+      .set(kResampleComputeType, kTypeDataType, int(kFloat))
+      .set(kResampleNanPropagation, kTypeNanPropagation, int(kPropagateNan))
+      .set(kResamplePaddingMode, kTypePaddingMode, int(kNegativeInfinityPad))
+      .set(kResampleSpatialDims, kTypeInt64, std::int64_t(2))
+      .set(kResampleWindow, kTypeFraction, two)
+      .set(kResampleStrides, kTypeFraction, two)
+      .set(kResamplePrePaddings, kTypeFraction, zero)
+      .set(kResamplePostPaddings, kTypeFraction, zero)
+      .finalize();
+  return resample;
+}
+
+Shape by_channel(const Shape& x) { return {kFloat, 1, x.c, 1, 1}; }
+Shape pooled(int type, const Shape& x) { return {type, x.n, x.c, x.h / 2, x.w / 2}; }
+
+}  // namespace
+
+Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
+  return Operation(context, kConvolutionForward)
+      .tensor(kForwardX, x)
+      .tensor(kForwardW, w)
+      .tensor(kForwardY, y)
+      .set(kForwardConvolution, convolution_3x3())
+      .set(kForwardAlpha, kTypeFloat, 1.0f)
+      .set(kForwardBeta, kTypeFloat, 0.0f)
+      .plan(rules);
+}
+
+Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape& w, const Shape& dy,
+                               const Rules& rules) {
+  return Operation(context, kConvolutionBackwardData)
+      .tensor(kBackwardDataDx, dx)
+      .tensor(kBackwardDataW, w)
+      .tensor(kBackwardDataDy, dy)
+      .set(kBackwardDataConvolution, convolution_3x3())
+      .set(kBackwardDataAlpha, kTypeFloat, 1.0f)
+      .set(kBackwardDataBeta, kTypeFloat, 0.0f)
+      .plan(rules);
+}
+
+Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
+                                 const Rules& rules) {
+  return Operation(context, kConvolutionBackwardFilter)
+      .tensor(kBackwardFilterX, x)
+      .tensor(kBackwardFilterDw, dw)
+      .tensor(kBackwardFilterDy, dy)
+      .set(kBackwardFilterConvolution, convolution_3x3())
+      .set(kBackwardFilterAlpha, kTypeFloat, 1.0f)
+      .set(kBackwardFilterBeta, kTypeFloat, 0.0f)
+      .plan(rules);
+}
+
+Plan batch_norm_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
+  return Operation(context, kNormForward)
+      .set(kNormForwardMode, kTypeNormMode, int(kBatchNorm))
+      .set(kNormForwardPhase, kTypeNormPhase, int(kNormTraining))
+      .tensor(kNormForwardX, x)
+      .tensor(kNormForwardY, x)
+      .tensor(kNormForwardScale, by_channel(x))
+      .tensor(kNormForwardBias, by_channel(x))
+      .tensor(kNormForwardMean, by_channel(x))
+      .tensor(kNormForwardInverse, by_channel(x))
+      .tensor(kNormForwardEpsilon, {kFloat, 1, 1, 1, 1}, true)
+      .plan(rules);
+}
+
+Plan batch_norm_backward_plan(RawContext context, const Shape& x, const Rules& rules) {
+  return Operation(context, kNormBackward)
+      .set(kNormBackwardMode, kTypeNormMode, int(kBatchNorm))
+      .tensor(kNormBackwardX, x)
+      .tensor(kNormBackwardDx, x)
+      .tensor(kNormBackwardScale, by_channel(x))
+      .tensor(kNormBackwardMean, by_channel(x))
+      .tensor(kNormBackwardInverse, by_channel(x))
+      .tensor(kNormBackwardDscale, by_channel(x))
+      .tensor(kNormBackwardDbias, by_channel(x))
+      .tensor(kNormBackwardDy, x)
+      .plan(rules);
+}
+
+Plan max_pool2d_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
+  return Operation(context, kResampleForward)
+      .set(kResampleForwardResample, max_pool_2x2())
+      .tensor(kResampleForwardX, x)
+      .tensor(kResampleForwardY, pooled(x.type, x))
+      .tensor(kResampleForwardIndex, pooled(kInt8, x))
+      .plan(rules);
+}
+
+Plan max_pool2d_backward_plan(RawContext context, const Shape& dx, const Rules& rules) {
+  return Operation(context, kResampleBackward)
+      .set(kResampleBackwardResample, max_pool_2x2())
+      .tensor(kResampleBackwardDx, dx)
+      .tensor(kResampleBackwardDy, pooled(dx.type, dx))
+      .tensor(kResampleBackwardIndex, pooled(kInt8, dx))
+      .plan(rules);
+}
+
+}  // namespace mnist::cudnn

@@ -1,0 +1,70 @@
+// cuDNN's graph interface, as far as one-operation graphs go: describe an operation, let the heuristics rank the
+// engines that can compute it, keep the first that obeys our rules, run it.
+//
+// The choice never depends on a measurement: the same build on the same GPU with the same libraries takes the same
+// algorithm in every process, which is what makes repeated runs bitwise equal.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/cudnn.h"
+
+namespace mnist::cudnn {
+
+// A tensor as the graph interface sees it: (n, c, h, w) with channels last in memory, 16-byte aligned.
+struct Shape {
+  int type;  // kFloat, kBfloat16 or kInt8
+  std::int64_t n, c, h, w;
+};
+
+// What an algorithm must be like. Nondeterministic ones are never taken.
+struct Rules {
+  bool tensor_cores = false;            // false: IEEE float32 products only
+  std::int64_t workspace_bytes = 0;     // at most
+  std::span<const std::int64_t> first;  // engines to try before the heuristics' own order, best first
+};
+
+// A chosen algorithm for one operation on tensors of fixed shapes; empty if none obeys the rules.
+class Plan {
+ public:
+  Plan() = default;
+  explicit operator bool() const { return bool(plan_); }
+
+  // `pointers` in the order of the shapes that the plan was made for; queues the work on the context's stream.
+  void run(RawContext context, std::initializer_list<const void*> pointers, void* workspace) const;
+
+  // "engine 67, workspace 2.1 MB, tensor cores"
+  const std::string& text() const { return text_; }
+
+ private:
+  friend class Operation;
+  Owner<RawBackend> plan_;
+  std::vector<std::int64_t> ids_;
+  std::string text_;
+};
+
+// y = conv2d(x, w): 3x3, stride 1, padding 1. Pointers x, w, y.
+Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules);
+// dx from dy. Pointers dx, w, dy.
+Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape& w, const Shape& dy,
+                               const Rules& rules);
+// dw from dy. Pointers x, dw, dy.
+Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
+                                 const Rules& rules);
+
+// Batch norm by the batch's own statistics. Pointers x, y, scale, bias, mean, inverse deviation, host epsilon; the
+// statistics are outputs, every array by channel is float32.
+Plan batch_norm_forward_plan(RawContext context, const Shape& x, const Rules& rules);
+// Pointers x, dx, scale, mean, inverse deviation, dscale, dbias, dy.
+Plan batch_norm_backward_plan(RawContext context, const Shape& x, const Rules& rules);
+
+// 2x2 max pooling that also keeps where each maximum was. Pointers x, y, index (int8, one byte an element of y).
+Plan max_pool2d_forward_plan(RawContext context, const Shape& x, const Rules& rules);
+// Pointers dx, dy, index.
+Plan max_pool2d_backward_plan(RawContext context, const Shape& dx, const Rules& rules);
+
+}  // namespace mnist::cudnn

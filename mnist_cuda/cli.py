@@ -164,6 +164,31 @@ def add_bench(subparsers: Any) -> None:
     add_bench_ops(parser.add_subparsers(title="another", metavar="WHAT"))
 
 
+def add_compare(subparsers: Any) -> None:
+    """`mnist-cuda compare`."""
+    parser = subparsers.add_parser("compare", help="hold a step of engines against float64", allow_abbrev=False)
+    parser.description = (
+        "Take one step from the same weights and batch on each engine, and in PyTorch, and hold its loss, activations "
+        "and gradients against the float64 reference. Exit code 1 if a bound is broken. Lists take commas or spaces."
+    )
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
+    add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
+    add("--threads", type=non_negative, default=0, metavar="N", help="of host engines (default: one for each core)")
+    add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
+    group = parser.add_argument_group("step")
+    add = group.add_argument
+    add("--batch-size", type=positive, default=64, metavar="N", help="training images (default: %(default)s)")
+    add("--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
+    add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
+    add_data_flags(parser, "auto")
+    parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=later("compare"))
+
+
 def add_engines(subparsers: Any) -> None:
     """`mnist-cuda engines`."""
     parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
@@ -193,7 +218,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_evaluate, add_bench, add_engines, add_data_commands):
+    for add in (add_train, add_evaluate, add_bench, add_compare, add_engines, add_data_commands):
         add(subparsers)
     return parser
 

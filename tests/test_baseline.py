@@ -7,7 +7,8 @@ import cases
 import numpy as np
 import pytest
 from conftest import ROOT
-from tolerances import error_of
+
+from mnist_cuda.tolerances import error_of
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import cases
 import numpy as np
 import pytest
 from conftest import engine_params
-from tolerances import PEER_BIAS_NOISE, TRAJECTORY, error_of, tolerance
+
+from mnist_cuda.tolerances import PEER_BIAS_NOISE, TRAJECTORY, error_of, tolerance
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "values.npz"
 

@@ -6,10 +6,13 @@ compared: this is the comparison that finds bugs. With *free* routing each side 
 then exceeds the median's bound on some batches, where a near-tie flips, so it is asserted over 20 fixed batches.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Free(NamedTuple):
@@ -19,21 +22,24 @@ class Free(NamedTuple):
     worst: float
 
 
-# Engines that sum plainly in fp32, as PyTorch does; its own error against float64 is the same.
-PLAIN_SUMMATION = ("naive", "cudnn")
+# Who sums plainly in fp32: PyTorch and, with the same error against float64, two engines.
+PLAIN_SUMMATION = ("naive", "cudnn", "torch")
 
 
 def tolerance(engine: str, precision: str, tensor: str, batch: int, routing: Literal["frozen", "free"]) -> float | Free:
     """The bound for a tensor: a parameter's name (its gradient), `loss`, or anything else a forward pass gives.
 
     loss: absolute, for a loss of order 1; the mean over fewer than 64 images averages less noise away. In bf16
-    PyTorch's own loss of 64 images is off by 2.7e-4 on an H200.
+    on an H200, over 8 batches of 64 digits, `cudnn` is off by 1e-4 (median) and 4.4e-4 (worst), PyTorch by 6e-4 and
+    9e-4.
     The convolutions' biases have gradient exactly 0 (batch norm subtracts the mean): no engine may report another.
     """
     if tensor in ("conv1.bias", "conv2.bias"):
         return 0.0 if routing == "frozen" else Free(0.0, 0.0)
     if tensor == "loss":
         bound = {"fp64": 1e-12, "fp32": 1e-6, "tf32": 1e-4, "bf16": 5e-4}[precision]
+        if engine == "torch" and precision == "bf16":
+            bound = 1e-3
         return bound * math.sqrt(64 / min(batch, 64))
     if precision == "fp64":
         return 1e-9 if routing == "frozen" else Free(1e-9, 1e-9)
@@ -62,7 +68,7 @@ FLIPS = {"fp64": 0.0, "fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2}
 PEER_BIAS_NOISE = 1e-4
 
 
-def error_of(value: np.ndarray, expected: np.ndarray) -> float:
+def error_of(value: NDArray[Any], expected: NDArray[Any]) -> float:
     """Relative L2 distance; absolute where nothing but 0 is expected. NaN if there is one in either."""
     distance = float(np.linalg.norm(np.ravel(np.asarray(value, np.float64) - expected)))
     return distance / (float(np.linalg.norm(np.ravel(expected))) or 1.0)

@@ -1,0 +1,190 @@
+"""The `compare` command: one step of each engine, and of PyTorch, held against float64."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import console
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
+
+Tensors = dict[str, NDArray[Any]]
+
+ACTIVATIONS = ("a1", "a2", "h", "logits")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of one competitor: its error against float64 under the same routing and under each side's own.
+
+    Relative L2; absolute for the loss and where nothing but 0 is expected. `frozen` and its bound are None where the
+    routing is not known. A free bound is that of the worst of 20 batches.
+    """
+
+    tensor: str
+    frozen: float | None
+    frozen_bound: float | None
+    free: float
+    free_bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Both errors are within their bounds; a NaN is not."""
+        frozen = self.frozen is None or self.frozen_bound is None or self.frozen <= self.frozen_bound
+        return frozen and self.free <= self.free_bound
+
+
+def tensors_of(probe: Probe) -> Tensors:
+    """What is compared, by name: loss, the activations that were formed, and the gradient of each parameter."""
+    found: Tensors = {"loss": np.asarray(probe.loss)}
+    for name in ACTIVATIONS:
+        value = getattr(probe, name)
+        if value is not None:
+            found[name] = value
+    return found | probe.gradients
+
+
+def compare(name: str, precision: str, batch: int, values: Tensors, free: Tensors, frozen: Tensors | None) -> list[Row]:
+    """Hold the `values` of engine or peer `name` against float64's: `free`, and `frozen` under the values' routing."""
+    rows = []
+    for tensor, value in values.items():
+
+        def error(expected: Tensors, tensor: str = tensor, value: NDArray[Any] = value) -> float:
+            if tensor == "loss":
+                return abs(float(value - expected[tensor]))
+            return error_of(value, expected[tensor])
+
+        bound = tolerance(name, precision, tensor, batch, "frozen")
+        assert isinstance(bound, float)
+        free_bound = bound
+        if tensor in {t.name for t in PARAMETERS}:
+            of_free = tolerance(name, precision, tensor, batch, "free")
+            assert isinstance(of_free, Free)
+            free_bound = of_free.worst
+        if frozen is None and tensor in ("conv1.bias", "conv2.bias"):
+            free_bound = PEER_BIAS_NOISE  # a framework computes the 0 by rounding
+        rows.append(Row(tensor, error(frozen) if frozen else None, bound if frozen else None, error(free), free_bound))
+    return rows
+
+
+def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels, weights: Tensors) -> Tensors:
+    """Loss, activations and gradients of one batch in a peer's process. Raises UnavailableError with its reason."""
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {key: str(Path(folder, key)) for key in ("data.npz", "weights", "order.npy", "probe.npz")}
+        np.savez(paths["data.npz"], images=images, labels=labels)
+        save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, paths["weights"])
+        np.save(paths["order.npy"], np.arange(len(labels)))
+        try:
+            with CompetitorProcess(peer.command) as process:
+                process.ask(
+                    cmd="setup",
+                    batch_size=len(labels),
+                    precision=precision,
+                    npz=paths["data.npz"],
+                    weights=paths["weights"],
+                    order=paths["order.npy"],
+                    **peer.fields,
+                )
+                process.ask(cmd="dump", file=paths["probe.npz"])
+        except CompetitorError as error:
+            raise UnavailableError(f"{peer.label}: {error}") from None
+        with np.load(paths["probe.npz"]) as arrays:
+            return {name.removeprefix("gradient."): arrays[name] for name in arrays}
+
+
+def _words(arguments: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(word for argument in arguments for word in argument.split(",") if word))
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda compare`."""
+    from mnist_cuda.data import dataset
+
+    infos = [find_engine(name) for name in _words(args.engines)]
+    engines = [Engine(info.name, args.precision, threads=args.threads, device=args.device) for info in infos]
+    on_gpu = any(info.device == "cuda" for info in infos)
+    # The first variant of each peer, on the GPU if one of our engines is: eager, in PyTorch's own memory format.
+    variants = peer_competitors(_words(args.peers), ("cuda" if on_gpu else "cpu",), args.peer_python or PEER_PYTHON)
+    peers = list({peer.command: peer for peer in reversed(variants)}.values())
+    for peer in peers:
+        if peer.unavailable:
+            raise UnavailableError(f"{peer.label} cannot run here: {peer.unavailable}")
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        console.print_warning(data.warning)
+    if args.batch_size > len(data.train_labels):
+        raise UsageError(f"--batch-size {args.batch_size} exceeds the {len(data.train_labels)} images of {data.name}")
+    chosen = np.random.default_rng(args.seed).permutation(len(data.train_labels))[: args.batch_size]
+    images, labels = data.train_images[chosen], data.train_labels[chosen]
+    weights = load_checkpoint(args.weights).parameters if args.weights else init_parameters(args.seed)
+
+    reference = Engine("reference")
+    reference.set_parameters(weights)
+    free = tensors_of(reference.probe(images, labels))
+    results: list[tuple[str, str, list[Row]]] = []
+    for engine in engines:
+        engine.set_parameters(weights)
+        probe = engine.probe(images, labels)
+        frozen = tensors_of(reference.probe(images, labels, routing=probe.routing))
+        name, precision = engine.info.name, engine.precision
+        results.append((name, precision, compare(name, precision, len(labels), tensors_of(probe), free, frozen)))
+    for peer in peers:
+        precision = args.precision or "fp32"
+        values = peer_values(peer, precision, images, labels, weights)
+        results.append((peer.label, precision, compare("torch", precision, len(labels), values, free, None)))
+
+    holds = all(row.holds for _, _, rows in results for row in rows)
+    start = str(args.weights) if args.weights else f"seed {args.seed}"
+    if args.json:
+        report = {
+            "batch_size": len(labels),
+            "dataset": data.name,
+            "weights": start,
+            "holds": holds,
+            "results": [
+                {"name": name, "precision": precision, "rows": [asdict(row) | {"holds": row.holds} for row in rows]}
+                for name, precision, rows in results
+            ],
+        }
+        print(json.dumps(report))
+    else:
+        _print(results, f"batch {len(labels)} of {data.name}, weights of {start}", holds)
+    return 0 if holds else 1
+
+
+def _print(results: list[tuple[str, str, list[Row]]], case: str, holds: bool) -> None:
+    out = console.make_console()
+    for name, precision, rows in results:
+        out.print(f"{name} {precision} against float64: {case}\n")
+        cells = [
+            (
+                row.tensor,
+                "-" if row.frozen is None else f"{row.frozen:.1e}",
+                "-" if row.frozen_bound is None else f"{row.frozen_bound:.0e}",
+                f"{row.free:.1e}",
+                f"{row.free_bound:.0e}",
+                "ok" if row.holds else "BROKEN",
+            )
+            for row in rows
+        ]
+        columns = ("tensor", "frozen", "bound", "free", "free bound", "verdict")
+        console.print_table(out, columns, cells, right=columns[1:5])
+        out.print()
+    out.print("All within bounds." if holds else "A bound is broken.")
+    out.print("frozen: float64 under the same routing; free: each side decides for itself. Relative L2, loss absolute.")

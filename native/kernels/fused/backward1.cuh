@@ -1,7 +1,7 @@
 // B1: fc1 backward. g2 = relu mask of (dh fc1), its channel sums for bn2, and fc1.weight -= lr * dh^T a2, in place.
 //
 // A block owns 32 columns of fc1.weight: half of the channels of one pooled cell. It alone reads or writes them in
-// this phase, so the update needs no second pass. The batch is walked in chunks of 64 rows.
+// this phase, so the update needs no second pass. The batch is walked in chunks of kRows samples.
 #pragma once
 
 #include "kernels/fused/forward2.cuh"
@@ -11,7 +11,7 @@ namespace mnist::fused {
 template <class P>
 struct Backward1Shared {
   static constexpr int kSize = sizeof(typename P::T);
-  static constexpr int kRows = 64;                            // of the batch in a chunk
+  static constexpr int kRows = kSize == 2 ? 128 : 64;         // of the batch in a chunk
   static constexpr int kWeightPitch = kSize == 2 ? 80 : 160;  // 32 values of a hidden unit
   static constexpr int kDhPitch = kHidden * kSize + 16;       // 128 values of a sample
   static constexpr int kCellPitch = 32 * kSize + 16;          // 32 values of a sample
@@ -23,45 +23,65 @@ struct Backward1Shared {
 };
 
 template <class P>
-__global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
+__device__ __forceinline__ float2 load_pair(const unsigned char* row, int column) {
+  if constexpr (sizeof(typename P::T) == 2)
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(row)[column / 2]);
+  else
+    return reinterpret_cast<const float2*>(row)[column / 2];
+}
+template <class P>
+__device__ __forceinline__ void store_pair(typename P::T* to, float2 pair) {
+  if constexpr (sizeof(typename P::T) == 2)
+    *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(pair.x, pair.y);
+  else
+    *reinterpret_cast<float2*>(to) = make_float2(P::store(pair.x), P::store(pair.y));
+}
+
+template <class P>
+__global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
   using T = typename P::T;
   using Shared = Backward1Shared<P>;
   constexpr int kRows = Shared::kRows;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float bn[4][32];
-  __shared__ float warp_sums[4][2][32];
+  __shared__ float warp_sums[Shared::kRows / 16][2][32];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   const int cell = blockIdx.x >> 1, channel0 = (blockIdx.x & 1) * 32, column0 = cell * 64 + channel0;
   const std::uint32_t base = shared_address(shared);
 
   const auto zero = [&](int offset) { *reinterpret_cast<uint4*>(shared + offset) = make_uint4(0, 0, 0, 0); };
+  // 16-byte chunk `tid % chunks of a row` of every row that this thread's number reaches.
   const auto fetch_dh = [&](int chunk, int buffer) {
-    constexpr int kDhChunks = kHidden * Shared::kSize / 16;
-    for (int i = tid; i < kRows * kDhChunks; i += kThreads) {
-      const int row = chunk * kRows + i / kDhChunks;
-      const int to = Shared::kDh + (buffer * kRows + i / kDhChunks) * Shared::kDhPitch + i % kDhChunks * 16;
-      if (row < s.batch)
-        copy_async_16(base + to, static_cast<const T*>(s.dh) + std::size_t(row) * kHidden + i % kDhChunks * kChunk<P>);
+    constexpr int kChunks = kHidden * Shared::kSize / 16;
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kRows; row += kConvThreads / kChunks) {
+      const int to = Shared::kDh + (buffer * kRows + row) * Shared::kDhPitch + part * 16;
+      const int sample = chunk * kRows + row;
+      if (sample < s.batch)
+        copy_async_16(base + to, static_cast<const T*>(s.dh) + std::size_t(sample) * kHidden + part * kChunk<P>);
       else
         zero(to);
     }
     copy_async_commit();
   };
   const auto fetch_e2 = [&](int chunk, int buffer) {
-    constexpr int kCellChunks = 32 * Shared::kSize / 16;
-    for (int i = tid; i < kRows * kCellChunks; i += kThreads) {
-      const int row = chunk * kRows + i / kCellChunks;
-      const int to = Shared::kE2 + (buffer * kRows + i / kCellChunks) * Shared::kCellPitch + i % kCellChunks * 16;
-      if (row < s.batch)
-        copy_async_16(base + to, static_cast<const T*>(s.e2) + (std::size_t(row) * kCells2 + cell) * 64 + channel0 +
-                                     i % kCellChunks * kChunk<P>);
+    constexpr int kChunks = 32 * Shared::kSize / 16;
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kRows; row += kConvThreads / kChunks) {
+      const int to = Shared::kE2 + (buffer * kRows + row) * Shared::kCellPitch + part * 16;
+      const int sample = chunk * kRows + row;
+      if (sample < s.batch)
+        copy_async_16(base + to, static_cast<const T*>(s.e2) + (std::size_t(sample) * kCells2 + cell) * 64 + channel0 +
+                                     part * kChunk<P>);
       else
         zero(to);
     }
   };
 
   constexpr int kWeightChunks = 32 * Shared::kSize / 16;
-  for (int i = tid; i < kHidden * kWeightChunks; i += kThreads)
+  for (int i = tid; i < kHidden * kWeightChunks; i += kConvThreads)
     copy_async_16(base + Shared::kWeight + i / kWeightChunks * Shared::kWeightPitch + i % kWeightChunks * 16,
                   static_cast<const T*>(s.fc1) + std::size_t(i / kWeightChunks) * kFeatures + column0 +
                       i % kWeightChunks * kChunk<P>);
@@ -70,10 +90,23 @@ __global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
   const float learning_rate = s.scalars[0];
   wait_for_predecessor();  // H: dh
   fetch_dh(0, 0);
+  __syncthreads();
 
-  const int tile = warp & 3, columns = (warp >> 2) * 16;  // of this warp in the dgrad product: 16 samples, 16 columns
-  float sum[2][2] = {}, sum_xhat[2][2] = {};
-  float dw[4][4] = {};  // hidden units 16 * warp .., all 32 columns
+  // In the dgrad product a warp makes 16 samples by kGroups * 8 columns, in the wgrad product 16 hidden units by 16.
+  constexpr int kTiles = kRows / 16, kGroups = 4 * kTiles / 16;
+  const int tile = warp % kTiles, columns = warp / kTiles * kGroups * 8;
+  const int hidden = warp % 8 * 16, half = warp / 8 * 16;
+  const int eight = tid & 3;
+  float scale[8], shift[8], mean[kGroups][2], inv_sigma[kGroups][2];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) scale[i] = bn[0][eight * 8 + i], shift[i] = bn[1][eight * 8 + i];
+#pragma unroll
+  for (int i = 0; i < 2 * kGroups; ++i) {
+    mean[i >> 1][i & 1] = bn[2][columns + (i >> 1) * 8 + 2 * t + (i & 1)];
+    inv_sigma[i >> 1][i & 1] = bn[3][columns + (i >> 1) * 8 + 2 * t + (i & 1)];
+  }
+  float sum[kGroups][2] = {}, sum_xhat[kGroups][2] = {};
+  float dw[2][4] = {};
   const int chunks = (s.batch + kRows - 1) / kRows;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int buffer = chunk & 1;
@@ -85,19 +118,18 @@ __global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
       fetch_e2(chunk + 1, buffer ^ 1);
       fetch_dh(chunk + 1, buffer ^ 1);
     }
-    {
-      const int row = tid >> 2, eight = tid & 3;
+    if (tid < 4 * kRows) {
+      const int row = tid >> 2;
       Eight<P> e;
       e.load(reinterpret_cast<const T*>(shared + e2_offset + row * Shared::kCellPitch) + eight * 8);
       float a[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        a[i] = P::load(P::store(relu_keep_nan(fmaf(bn[0][eight * 8 + i], e[i], bn[1][eight * 8 + i]))));
+      for (int i = 0; i < 8; ++i) a[i] = relu_keep_nan(fmaf(scale[i], e[i], shift[i]));
       store_8<P>(reinterpret_cast<T*>(shared + Shared::kA2 + row * Shared::kCellPitch) + eight * 8, a);
     }
     __syncthreads();
 
-    float acc[2][4] = {};
+    float acc[kGroups][4] = {};
 #pragma unroll
     for (int step = 0; step < kHidden / kStep<P>; ++step) {
       std::uint32_t a[4];
@@ -108,10 +140,10 @@ __global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
         load_matrix_x4_trans(w, base + Shared::kWeight + step * 16 * Shared::kWeightPitch +
                                     a_lane_offset(lane, Shared::kWeightPitch) + columns * 2);
         P::mma(acc[0], a, w[0], w[1]);
-        P::mma(acc[1], a, w[2], w[3]);
+        P::mma(acc[kGroups - 1], a, w[2], w[3]);
       } else {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
+        for (int n = 0; n < kGroups; ++n) {
           const std::uint32_t at =
               base + Shared::kWeight + (step * 8 + t) * Shared::kWeightPitch + (columns + n * 8 + g) * 4;
           P::mma(acc[n], a, load_shared_32(at), load_shared_32(at + 4 * Shared::kWeightPitch));
@@ -119,82 +151,66 @@ __global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
       }
     }
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
+    for (int n = 0; n < kGroups; ++n)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = tile * 16 + g + half * 8, sample = chunk * kRows + row, column = columns + n * 8 + 2 * t;
-        const auto* e = reinterpret_cast<const T*>(shared + e2_offset + row * Shared::kCellPitch) + column;
-        const auto* a2 = reinterpret_cast<const T*>(shared + Shared::kA2 + row * Shared::kCellPitch) + column;
-        T g2[2];
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          g2[k] = P::store(P::load(a2[k]) > 0.f ? acc[n][2 * half + k] : 0.f);
-          const float value = P::load(g2[k]);
-          sum[n][k] += value;
-          sum_xhat[n][k] = fmaf(value, (P::load(e[k]) - bn[2][column + k]) * bn[3][column + k], sum_xhat[n][k]);
-        }
-        if (sample < s.batch) {
-          auto* out = static_cast<T*>(s.g2) + (std::size_t(sample) * kCells2 + cell) * 64 + channel0 + column;
-          if constexpr (Shared::kSize == 2)
-            *reinterpret_cast<__nv_bfloat162*>(out) = __nv_bfloat162(g2[0], g2[1]);
-          else
-            *reinterpret_cast<float2*>(out) = make_float2(g2[0], g2[1]);
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int row = tile * 16 + g + i * 8, sample = chunk * kRows + row, column = columns + n * 8 + 2 * t;
+        const float2 e = load_pair<P>(shared + e2_offset + row * Shared::kCellPitch, column);
+        const float2 a2 = load_pair<P>(shared + Shared::kA2 + row * Shared::kCellPitch, column);
+        const float2 g2 = P::round(a2.x > 0.f ? acc[n][2 * i] : 0.f, a2.y > 0.f ? acc[n][2 * i + 1] : 0.f);
+        sum[n][0] += g2.x;
+        sum[n][1] += g2.y;
+        sum_xhat[n][0] = fmaf(g2.x, (e.x - mean[n][0]) * inv_sigma[n][0], sum_xhat[n][0]);
+        sum_xhat[n][1] = fmaf(g2.y, (e.y - mean[n][1]) * inv_sigma[n][1], sum_xhat[n][1]);
+        if (sample < s.batch)
+          store_pair<P>(static_cast<T*>(s.g2) + (std::size_t(sample) * kCells2 + cell) * 64 + channel0 + column, g2);
       }
 
-    float part[4][4] = {};
+    float part[2][4] = {};
 #pragma unroll
     for (int step = 0; step < kRows / kStep<P>; ++step) {
       if constexpr (Shared::kSize == 2) {
         std::uint32_t a[4];
         load_matrix_x4_trans(a, base + dh_offset + (step * 16 + (lane & 7) + (lane >> 4) * 8) * Shared::kDhPitch +
-                                    warp * 32 + (lane >> 3 & 1) * 16);
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          std::uint32_t b[4];
-          load_matrix_x4_trans(b, base + Shared::kA2 + step * 16 * Shared::kCellPitch +
-                                      a_lane_offset(lane, Shared::kCellPitch) + pair * 32);
-          P::mma(part[2 * pair], a, b[0], b[1]);
-          P::mma(part[2 * pair + 1], a, b[2], b[3]);
-        }
+                                    hidden * 2 + (lane >> 3 & 1) * 16);
+        std::uint32_t b[4];
+        load_matrix_x4_trans(b, base + Shared::kA2 + step * 16 * Shared::kCellPitch +
+                                    a_lane_offset(lane, Shared::kCellPitch) + half * 2);
+        P::mma(part[0], a, b[0], b[1]);
+        P::mma(part[1], a, b[2], b[3]);
       } else {
         // The product's k runs over samples 2t and 2t+1 instead of t and t+4: rows two apart hit distinct banks.
-        const std::uint32_t at = base + dh_offset + (step * 8 + 2 * t) * Shared::kDhPitch + (warp * 16 + g) * 4;
+        const std::uint32_t at = base + dh_offset + (step * 8 + 2 * t) * Shared::kDhPitch + (hidden + g) * 4;
         const std::uint32_t a[4] = {load_shared_32(at), load_shared_32(at + 32), load_shared_32(at + Shared::kDhPitch),
                                     load_shared_32(at + Shared::kDhPitch + 32)};
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const std::uint32_t bt = base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (n * 8 + g) * 4;
+        for (int n = 0; n < 2; ++n) {
+          const std::uint32_t bt =
+              base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (half + n * 8 + g) * 4;
           P::mma(part[n], a, load_shared_32(bt), load_shared_32(bt + Shared::kCellPitch));
         }
       }
     }
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) dw[n][i] += part[n][i];
+    for (int i = 0; i < 8; ++i) dw[i >> 2][i & 3] += part[i >> 2][i & 3];
   }
 
 #pragma unroll
-  for (int n = 0; n < 4; ++n)
+  for (int n = 0; n < 2; ++n)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::size_t at = std::size_t(warp * 16 + g + half * 8) * kFeatures + column0 + n * 8 + 2 * t;
+    for (int i = 0; i < 2; ++i) {
+      const std::size_t at = std::size_t(hidden + g + i * 8) * kFeatures + column0 + half + n * 8 + 2 * t;
       auto* w = reinterpret_cast<float2*>(s.parameters + kParameters[kFc1Weight].offset + at);
-      const float2 d = make_float2(dw[n][2 * half], dw[n][2 * half + 1]);
+      const float2 d = make_float2(dw[n][2 * i], dw[n][2 * i + 1]);
       if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
       float2 value = *w;
       value.x -= learning_rate * d.x;
       value.y -= learning_rate * d.y;
       *w = value;
-      auto* copy = static_cast<T*>(s.fc1) + at;
-      if constexpr (Shared::kSize == 2)
-        *reinterpret_cast<__nv_bfloat162*>(copy) = __floats2bfloat162_rn(value.x, value.y);
-      else
-        *reinterpret_cast<float2*>(copy) = make_float2(P::store(value.x), P::store(value.y));
+      store_pair<P>(static_cast<T*>(s.fc1) + at, value);
     }
 #pragma unroll
-  for (int n = 0; n < 2; ++n)
+  for (int n = 0; n < kGroups; ++n)
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
@@ -210,9 +226,10 @@ __global__ void __launch_bounds__(kThreads) backward1_kernel(State s) {
   __syncthreads();
   if (tid < 64) {
     const int which = tid >> 5, column = tid & 31;
-    s.g2_sums[(which * kCells2 + cell) * 64 + channel0 + column] =
-        (warp_sums[0][which][column] + warp_sums[1][which][column]) +
-        (warp_sums[2][which][column] + warp_sums[3][which][column]);
+    float total = 0;
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) total += warp_sums[k][which][column];
+    s.g2_sums[(which * kCells2 + cell) * 64 + channel0 + column] = total;
   }
 }
 

@@ -52,12 +52,11 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
     const double scale = s.bn2[tid], mean = s.bn2[128 + tid], inv_sigma = s.bn2[192 + tid];
-    const double n = double(s.batch) * kCells1;
-    const double kappa = -scale * dgamma * inv_sigma / n;
+    const double kappa = -scale * dgamma * inv_sigma * s.inv_n2;
     bn.scale[tid] = float(scale);
     bn.shift[tid] = s.bn2[64 + tid];
     bn.kappa[tid] = float(kappa);
-    bn.alpha[tid] = float(-scale * dbeta / n - kappa * mean);
+    bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - kappa * mean);
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
       constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
       const float gamma = s.parameters[gamma_at + tid], sign = gamma < 0 ? -1.f : 1.f, learning_rate = s.scalars[0];
@@ -223,14 +222,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int y0 = kHalfImage ? (blockIdx.x & 1) * 7 : 0;  // the grid is even, so a block keeps its half
 
-  // The next batch's pixel moments, this block's share: thread column + 64 * group sums every eighth image.
-  const int column = tid & 63;
-  double moment = 0;
-  if (column < kMoments)
-    for (int b = blockIdx.x + (tid >> 6) * gridDim.x; b < s.batch; b += kConvThreads / 64 * gridDim.x)
-      moment +=
-          s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
-
   load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
   copy_async_commit();
   for (int i = tid; i < (Shared::kRoute - Shared::kA1) / 4; i += kConvThreads)
@@ -267,6 +258,23 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
 
   const int stride = kHalfImage ? gridDim.x / 2 : gridDim.x;
   const int units = (s.batch + kImages - 1) / kImages;
+  // The pixels that a unit needs of a (B, 196, C) tensor, each to its slot; a thread copies one chunk of every few
+  // pixels.
+  const auto fetch_pixels = [&](auto channels, const void* from, int to, int image_bytes, int unit) {
+    constexpr int C = channels, kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
+    const std::uint32_t base = shared_address(shared) + to + tid % kChunks * 16;
+    const T* source = static_cast<const T*>(from) + tid % kChunks * kChunk<P>;
+#pragma unroll
+    for (int k = 0; k < kImages; ++k) {
+      const int image = unit * kImages + k;
+      if (image >= s.batch) break;
+      for (int pixel = tid / kChunks; pixel < pixel_rows * kPool1Side; pixel += kConvThreads / kChunks) {
+        const int y = pixel / kPool1Side, x = pixel % kPool1Side;
+        copy_async_16(base + k * image_bytes + ((first_pixel_row + y - y0 + 1) * kSlots + slot_of(x + 1)) * kPitch,
+                      source + (std::size_t(image) * kCells1 + first_pixel_row * kPool1Side + pixel) * C);
+      }
+    }
+  };
   uint4 gradient[kPasses];
   const auto fetch_gradient = [&](int unit) {
 #pragma unroll
@@ -283,31 +291,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   __syncthreads();
   for (int unit = kHalfImage ? blockIdx.x / 2 : blockIdx.x; unit < units; unit += stride) {
     // z2 straight to where dz2 will be, a1 and its routing beside it; g2 and the pixels through registers.
-    constexpr int kA1Parts = kConv1Channels / kChunk<P>;
-    for (int i = tid; i < kImages * pixel_rows * kPool1Side * kA1Parts; i += kConvThreads) {
-      const int chunk = i % kA1Parts, pixel = i / kA1Parts % (pixel_rows * kPool1Side);
-      const int k = i / (kA1Parts * pixel_rows * kPool1Side), image = unit * kImages + k;
-      const int y = first_pixel_row + pixel / kPool1Side, x = pixel % kPool1Side;
-      if (image < s.batch)
-        copy_async_16(shared_address(shared + Shared::kA1 + k * Shared::kA1Bytes +
-                                     ((y - y0 + 1) * kSlots + slot_of(x + 1)) * Shared::kA1Pitch + chunk * 16),
-                      static_cast<const T*>(s.a1) +
-                          (std::size_t(image) * kCells1 + y * kPool1Side + x) * kConv1Channels + chunk * kChunk<P>);
-    }
+    fetch_pixels(std::integral_constant<int, kConv1Channels>{}, s.a1, Shared::kA1, Shared::kA1Bytes, unit);
     for (int i = tid; i < kImages * kRoute1Words / 4; i += kConvThreads)
       if (unit * kImages + i / (kRoute1Words / 4) < s.batch)
         copy_async_16(shared_address(shared + Shared::kRoute) + i * 16,
                       s.route1 + std::size_t(unit) * kImages * kRoute1Words + i * 4);
-    for (int i = tid; i < kImages * pixel_rows * kPool1Side * kParts; i += kConvThreads) {
-      const int chunk = i % kParts, pixel = i / kParts % (pixel_rows * kPool1Side);
-      const int k = i / (kParts * pixel_rows * kPool1Side), image = unit * kImages + k;
-      const int y = first_pixel_row + pixel / kPool1Side, x = pixel % kPool1Side;
-      if (image < s.batch)
-        copy_async_16(
-            shared_address(shared + Shared::kDz + k * Shared::kDzBytes +
-                           ((y - y0 + 1) * kSlots + slot_of(x + 1)) * Shared::kDzPitch + chunk * 16),
-            static_cast<const T*>(s.z2) + (std::size_t(image) * kCells1 + y * kPool1Side + x) * 64 + chunk * kChunk<P>);
-    }
+    fetch_pixels(std::integral_constant<int, kConv2Channels>{}, s.z2, Shared::kDz, Shared::kDzBytes, unit);
     copy_async_commit();
     if (!first_unit) fetch_gradient(unit);
 #pragma unroll
@@ -431,34 +420,24 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   }
 
   const int g = lane >> 2, t = lane & 3;
-  float* conv2_out = s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values;
+  // Thread by thread, so that the stores are whole; update_conv2() knows which value lies where.
+  auto* conv2_out = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      *reinterpret_cast<float2*>(conv2_out + (tap * kConv2Channels + (warp & 3) * 16 + half * 8 + g) * kConv1Channels +
-                                 (warp >> 2) * 8 + 2 * t) = make_float2(dw[tap][2 * half], dw[tap][2 * half + 1]);
+    conv2_out[tap * kConvThreads + tid] = make_float4(dw[tap][0], dw[tap][1], dw[tap][2], dw[tap][3]);
 
   auto* warp_g1 = reinterpret_cast<float*>(shared + Shared::kA1);  // [8 warps of each half][32][16]
-  auto* group_moments = reinterpret_cast<double*>(shared + Shared::kA1 + 8 * 512 * 4);  // [8][64]
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int n = k >> 2, i = k & 3;
     warp_g1[(warp >> 1) * 512 + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
   }
-  group_moments[tid] = moment;
   __syncthreads();
   {
     float total = 0;
 #pragma unroll
     for (int w = 0; w < 8; ++w) total += warp_g1[w * 512 + tid];
     s.g1_sums[std::size_t(blockIdx.x) * 512 + tid] = total;
-  }
-  if (tid < kMoments) {
-    double total = 0;
-#pragma unroll
-    for (int k = 0; k < kConvThreads / 64; ++k) total += group_moments[k * 64 + tid];
-    s.moment_sums[std::size_t(blockIdx.x) * kMoments + tid] = total;
   }
 }
 

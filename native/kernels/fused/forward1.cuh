@@ -33,8 +33,8 @@ __device__ __forceinline__ void store_8(typename P::T* to, const float (&x)[8]) 
     for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = packed;
   } else {
-    reinterpret_cast<float4*>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-    reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+    reinterpret_cast<float4*>(to)[0] = make_float4(P::store(x[0]), P::store(x[1]), P::store(x[2]), P::store(x[3]));
+    reinterpret_cast<float4*>(to)[1] = make_float4(P::store(x[4]), P::store(x[5]), P::store(x[6]), P::store(x[7]));
   }
 }
 
@@ -66,20 +66,30 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
 #pragma unroll
   for (int q = 0; q < R / 2; ++q) {
     const std::size_t cell = std::size_t(image) * kCells2 + (window_row + q) * kPool2Side + g;
-    float top[4];
+    float top[4], first[4];
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
       float z[4];
 #pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const auto& value = acc[2 * q + (position >> 1)][n];
+        const float2 rounded = P::round(value[(position & 1) * 2], value[(position & 1) * 2 + 1]);
+        z[2 * n] = rounded.x;
+        z[2 * n + 1] = rounded.y;
+      }
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
-        z[i] = P::load(P::store(acc[2 * q + (position >> 1)][i >> 1][(position & 1) * 2 + (i & 1)]));
         sum[i] += z[i];
         squares[i] = fmaf(z[i], z[i], squares[i]);
-        if (position == 0 || (z[i] > top[i] && gamma2[channel + i] != 0.f)) top[i] = z[i];
+        if (position == 0) first[i] = z[i];
+        top[i] = position == 0 || z[i] > top[i] ? z[i] : top[i];
       }
       const int pixel = (2 * (window_row + q) + (position >> 1)) * kPool1Side + 2 * g + (position & 1);
       store_4<P>(static_cast<T*>(s.z2) + (std::size_t(image) * kCells1 + pixel) * kConv2Channels + channel, z);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (gamma2[channel + i] == 0.f) top[i] = first[i];  // every position ties, the first one wins
     store_4<P>(static_cast<T*>(s.e2) + cell * kConv2Channels + channel, top);
   }
 }

@@ -62,10 +62,9 @@ __device__ __forceinline__ void load_bn2(const State& s, float (&scale)[kConv2Ch
     for (int k = 1; k < 8; ++k) partial[0][tid] += partial[k][tid];
   __syncthreads();
   if (tid < kConv2Channels) {
-    const double n = double(s.batch) * kCells1;
-    const double mean = partial[0][tid] / n;
-    const double var = fmax(partial[0][64 + tid] / n - mean * mean, 0.0);
-    const double inv_sigma = 1 / sqrt(var + kBatchNormEpsilon);
+    const double mean = partial[0][tid] * s.inv_n2;
+    const double var = fmax(partial[0][64 + tid] * s.inv_n2 - mean * mean, 0.0);
+    const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
     const double gamma = fabs(double(s.parameters[kParameters[kBn2Weight].offset + tid]));
     const double beta = s.parameters[kParameters[kBn2Bias].offset + tid];
     scale[tid] = float(gamma * inv_sigma);
@@ -98,10 +97,11 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
 
   const auto fetch_weights = [&](int cell, int buffer) {
     constexpr int kChunks = 64 * int(sizeof(T)) / 16;
-    for (int i = tid; i < kHidden * kChunks; i += kThreads)
-      copy_async_16(
-          shared_address(weight_tile[buffer]) + i / kChunks * kTilePitch<P> + i % kChunks * 16,
-          static_cast<const T*>(s.fc1) + std::size_t(i / kChunks) * kFeatures + cell * 64 + i % kChunks * kChunk<P>);
+    const int part = tid % kChunks;
+#pragma unroll
+    for (int row = tid / kChunks; row < kHidden; row += kThreads / kChunks)
+      copy_async_16(shared_address(weight_tile[buffer]) + row * kTilePitch<P> + part * 16,
+                    static_cast<const T*>(s.fc1) + std::size_t(row) * kFeatures + cell * 64 + part * kChunk<P>);
     copy_async_commit();
   };
   Eight<P> e[kItems];
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
       if (row < kRows) {
         float a[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) a[i] = P::load(P::store(relu_keep_nan(fmaf(my_scale[i], e[k][i], my_shift[i]))));
+        for (int i = 0; i < 8; ++i) a[i] = relu_keep_nan(fmaf(my_scale[i], e[k][i], my_shift[i]));
         store_8<P>(reinterpret_cast<T*>(row_tile[buffer] + row * kTilePitch<P>) + eight * 8, a);
       }
     }
@@ -178,6 +178,7 @@ template <class P>
 __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
   constexpr int kSlicesInFlight = 13;
   __shared__ float sums[8][kHeadValues];
+  __shared__ double moments[4][64];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto parameter4 = [&](std::int64_t offset) {
     return reinterpret_cast<const float4*>(s.parameters + offset)[lane];
@@ -191,6 +192,14 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
     class_bias[k] = s.parameters[kParameters[kFc2Bias].offset + k];
   }
   const float upstream = s.scalars[1] / float(s.batch);
+
+  // The next batch's pixel moments, this block's share: they depend on nothing, so they are summed while F2 ends.
+  const int column = tid & 63, group = tid >> 6;
+  double moment = 0;
+  if (column < kMoments)
+    for (int b = blockIdx.x + group * gridDim.x; b < s.batch; b += 4 * gridDim.x)
+      moment +=
+          s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
   wait_for_predecessor();  // F2: h_parts
   float4 dw[kClasses] = {}, dbias = {};
   float dclass[kClasses] = {}, loss = 0, hits = 0;
@@ -252,6 +261,7 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
     }
   }
 
+  moments[group][column] = moment;
 #pragma unroll
   for (int k = 0; k < kClasses; ++k) {
     reinterpret_cast<float4*>(sums[warp] + k * kHidden)[lane] = dw[k];
@@ -269,6 +279,9 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
     for (int k = 0; k < 8; ++k) total += sums[k][i];
     s.head_sums[std::size_t(blockIdx.x) * kHeadValues + i] = total;
   }
+  if (tid < kMoments)
+    s.moment_sums[std::size_t(blockIdx.x) * kMoments + tid] =
+        (moments[0][tid] + moments[1][tid]) + (moments[2][tid] + moments[3][tid]);
 }
 
 }  // namespace mnist::fused

@@ -45,6 +45,8 @@ template <Precision kPrecision>
 void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_limit) {
   using P = Policy<kPrecision>;
   const auto fits = [&](int bytes) { return bytes + kStaticShared <= shared_limit; };
+  s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
+  s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
   const int sms = multiprocessors, pairs = (s.batch + 1) / 2;
   if (s.batch > sms && fits(Forward1Shared<P, 2, 2>::kBytes))
     s.f1_images = 2, s.f1_halves = 2, s.f1_blocks = std::min(pairs, sms);
@@ -96,7 +98,7 @@ void Launch<kPrecision>::head(const State& s, int slot, cudaStream_t stream) {
 template <Precision kPrecision>
 void Launch<kPrecision>::backward1(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
-  launch(backward1_kernel<P>, 2 * kCells2, kThreads, Backward1Shared<P>::kBytes, stream, s);
+  launch(backward1_kernel<P>, 2 * kCells2, kConvThreads, Backward1Shared<P>::kBytes, stream, s);
 }
 
 template <Precision kPrecision>

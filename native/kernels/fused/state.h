@@ -33,9 +33,10 @@ struct Samples {
 struct State {
   Samples samples;
   int batch;
-  float* parameters;     // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
-  float* gradients;      // the same, or null: a probe wants them
-  const float* scalars;  // learning rate, upstream gradient
+  double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
+  float* parameters;      // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
+  float* gradients;       // the same, or null: a probe wants them
+  const float* scalars;   // learning rate, upstream gradient
 
   void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T
   void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
@@ -58,10 +59,10 @@ struct State {
   float* head_sums;       // (H blocks, kHeadValues)
   void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
-  float* conv2_sums;      // (B2 blocks, 18432) as (9, 64, 32)
+  float* conv2_sums;      // (B2 blocks, 18432), ordered as B2's threads hold it
   float* g1_sums;         // (B2 blocks, 32, kG1Columns)
   float* dbn2;            // d gamma2 (sign-folded)[64], d beta2[64]
-  double* moment_sums;    // (B2 blocks, kMoments) of the next batch
+  double* moment_sums;    // (H blocks, kMoments) of the next batch
   double* moments;        // kMoments of the current batch
   StepResult* results;    // one a slot
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it

@@ -22,6 +22,7 @@ inline constexpr int kUpdateBlocks = 1 + kHeadBlocks + kConv2Blocks;
 
 struct Bn1Scratch {
   double moments[64], pbar[9], covariance[9][9];
+  double weights[kConv1Channels][kTaps];
   double parts[kUpdateGroups][64];
   float g1[4][512];
 };
@@ -39,16 +40,16 @@ __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap,
   static_cast<T*>(s.conv2_data)[(in * kTaps + (kTaps - 1 - tap)) * kConv2Channels + out] = P::store(value);
 }
 
-// pbar and C from scratch.moments, which are sums of v' = v - kZeroPixel over `batch` images.
-__device__ __forceinline__ void covariance_of(Bn1Scratch& scratch, int batch) {
-  const double n = double(batch) * kImagePixels;
+// pbar and C from scratch.moments, which are sums of v' = v - kZeroPixel over 1 / inv_n positions.
+__device__ __forceinline__ void covariance_of(Bn1Scratch& scratch, double inv_n) {
   const int tid = threadIdx.x;
-  if (tid < 9) scratch.pbar[tid] = kPixelScale * scratch.moments[tid] / n;
+  if (tid < 9) scratch.pbar[tid] = kPixelScale * inv_n * scratch.moments[tid];
   __syncthreads();
   if (tid < 81) {
     const int j = min(tid / 9, tid % 9), k = max(tid / 9, tid % 9);
     const double second = scratch.moments[9 + j * 9 - j * (j - 1) / 2 + (k - j)];
-    scratch.covariance[tid / 9][tid % 9] = kPixelScale * kPixelScale * second / n - scratch.pbar[j] * scratch.pbar[k];
+    scratch.covariance[tid / 9][tid % 9] =
+        kPixelScale * kPixelScale * inv_n * second - scratch.pbar[j] * scratch.pbar[k];
   }
   __syncthreads();
 }
@@ -76,7 +77,7 @@ __device__ __forceinline__ double packed_weight(const State& s, int channel, int
 // Packs conv1 and sets bn1 for the batch whose covariance is in scratch. Thread c*8 + i serves channel c, tap i
 // (and i = 0 tap 8 as well).
 template <class P>
-__device__ __forceinline__ void begin_conv1(const State& s, const Bn1Scratch& scratch) {
+__device__ __forceinline__ void begin_conv1(const State& s, Bn1Scratch& scratch) {
   using Pixel = typename P::Pixel;
   if (threadIdx.x >= 8 * kConv1Channels) return;
   const int channel = threadIdx.x >> 3, i = threadIdx.x & 7;
@@ -85,19 +86,21 @@ __device__ __forceinline__ void begin_conv1(const State& s, const Bn1Scratch& sc
   const float sign = gamma < 0 ? -1.f : 1.f;
   auto* packed = static_cast<Pixel*>(s.conv1);
   for (int tap = i; tap < kTaps; tap += 8) {
-    float rest = sign * s.parameters[kParameters[kConv1Weight].offset + channel * kTaps + tap];
+    const float exact = sign * s.parameters[kParameters[kConv1Weight].offset + channel * kTaps + tap];
+    float rest = exact;
 #pragma unroll
     for (int part = 0; part < P::kConv1Terms; ++part) {
       const Pixel value = to_pixel<Pixel>(rest);
       packed[(part * kConv1Channels + channel) * 16 + packed_tap(tap)] = value;
       rest -= from_pixel(value);
     }
+    scratch.weights[channel][tap] = double(exact) - rest;
   }
   __syncwarp();
   double w[kTaps], total = 0, mean = 0, var = 0;
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap) {
-    w[tap] = packed_weight<P>(s, channel, tap);
+    w[tap] = scratch.weights[channel][tap];
     total += w[tap];
     mean += w[tap] * scratch.pbar[tap];
   }
@@ -112,7 +115,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const Bn1Scratch& sc
   }
   var = fmax(sum_of_8_lanes(var), 0.0);
   if (i == 0) {
-    const double scale = fabs(double(gamma)) / sqrt(var + kBatchNormEpsilon);
+    const double scale = fabs(double(gamma)) * rsqrt(var + kBatchNormEpsilon);
     s.bn1[channel] = float(scale * kPixelScale);
     s.bn1[32 + channel] = float(beta - scale * (mean + kPixelScale * kZeroPixelExact * total));
     s.bn1[64 + channel] = gamma == 0.f ? 1.f : 0.f;
@@ -162,12 +165,12 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
       sum_rows<4>(s.g1_sums, s.b2_blocks, 512, tid & 127, tid >> 7);
   double next = 0;
   if (column < kMoments)
-    for (int first = group; first < s.b2_blocks; first += kUpdateGroups * kLoadsInFlight) {
+    for (int first = group; first < s.head_blocks; first += kUpdateGroups * kLoadsInFlight) {
       double x[kLoadsInFlight];
 #pragma unroll
       for (int k = 0; k < kLoadsInFlight; ++k) {
         const int b = first + kUpdateGroups * k;
-        x[k] = b < s.b2_blocks ? s.moment_sums[std::size_t(b) * kMoments + column] : 0.0;
+        x[k] = b < s.head_blocks ? s.moment_sums[std::size_t(b) * kMoments + column] : 0.0;
       }
 #pragma unroll
       for (int k = 0; k < kLoadsInFlight; ++k) next += x[k];
@@ -175,7 +178,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
   scratch.parts[group][column] = next;
   if (tid < kMoments) scratch.moments[tid] = s.moments[tid];
   __syncthreads();
-  covariance_of(scratch, s.batch);
+  covariance_of(scratch, s.inv_n1);
 
   const int channel = tid >> 3 & 31, i = tid & 7;  // the upper half of the threads repeats the lower without storing
   const bool stores = tid < 8 * kConv1Channels;
@@ -206,7 +209,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
   }
   w_gt = sum_of_8_lanes(w_gt);
   var = fmax(sum_of_8_lanes(var), 0.0);
-  const double inv_var = 1 / (var + kBatchNormEpsilon), inv_sigma = sqrt(inv_var);
+  const double inv_sigma = rsqrt(var + kBatchNormEpsilon), inv_var = inv_sigma * inv_sigma;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const int tap = i + 8 * n;
@@ -227,7 +230,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
   __syncthreads();
   set_moments(s, scratch);
   __syncthreads();
-  covariance_of(scratch, s.batch);
+  covariance_of(scratch, s.inv_n1);
   begin_conv1<P>(s, scratch);
 }
 
@@ -261,9 +264,11 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kUpdateGroups][64],
   parts[group][column] = sum_rows<kUpdateGroups>(s.conv2_sums, s.b2_blocks, kConv2Values, block * 64 + column, group);
   __syncthreads();
   if (tid >= 256) return;
-  const int e = block * 256 + tid;  // (tap, out, in)
-  const int tap = e / (kConv2Channels * kConv1Channels), out = e / kConv1Channels % kConv2Channels,
-            in = e % kConv1Channels;
+  // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result.
+  const int e = block * 256 + tid, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
+  const int warp = thread / 32, lane = thread % 32;
+  const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
+  const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
   const float dw = s.dbn2[out] * sum_groups(parts, tid);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float w = s.parameters[at] - s.scalars[0] * dw;
@@ -318,7 +323,7 @@ __global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int sl
   __syncthreads();
   set_moments(s, scratch);
   __syncthreads();
-  covariance_of(scratch, s.batch);
+  covariance_of(scratch, s.inv_n1);
   begin_conv1<P>(s, scratch);
 }
 

@@ -145,7 +145,13 @@ def add_bench(subparsers: Any) -> None:
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
-    add("--peers", nargs="*", default=["torch"], metavar="NAME", help="torch, jax, or nothing (default: torch)")
+    add(
+        "--peers",
+        nargs="*",
+        default=["torch"],
+        metavar="NAME",
+        help="torch, jax, torch:graph, ... or nothing (default: torch)",
+    )
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument

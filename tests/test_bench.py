@@ -243,6 +243,10 @@ def test_peers_of_a_device():
         rows[0].unavailable == "/none/python has no torch; `scripts/peers` installs it, or name another --peer-python"
     )
     assert all(row.peer for row in rows)
+    labels = [c.label for c in peer_competitors(["torch:graph"], ["cuda"], Path(sys.executable))]
+    assert labels == ["torch graph NCHW", "torch graph NHWC"]
+    with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected one of eager, NCHW"):
+        peer_competitors(["torch:xla"], ["cuda"], Path(sys.executable))
     with pytest.raises(UsageError, match="peer 'caffe' is unknown, expected one of torch, jax"):
         peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}

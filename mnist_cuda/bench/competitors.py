@@ -95,13 +95,21 @@ def engine_competitors(names: Iterable[str]) -> list[Competitor]:
 
 
 def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path) -> list[Competitor]:
-    """All variants of these peers on these kinds of device. Raises UsageError for an unknown peer."""
+    """All variants of these peers on these kinds of device; `torch:graph` takes those with that word in their label.
+
+    Raises UsageError for an unknown peer or word.
+    """
     devices = set(devices)
     found = []
-    for name in dict.fromkeys(names):
+    for chosen in dict.fromkeys(names):
+        name, _, word = chosen.partition(":")
         if name not in PEERS:
             raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}")
         peer = PEERS[name]
+        variants = [v for v in peer.variants if not word or word in v.label.split()]
+        if not variants:
+            words = ", ".join(dict.fromkeys(w for v in peer.variants for w in v.label.split()[1:]))
+            raise UsageError(f"peer '{name}' has no variant '{word}', expected one of {words}")
         script = CHECKOUT / peer.script
         reason = ""
         if not script.exists():
@@ -119,7 +127,7 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
                 loss_tolerance=PEER_LOSS_TOLERANCE,
                 unavailable=reason,
             )
-            for variant in peer.variants
+            for variant in variants
             if variant.device in devices
         ]
     return found

@@ -179,6 +179,8 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][4], std::uint
   load_row(b[1], 1);
 #pragma unroll 1
   for (int base = 0; base < kRows; base += 3) {
+    float part[kTaps][4] = {};
+    auto& sum = P::kDrainAccumulators ? part : dw;
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
       const int row = base + k + 1;  // of dz2
@@ -190,7 +192,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][4], std::uint
 #pragma unroll
         for (int tap = 0; tap < kTaps; ++tap) {
           const auto& x = b[(k + tap / 3) % 3][tap % 3];
-          P::mma(dw[tap], a, x[0][0], x[1][0]);
+          P::mma(sum[tap], a, x[0][0], x[1][0]);
         }
       } else {
 #pragma unroll
@@ -201,11 +203,14 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][4], std::uint
 #pragma unroll
           for (int tap = 0; tap < kTaps; ++tap) {
             const auto& x = b[(k + tap / 3) % 3][tap % 3];
-            P::mma(dw[tap], a, x[plane][0], x[plane][kPlaneRegs - 1]);
+            P::mma(sum[tap], a, x[plane][0], x[plane][kPlaneRegs - 1]);
           }
         }
       }
     }
+    if constexpr (P::kDrainAccumulators)
+#pragma unroll
+      for (int i = 0; i < 4 * kTaps; ++i) dw[i >> 2][i & 3] += part[i >> 2][i & 3];
   }
 }
 
@@ -407,14 +412,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
           shared_address(shared + Shared::kDz + k * Shared::kDzBytes) + (warp & 3) * 16 * sizeof(T);
       const std::uint32_t a1_image =
           shared_address(shared + Shared::kA1 + k * Shared::kA1Bytes) + (warp >> 2) * 8 * sizeof(T);
-      if constexpr (P::kDrainAccumulators) {
-        float image_dw[kTaps][4] = {};
-        weight_gradient<P, kRows>(image_dw, dz, a1_image, lane);
-#pragma unroll
-        for (int i = 0; i < 4 * kTaps; ++i) dw[i >> 2][i & 3] += image_dw[i >> 2][i & 3];
-      } else {
-        weight_gradient<P, kRows>(dw, dz, a1_image, lane);
-      }
+      weight_gradient<P, kRows>(dw, dz, a1_image, lane);
     }
     __syncthreads();
   }

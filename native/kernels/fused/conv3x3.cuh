@@ -52,11 +52,11 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   float part[R][2][4] = {};
 #pragma unroll 1
   for (int step = 0; step < kTapBytes / kStepBytes; ++step) {
-    if constexpr (P::kDrainAccumulators)
-#pragma unroll
-      for (int i = 0; i < 8 * R; ++i) part[i >> 3][i >> 2 & 1][i & 3] = 0.f;
 #pragma unroll
     for (int v = 0; v < 3; ++v) {
+      if constexpr (P::kDrainAccumulators)
+#pragma unroll
+        for (int i = 0; i < 8 * R; ++i) part[i >> 3][i >> 2 & 1][i & 3] = 0.f;
       const int slot = j + (group == 0 ? Shift::at(0, v) : Shift::at(1, v));
       const std::uint32_t column = image + slot * kPitch + chunk * 16 + step * kStepBytes;
       std::uint32_t pixels[R + 2][4];
@@ -78,10 +78,10 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
           }
         }
       }
-    }
-    if constexpr (P::kDrainAccumulators)
+      if constexpr (P::kDrainAccumulators)
 #pragma unroll
-      for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] += part[i >> 3][i >> 2 & 1][i & 3];
+        for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] += part[i >> 3][i >> 2 & 1][i & 3];
+    }
   }
   if constexpr (!P::kDrainAccumulators)
 #pragma unroll

@@ -62,12 +62,13 @@ def render_bench(record: dict[str, Any], path: Path) -> str:
         name, precision, data = key
         label = f"{name}, {precision}" + (f", images on the {data}" if placed else "")
         lines.append(line(label, *(_figure(cells[key].get(batch)) for batch in batches)))
-    versions = {f"{k} {v}" for row in record["rows"] if row["peer"] and _sound(row) for k, v in row["versions"].items()}
-    peers = f" against {', '.join(sorted(versions))}" if versions else ""
+    peers = [row for row in record["rows"] if row["peer"] and _sound(row)]
+    versions = {f"{name} {version}" for row in peers for name, version in row["versions"].items() if name != "numpy"}
+    against = f", against {', '.join(sorted(versions))}" if versions else ""
     lines += [
         "",
         f"Median; in brackets how many times faster than the best peer. {_machine(record)}, {record['started'][:10]}"
-        f"{peers}. [Record]({path.as_posix()}), made by `{record['command']}`.",
+        f"{against}. [Record]({path.parent.as_posix()}), made by `{record['command']}`.",
     ]
     return "\n".join(lines) + "\n"
 

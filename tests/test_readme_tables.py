@@ -37,7 +37,7 @@ def bench_row(competitor: str, batch_size: int, median: float | None, ratio: flo
         "fault": None if median else "is not installed",
         "us": {"median": median} if median else None,
         "ratio": ratio,
-        "versions": {"torch": "2.13.0"} if competitor.startswith("torch") else {},
+        "versions": {"torch": "2.13.0", "numpy": "2.4.6"} if competitor.startswith("torch") else {},
     }
 
 
@@ -64,7 +64,7 @@ def test_bench_record_becomes_a_table(script: ModuleType) -> None:
         bench_row("torch eager NCHW", 256, None),
         bench_row("torch compile", 64, None),
     )
-    table = script.render_bench(record, Path("docs/records/step.json"))
+    table = script.render_bench(record, Path("docs/records/cpu/step.json"))
     assert table.splitlines()[:4] == [
         "| us an iteration | B=64 | B=256 |",
         "| --- | ---: | ---: |",
@@ -72,7 +72,7 @@ def test_bench_record_becomes_a_table(script: ModuleType) -> None:
         "| torch eager NCHW, fp32 | 12,045 | - |",
     ]
     assert "compile" not in table  # nothing was measured
-    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "docs/records/step.json", "mnist-cuda bench"):
+    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(docs/records/cpu)", "mnist-cuda bench"):
         assert part in table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
@@ -15,14 +16,23 @@ REFRESHES_PER_SECOND = 4
 
 
 class _Console(Console):
+    outlives_reader = False
+
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to cli.main; rich would exit with 1."""
-        raise
+        """Go on without output, or leave a closed pipe to cli.main; rich would exit with 1."""
+        if not self.outlives_reader:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """A console that wraps lines at words on a terminal and keeps them whole elsewhere."""
+def make_console(*, stderr: bool = False, outlives_reader: bool = False) -> Console:
+    """A console that wraps lines at words on a terminal and keeps them whole elsewhere.
+
+    outlives_reader: once nobody reads the pipe that it prints into, what is printed is dropped; otherwise printing
+    raises BrokenPipeError.
+    """
     console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console.outlives_reader = outlives_reader
     console.soft_wrap = not console.is_terminal
     return console
 

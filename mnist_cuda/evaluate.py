@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,13 @@ from numpy.typing import NDArray
 from mnist_cuda import console, signals
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import BatchNorm, Engine
+from mnist_cuda.errors import DataError
+from mnist_cuda.run_folder import recorded_data_dir
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mnist_cuda.data.dataset import Dataset
 
 # Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
 BATCH_SIZE = 250
@@ -51,21 +59,35 @@ def evaluate(
     return Evaluation(correct, len(labels), loss / len(labels))
 
 
-def command(args: argparse.Namespace) -> int:
-    """`mnist-cuda evaluate FILE`."""
+def _load_data(args: argparse.Namespace, trained_on: str | None, out: Console) -> Dataset:
+    """The data set asked for, by default the model's own: from the folder that its run read, if that still exists."""
     from mnist_cuda.data import dataset
 
+    name, data_dir, gone = args.dataset or trained_on or "auto", args.data_dir, ""
+    if data_dir and not args.dataset and name == "synthetic":
+        name = "auto"  # files were named, and synthetic digits have none
+    recorded = None if data_dir or args.dataset or name == "synthetic" else recorded_data_dir(args.file)
+    if recorded and recorded.is_dir():
+        data_dir = recorded
+        out.print(f"reading {name} from {recorded}, as the training run did")
+    elif recorded:
+        gone = f"; {recorded}, which the training run read, is gone: name the folder by --data-dir"
+    try:
+        return dataset.load(name, data_dir=data_dir, offline=args.offline, mirror=args.mirror)
+    except DataError as error:
+        raise DataError(f"{error}{gone}") from error
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda evaluate FILE`."""
     checkpoint = load_checkpoint(args.file)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     engine.set_parameters(checkpoint.parameters)
-    trained_on = checkpoint.metadata.get("dataset", "auto")
-    if trained_on == "synthetic" and args.data_dir:
-        trained_on = "auto"  # files were named, and synthetic digits have none
-    name = args.dataset or trained_on
-    data = dataset.load(name, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    out = console.make_console(stderr=args.json)
+    trained_on = checkpoint.metadata.get("dataset")
+    data = _load_data(args, trained_on, out)
     if data.warning:
         console.print_warning(data.warning)
-    out = console.make_console(stderr=args.json)
     computed = args.eval_bn == "population" and checkpoint.statistics is None
     with signals.StopRequest() as stop, stop.giving_up_with(lambda _: os.write(2, b"interrupted\n")):
         if computed:
@@ -95,8 +117,10 @@ def command(args: argparse.Namespace) -> int:
         }
         print(json.dumps(report))
     else:
+        other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
+        origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(
             f"{100 * result.accuracy:.2f} % of {result.count} test images of {data.name} right, loss {result.loss:.4f} "
-            f"(engine {engine.info.name}, {engine.precision}, {args.eval_bn} statistics)"
+            f"({origin}engine {engine.info.name}, {engine.precision}, {args.eval_bn} statistics)"
         )
     return 0

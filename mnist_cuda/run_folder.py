@@ -51,6 +51,16 @@ class RunFolder:
         atomic_write(self.path / METRICS_FILE, "".join(f"{line}\n" for line in self._metrics).encode())
 
 
+def recorded_data_dir(model: Path) -> Path | None:
+    """The --data-dir of the run that saved `model` (its file or folder); None if it had none or is not recorded."""
+    folder = model if model.is_dir() else model.parent
+    try:
+        data_dir = json.loads((folder / CONFIG_FILE).read_bytes())["options"]["data_dir"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Path(data_dir) if isinstance(data_dir, str) else None
+
+
 def _free_name(path: Path) -> Path:
     """`path`, or path-2, path-3, ... where it is taken."""
     names = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in range(1, sys.maxsize))

@@ -58,7 +58,7 @@ class TrainingRun:
         self.evaluation: Evaluation | None = None  # of the last complete epoch
         self.epochs_done = 0
         self.evaluation_seconds = 0.0
-        self.out = console.make_console(stderr=args.json)
+        self.out = console.make_console(stderr=args.json, outlives_reader=True)
         self.live = console.LiveLine(self.out, enabled=not args.quiet)
         self._chunk = 1
         self._start = time.perf_counter()
@@ -202,7 +202,7 @@ class TrainingRun:
             last = (
                 f"{100 * self.evaluation.accuracy:.2f} % of {self.evaluation.count} test images right after "
                 f"{console.plural(self.args.epochs, 'epoch')} in {console.format_duration(total)} on {name}; "
-                f"{console.format_count(us)} us/iteration (mean of {iterations}); saved {self.folder.model}"
+                f"{console.format_count(us)} us/iteration (mean of the last {iterations}); saved {self.folder.model}"
             )
         self.out.print(last, style="bold")
         if self.args.json:
@@ -251,7 +251,8 @@ class TrainingRun:
         return {
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "command": shlex.join(sys.argv),
-            "options": options | {"data_dir": args.data_dir and str(args.data_dir), "out": str(self.folder.path)},
+            "options": options
+            | {"data_dir": args.data_dir and str(args.data_dir.absolute()), "out": str(self.folder.path)},
             "engine": {
                 "name": self.engine.info.name,
                 "precision": self.engine.precision,

@@ -8,6 +8,7 @@ import pytest
 from tiny import ENVIRONMENT, start
 
 from mnist_cuda import __version__, _native, cli, errors
+from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import engines
 
 COMMANDS = next(action.choices for action in cli.make_parser()._actions if isinstance(action.choices, dict))
@@ -144,12 +145,23 @@ def test_an_engine_that_cannot_run_here_says_why(engine, capsys):
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mnist_cuda", "engines"], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_a_closed_pipe_costs_no_training(tmp_path):
     process = start("train", "--epochs", 3, "--batch-size", 5, "--engine", "reference", "--out", tmp_path / "run")
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait() == 141
+    assert process.wait() == 0
+    assert load_checkpoint(tmp_path / "run").metadata["epochs"] == "3"
 
 
 def test_no_colour_codes_in_a_file_or_under_no_color():

@@ -1,6 +1,7 @@
 """Evaluation: accuracy and loss, the two kinds of statistics, and the command on a saved model."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from mnist_cuda import cli
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.errors import DataError
 from mnist_cuda.evaluate import BATCH_SIZE, evaluate
 from mnist_cuda.model import init_parameters
 
@@ -106,3 +108,50 @@ def test_the_data_set_is_the_one_the_model_was_trained_on(model, capsys):
     path = model(True, dataset="synthetic")
     assert run(capsys, "evaluate", path)["dataset"] == "synthetic"
     assert run(capsys, "evaluate", path, "--data-dir", "folder")["dataset"] == "tiny"  # what auto is here
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested", "words"),
+    [
+        ("synthetic", "synthetic", "(trained on synthetic digits; engine reference"),
+        ("synthetic", "mnist", "(trained on synthetic digits; engine reference"),
+        ("fashion-mnist", "mnist", "(trained on fashion-mnist; engine reference"),
+        ("mnist", "mnist", "(engine reference"),
+    ],
+)
+def test_the_result_says_what_the_model_was_trained_on(model, trained, tested, words, capsys):
+    assert cli.main(["evaluate", model(True, dataset=trained), "--dataset", tested, "--engine", "reference"]) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def load(name, *, data_dir=None, **options):
+        asked.append((name, data_dir))
+        if data_dir is None:
+            raise DataError("no network")
+        return tiny_dataset("mnist" if name == "auto" else name)
+
+    monkeypatch.setattr(dataset, "load", load)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    engine = ("--engine", "reference")
+    assert (
+        cli.main(["train", *engine, "--epochs", "1", "--batch-size", "35", "--data-dir", "files", "--out", "run"]) == 0
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for file in ("../run", "../run/model.safetensors"):
+        capsys.readouterr()
+        assert cli.main(["evaluate", file, *engine]) == 0
+        assert asked[-1] == ("mnist", folder)
+        assert capsys.readouterr().out.startswith(f"reading mnist from {folder}, as the training run did\n")
+    assert cli.main(["evaluate", "../run", *engine, "--dataset", "fashion-mnist"]) == 3
+    assert asked[-1] == ("fashion-mnist", None)
+    assert str(folder) not in capsys.readouterr().err
+    shutil.rmtree(folder)
+    assert cli.main(["evaluate", "../run", *engine]) == 3
+    err = capsys.readouterr().err
+    assert f"no network; {folder}, which the training run read, is gone: name the folder by --data-dir" in err

@@ -1,7 +1,6 @@
 // Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -14,8 +13,9 @@
 #include "cuda/stream.h"
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
-#include "kernels/fused/conv1_constants.h"
-#include "kernels/fused/state.h"
+#include "engines/fused/kernels.h"
+#include "engines/fused/layout.h"
+#include "engines/fused/population.h"
 
 namespace mnist {
 namespace {
@@ -25,43 +25,6 @@ using cuda::DeviceBuffer;
 
 constexpr int kUnroll = 32;                // steps of the longest graph; 16, 8, ... serve the rest
 constexpr std::int64_t kEvalChunk = 4096;  // images scored at once under population statistics
-
-// Launch<precision>'s functions, chosen once.
-struct Kernels {
-  void (*configure)(State&, int, int);
-  int (*shared_needed)();
-  void (*forward1)(const State&, int, cudaStream_t);
-  void (*forward2)(const State&, cudaStream_t);
-  void (*head)(const State&, int, cudaStream_t);
-  void (*backward1)(const State&, cudaStream_t);
-  void (*backward2)(const State&, int, cudaStream_t);
-  void (*update)(const State&, int, cudaStream_t);
-  void (*pack)(const State&, cudaStream_t);
-  void (*prepare)(const State&, int, cudaStream_t);
-};
-
-template <Precision kPrecision>
-constexpr Kernels kernels_of() {
-  using L = Launch<kPrecision>;
-  return {L::configure, L::shared_needed, L::forward1, L::forward2, L::head,
-          L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
-}
-
-Kernels kernels_for(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return kernels_of<Precision::kBf16>();
-    case Precision::kTf32:
-      return kernels_of<Precision::kTf32>();
-    default:
-      return kernels_of<Precision::kFp32>();
-  }
-}
-
-// fc1.weight's columns: PyTorch flattens (channel, cell), the engine keeps (cell, channel).
-std::int64_t torch_feature(std::int64_t feature) {
-  return feature % kConv2Channels * kCells2 + feature / kConv2Channels;
-}
 
 // Images and labels on the device, with the moments of each image.
 struct DeviceSet {
@@ -135,9 +98,7 @@ class FusedEngine final : public Engine {
 
   void do_set_parameters(std::span<const double> values) override {
     cuda::DeviceGuard guard(device_);
-    std::vector<float> slab(values.begin(), values.end());
-    permute_fc1(slab, [&](std::int64_t engine, std::int64_t torch) { slab[engine] = float(values[torch]); });
-    cuda::upload(parameters_.data(), slab, stream());
+    cuda::upload(parameters_.data(), slab_to_engine(values), stream());
     kernels_.pack(state_, stream());
     stream_->synchronize();
   }
@@ -147,20 +108,10 @@ class FusedEngine final : public Engine {
     download_slab(values, parameters_.data());
   }
 
-  // Calls move(index in the engine's slab, index in PyTorch's) for every element of fc1.weight.
-  template <class Slab, class Move>
-  static void permute_fc1(const Slab&, Move move) {
-    constexpr auto offset = kParameters[kFc1Weight].offset;
-    for (std::int64_t hidden = 0; hidden < kHidden; ++hidden)
-      for (std::int64_t feature = 0; feature < kFeatures; ++feature)
-        move(offset + hidden * kFeatures + feature, offset + hidden * kFeatures + torch_feature(feature));
-  }
-
   void download_slab(std::span<double> values, const float* from) const {
     std::vector<float> slab(kParameterCount);
     cuda::download(slab, from, stream());
-    std::ranges::copy(slab, values.begin());
-    permute_fc1(slab, [&](std::int64_t engine, std::int64_t torch) { values[torch] = slab[engine]; });
+    slab_to_torch(values, slab);
   }
 
   void do_set_statistics(std::span<const double> values) override { statistics_.assign(values.begin(), values.end()); }
@@ -354,35 +305,6 @@ class FusedEngine final : public Engine {
     return values;
   }
 
-  // bn1 for conv1 outputs in pixel units, and bn2 for the sign-folded conv2 outputs, under population statistics.
-  void upload_bn1(const std::vector<double>& p, const std::vector<double>& statistics) {
-    std::vector<float> bn1(96);
-    for (int c = 0; c < kConv1Channels; ++c) {
-      const double gamma = p[kParameters[kBn1Weight].offset + c], beta = p[kParameters[kBn1Bias].offset + c];
-      const double scale = std::abs(gamma) / std::sqrt(statistics[kStatistics[kBn1Var].offset + c] + kBatchNormEpsilon);
-      const double sign = gamma < 0 ? -1 : 1;
-      const double mean = statistics[kStatistics[kBn1Mean].offset + c] - p[kParameters[kConv1Bias].offset + c];
-      double total = 0;
-      for (int tap = 0; tap < kTaps; ++tap) total += p[kParameters[kConv1Weight].offset + c * kTaps + tap];
-      bn1[c] = float(scale * kPixelScale);
-      bn1[32 + c] = float(beta - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
-      bn1[64 + c] = gamma == 0;
-    }
-    cuda::upload(state_.bn1, bn1, stream());
-  }
-
-  void upload_bn2(const std::vector<double>& p, const std::vector<double>& statistics) {
-    std::vector<float> bn2(256, 0.f);
-    for (int c = 0; c < kConv2Channels; ++c) {
-      const double gamma = p[kParameters[kBn2Weight].offset + c], beta = p[kParameters[kBn2Bias].offset + c];
-      const double scale = std::abs(gamma) / std::sqrt(statistics[kStatistics[kBn2Var].offset + c] + kBatchNormEpsilon);
-      const double mean = statistics[kStatistics[kBn2Mean].offset + c] - p[kParameters[kConv2Bias].offset + c];
-      bn2[c] = float(scale);
-      bn2[64 + c] = float(beta - scale * (gamma < 0 ? -1 : 1) * mean);
-    }
-    cuda::upload(state_.bn2, bn2, stream());
-  }
-
   void fill_order(std::int64_t count) {
     order_.reserve(2 * count);
     std::vector<std::int32_t> identity(2 * count, 0);
@@ -408,8 +330,8 @@ class FusedEngine final : public Engine {
       State s = state_for(count, scratch_.samples(order_.data()));
       kernels_.prepare(s, 0, stream());
       if (mode == BatchNormMode::kPopulation) {
-        upload_bn1(parameters, statistics_);
-        upload_bn2(parameters, statistics_);
+        cuda::upload(state_.bn1, bn1_operand(parameters, statistics_), stream());
+        cuda::upload(state_.bn2, bn2_operand(parameters, statistics_), stream());
         s.bn2_given = true;
       }
       kernels_.forward1(s, 0, stream());
@@ -452,36 +374,19 @@ class FusedEngine final : public Engine {
       cuda::download(part, state_.moments, stream());
       for (int i = 0; i < kMoments; ++i) moments[i] += part[i];
     });
-    const double n1 = double(dataset_size()) * kImagePixels;
-    for (int c = 0; c < kConv1Channels; ++c) {
-      const double* w = p.data() + kParameters[kConv1Weight].offset + c * kTaps;
-      double mean = 0, second = 0;
-      int k = kTaps;
-      for (int i = 0; i < kTaps; ++i) {
-        mean += w[i] * moments[i] * kPixelScale / n1;
-        for (int j = i; j < kTaps; ++j)
-          second += (i == j ? 1 : 2) * w[i] * w[j] * moments[k++] * kPixelScale * kPixelScale / n1;
-      }
-      statistics_[kStatistics[kBn1Mean].offset + c] = mean + p[kParameters[kConv1Bias].offset + c];
-      statistics_[kStatistics[kBn1Var].offset + c] = std::max(second - mean * mean, 0.0);
-    }
+    set_bn1_statistics(statistics_, p, moments, double(dataset_size()));
 
     std::vector<double> sums(2 * kConv2Channels, 0.0);
     for_each_piece([&](const Samples& samples, std::int64_t count) {
       const State s = state_for(count, samples);
       kernels_.prepare(s, 0, stream());
-      upload_bn1(p, statistics_);
+      cuda::upload(state_.bn1, bn1_operand(p, statistics_), stream());
       kernels_.forward1(s, 0, stream());
       std::vector<float> blocks(std::size_t(s.f1_blocks) * 2 * kConv2Channels);
       cuda::download(blocks, s.z2_sums, stream());
       for (std::size_t i = 0; i < blocks.size(); ++i) sums[i % sums.size()] += blocks[i];
     });
-    const double n2 = double(dataset_size()) * kCells1;
-    for (int c = 0; c < kConv2Channels; ++c) {
-      const double mean = sums[c] / n2, sign = p[kParameters[kBn2Weight].offset + c] < 0 ? -1 : 1;
-      statistics_[kStatistics[kBn2Mean].offset + c] = sign * mean + p[kParameters[kConv2Bias].offset + c];
-      statistics_[kStatistics[kBn2Var].offset + c] = std::max(sums[64 + c] / n2 - mean * mean, 0.0);
-    }
+    set_bn2_statistics(statistics_, p, sums, double(dataset_size()));
   }
 
   // ---- one step seen from inside -----------------------------------------------------------------------------------
@@ -525,7 +430,9 @@ class FusedEngine final : public Engine {
     Probe probe{.loss = result.loss, .correct = result.correct};
     probe.gradients.resize(kParameterCount);
     download_slab(probe.gradients, gradients_.data());
-    probe.routing.pool1 = download_route1(batch);
+    std::vector<std::uint32_t> route1(batch * kRoute1Words);
+    cuda::download(route1, state_.route1, stream());
+    probe.routing.pool1 = unpack_route1(route1);
     probe.routing.pool2.resize(batch * kPool2Size);
     cuda::download(probe.routing.pool2, route2.data(), stream());
     probe.h = download_values_of_float(s.h, batch * kHidden);
@@ -547,26 +454,6 @@ class FusedEngine final : public Engine {
     kernels_.pack(state_, stream());
     stream_->synchronize();
     return probe;
-  }
-
-  // pool1's routing from the bytes that Conv1::row() packed: row, half of the channels, plane of slots, lane.
-  std::vector<std::uint8_t> download_route1(std::int64_t batch) const {
-    std::vector<std::uint32_t> words(batch * kRoute1Words);
-    cuda::download(words, state_.route1, stream());
-    std::vector<std::uint8_t> route(batch * kPool1Size);
-    for (std::int64_t k = 0; k < std::int64_t(words.size()); ++k) {
-      const int lane = k & 31, plane = k >> 5 & 1, half = k >> 6 & 1;
-      const auto row = k >> 7;  // of all images
-      for (int i = 0; i < 4; ++i) {
-        const int slot = 2 * (lane & 3) + (i & 1), x = plane == 0 ? 2 * slot - 1 : 2 * slot;
-        const int channel = half * 16 + (i >> 1) * 8 + (lane >> 2);
-        const auto flags = std::uint8_t(words[k] >> 8 * i);
-        if (x >= 0 && x < kPool1Side)
-          route[((row / kPool1Side * kConv1Channels + channel) * kPool1Side + row % kPool1Side) * kPool1Side + x] =
-              flags == 0 ? Routing::kDead : std::uint8_t(std::countl_zero(flags));
-      }
-    }
-    return route;
   }
 
   std::vector<double> download_values_of_float(const float* from, std::int64_t count) const {

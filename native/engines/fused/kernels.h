@@ -1,0 +1,40 @@
+// The launchers of one precision as a table, so that the engine need not be a template.
+#pragma once
+
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+// Launch<precision>'s functions.
+struct Kernels {
+  void (*configure)(State&, int, int);
+  int (*shared_needed)();
+  void (*forward1)(const State&, int, cudaStream_t);
+  void (*forward2)(const State&, cudaStream_t);
+  void (*head)(const State&, int, cudaStream_t);
+  void (*backward1)(const State&, cudaStream_t);
+  void (*backward2)(const State&, int, cudaStream_t);
+  void (*update)(const State&, int, cudaStream_t);
+  void (*pack)(const State&, cudaStream_t);
+  void (*prepare)(const State&, int, cudaStream_t);
+};
+
+template <Precision kPrecision>
+constexpr Kernels kernels_of() {
+  using L = Launch<kPrecision>;
+  return {L::configure, L::shared_needed, L::forward1, L::forward2, L::head,
+          L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
+}
+
+inline Kernels kernels_for(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return kernels_of<Precision::kBf16>();
+    case Precision::kTf32:
+      return kernels_of<Precision::kTf32>();
+    default:
+      return kernels_of<Precision::kFp32>();
+  }
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,49 @@
+// Permutations, spelled out index by index.
+#include "engines/fused/layout.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace mnist::fused {
+namespace {
+
+// Calls move(index in the engine's slab, index in PyTorch's) for every element of fc1.weight; the rest is the same.
+template <class Move>
+void permute_fc1(Move move) {
+  constexpr auto offset = kParameters[kFc1Weight].offset;
+  for (std::int64_t hidden = 0; hidden < kHidden; ++hidden)
+    for (std::int64_t feature = 0; feature < kFeatures; ++feature)
+      move(offset + hidden * kFeatures + feature, offset + hidden * kFeatures + torch_feature(feature));
+}
+
+}  // namespace
+
+std::vector<float> slab_to_engine(std::span<const double> torch) {
+  std::vector<float> slab(torch.begin(), torch.end());
+  permute_fc1([&](std::int64_t engine_at, std::int64_t torch_at) { slab[engine_at] = float(torch[torch_at]); });
+  return slab;
+}
+
+void slab_to_torch(std::span<double> torch, std::span<const float> engine) {
+  std::ranges::copy(engine, torch.begin());
+  permute_fc1([&](std::int64_t engine_at, std::int64_t torch_at) { torch[torch_at] = engine[engine_at]; });
+}
+
+std::vector<std::uint8_t> unpack_route1(std::span<const std::uint32_t> words) {
+  std::vector<std::uint8_t> route(words.size() / kRoute1Words * kPool1Size);
+  for (std::int64_t k = 0; k < std::int64_t(words.size()); ++k) {
+    const int lane = k & 31, plane = k >> 5 & 1, half = k >> 6 & 1;
+    const auto row = k >> 7;  // of all images
+    for (int i = 0; i < 4; ++i) {
+      const int slot = 2 * (lane & 3) + (i & 1), x = plane == 0 ? 2 * slot - 1 : 2 * slot;
+      const int channel = half * 16 + (i >> 1) * 8 + (lane >> 2);
+      const auto flags = std::uint8_t(words[k] >> 8 * i);
+      if (x >= 0 && x < kPool1Side)
+        route[((row / kPool1Side * kConv1Channels + channel) * kPool1Side + row % kPool1Side) * kPool1Side + x] =
+            flags == 0 ? Routing::kDead : std::uint8_t(std::countl_zero(flags));
+    }
+  }
+  return route;
+}
+
+}  // namespace mnist::fused

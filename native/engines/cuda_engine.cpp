@@ -77,14 +77,14 @@ void CudaEngine::do_set_dataset(std::span<const std::uint8_t> images, std::span<
 }
 
 void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
+  if (batch > capacity_) recorded_.clear();  // before anything moves: memory may run out half way
   bool moved = feeder_.reserve(batch);
   if (results_.reserve(steps)) {
     cuda::fill_bytes(results_.data(), 0, results_.size(), stream());  // StepResult's padding is read back too
     moved = true;
   }
   if (batch > capacity_) {
-    capacity_ = 0;  // should memory run out half way
-    recorded_.clear();
+    capacity_ = 0;
     logits_.reserve(batch * kClasses);
     log_p_.reserve(batch * kClasses);
     reserve(batch);

@@ -94,6 +94,7 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
                          Placement placement) {
   require_batch(images, labels.size(), "set_dataset");
   require_labels(labels, "set_dataset");
+  dataset_size_ = 0;  // if the new one does not fit in memory there is none
   do_set_dataset(images, labels, placement);
   dataset_size_ = std::int64_t(labels.size());
 }

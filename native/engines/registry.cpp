@@ -23,6 +23,14 @@ std::string needs_libraries() {
 #endif
 }
 
+std::string needs_shared_memory() {
+#ifdef MNIST_WITH_CUDA
+  return fused_unavailable(0);
+#else
+  return needs_gpu();
+#endif
+}
+
 const std::vector<EngineRow>& rows() {
   using enum Precision;
   static const std::vector<EngineRow> table = {
@@ -37,7 +45,7 @@ const std::vector<EngineRow>& rows() {
        needs_libraries,
        MNIST_IF_CUDA(create_cudnn)},
       {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
-       needs_gpu,
+       needs_shared_memory,
        MNIST_IF_CUDA(create_fused)},
   };
   return table;

@@ -86,7 +86,9 @@ Policy::Policy(Precision precision)
                    : precision == Precision::kTf32 ? cublas::kComputeTf32
                                                    : cublas::kComputeFloat) {}
 
-std::int64_t workspace_limit(std::int64_t batch) { return (std::int64_t(64) << 20) + batch * (512 << 10); }
+std::int64_t workspace_limit(std::int64_t batch) {
+  return std::min((std::int64_t(64) << 20) + batch * (512 << 10), std::int64_t(2) << 30);
+}
 
 // ---- conv2d ---------------------------------------------------------------------------------------------------------
 

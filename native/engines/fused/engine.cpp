@@ -54,14 +54,7 @@ class FusedEngine final : public Engine {
     cuda::DeviceGuard guard(device_);
     MNIST_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
     MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
-    if (kernels_.shared_needed() > shared_limit_)
-      throw UnavailableError("engine 'fused' in " + std::string(to_string(options.precision)) + " needs " +
-                             std::to_string(kernels_.shared_needed() >> 10) +
-                             " KiB of shared memory a block and this GPU has " + std::to_string(shared_limit_ >> 10) +
-                             "; try --precision bf16, which needs less, or --engine cudnn");
-    int major = 0;
-    MNIST_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_));
-    state_.overlap = major >= 9;
+    state_.overlap = kernels_.overlaps();
     stream_.emplace();
     copy_stream_.emplace();
     parameters_.reserve(kParameterCount);
@@ -74,6 +67,7 @@ class FusedEngine final : public Engine {
     bytes += align(2 * kConv1Channels * 16 * 2) + align(96 * 4) + align(256 * 4) + align(128 * 4) + align(kMoments * 8);
     small_.reserve(bytes);
     cuda::fill_bytes(small_.data(), 0, bytes, stream());
+    cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
     std::uint8_t* at = small_.data();
     const auto take = [&](std::int64_t size) { return std::exchange(at, at + align(size)); };
     state_.parameters = parameters_.data();
@@ -270,7 +264,7 @@ class FusedEngine final : public Engine {
     std::iota(identity.begin(), identity.begin() + chunk, 0);
     cuda::upload(order_.data(), identity, stream());
     for (auto& stage : stages_) {
-      if (stage.set.images.size() < chunk * kImagePixels) graphs_.clear();
+      if (stage.set.moments.size() < chunk * kMoments) graphs_.clear();  // the last of the set to grow
       stage.set.reserve(chunk);
       stage.images.reserve(chunk * kImagePixels);
       stage.labels.reserve(chunk);
@@ -490,7 +484,21 @@ class FusedEngine final : public Engine {
 
 }  // namespace
 
+std::string fused_unavailable(int device) {
+  const std::string reason = cuda_device_reason(device);
+  if (!reason.empty()) return reason;
+  int limit = 0;
+  if (cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    (void)cudaGetLastError();
+  const int needed = kernels_for(Precision::kFp32).shared_needed();  // the other precisions need no more
+  if (needed <= limit) return "";
+  return "it needs " + std::to_string(needed >> 10) + " KiB of shared memory a block and this GPU has " +
+         std::to_string(limit >> 10) + "; use --engine cudnn";
+}
+
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options) {
+  const std::string reason = fused_unavailable(options.device);
+  if (!reason.empty()) throw UnavailableError("engine 'fused' cannot run here: " + reason);
   return create_on_device<FusedEngine>(info, options);
 }
 

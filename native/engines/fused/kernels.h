@@ -9,6 +9,7 @@ namespace mnist::fused {
 struct Kernels {
   void (*configure)(State&, int, int);
   int (*shared_needed)();
+  bool (*overlaps)();
   void (*forward1)(const State&, int, cudaStream_t);
   void (*forward2)(const State&, cudaStream_t);
   void (*head)(const State&, int, cudaStream_t);
@@ -22,7 +23,7 @@ struct Kernels {
 template <Precision kPrecision>
 constexpr Kernels kernels_of() {
   using L = Launch<kPrecision>;
-  return {L::configure, L::shared_needed, L::forward1, L::forward2, L::head,
+  return {L::configure, L::shared_needed, L::overlaps, L::forward1, L::forward2, L::head,
           L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
 }
 

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
     }
     __syncthreads();
 
-    float acc[kGroups][4] = {};
+    float acc[kGroups][4] = {}, dgrad[kGroups][4] = {};
 #pragma unroll
     for (int step = 0; step < kHidden / kStep<P>; ++step) {
       std::uint32_t a[4];
@@ -139,16 +139,22 @@ __global__ void __launch_bounds__(kConvThreads) backward1_kernel(State s) {
         std::uint32_t w[4];
         load_matrix_x4_trans(w, base + Shared::kWeight + step * 16 * Shared::kWeightPitch +
                                     a_lane_offset(lane, Shared::kWeightPitch) + columns * 2);
-        P::mma(acc[0], a, w[0], w[1]);
-        P::mma(acc[kGroups - 1], a, w[2], w[3]);
+        P::mma(dgrad[0], a, w[0], w[1]);
+        P::mma(dgrad[kGroups - 1], a, w[2], w[3]);
       } else {
 #pragma unroll
         for (int n = 0; n < kGroups; ++n) {
           const std::uint32_t at =
               base + Shared::kWeight + (step * 8 + t) * Shared::kWeightPitch + (columns + n * 8 + g) * 4;
-          P::mma(acc[n], a, load_shared_32(at), load_shared_32(at + 4 * Shared::kWeightPitch));
+          P::mma(dgrad[n], a, load_shared_32(at), load_shared_32(at + 4 * Shared::kWeightPitch));
         }
       }
+      if (step + 1 == kHidden / kStep<P> || (P::kDrainAccumulators && step % 4 == 3))
+#pragma unroll
+        for (int i = 0; i < 4 * kGroups; ++i) {
+          acc[i >> 2][i & 3] += dgrad[i >> 2][i & 3];
+          dgrad[i >> 2][i & 3] = 0.f;
+        }
     }
 #pragma unroll
     for (int n = 0; n < kGroups; ++n)

@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
     const std::uint32_t weights =
         shared_address(weight_tile[buffer]) + warp * 16 * kTilePitch<P> + b_lane_offset(lane, kTilePitch<P>);
     const std::uint32_t rows = shared_address(row_tile[buffer]) + a_lane_offset(lane, kTilePitch<P>);
+    float part[kRows / 16][2][4] = {};
 #pragma unroll
     for (int step = 0; step < 64 / kStep<P>; ++step) {
       std::uint32_t w[4];
@@ -154,10 +155,12 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
       for (int m = 0; m < kRows / 16; ++m) {
         std::uint32_t a[4];
         load_matrix_x4(a, rows + m * 16 * kTilePitch<P> + step * 32);
-        P::mma(acc[m][0], a, w[0], w[1]);
-        P::mma(acc[m][1], a, w[2], w[3]);
+        P::mma(part[m][0], a, w[0], w[1]);
+        P::mma(part[m][1], a, w[2], w[3]);
       }
     }
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) acc[i >> 3][i >> 2 & 1][i & 3] += part[i >> 3][i >> 2 & 1][i & 3];
   }
 #pragma unroll
   for (int m = 0; m < kRows / 16; ++m)
@@ -177,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
 template <class P>
 __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
   constexpr int kSlicesInFlight = 13;
-  __shared__ float sums[8][kHeadValues];
+  __shared__ __align__(16) float sums[8][kHeadValues];
   __shared__ double moments[4][64];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto parameter4 = [&](std::int64_t offset) {

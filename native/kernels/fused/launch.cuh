@@ -40,6 +40,14 @@ int Launch<kPrecision>::shared_needed() {
                                    Backward2Shared<P, 1, 7>::kBytes});
 }
 
+// Not a property of the GPU: code compiled for an older one has an empty wait_for_predecessor().
+template <Precision kPrecision>
+bool Launch<kPrecision>::overlaps() {
+  cudaFuncAttributes attributes{};
+  MNIST_CHECK(cudaFuncGetAttributes(&attributes, update_kernel<Policy<kPrecision>>));
+  return attributes.ptxVersion >= 90;
+}
+
 // Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
 template <Precision kPrecision>
 void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_limit) {

@@ -153,7 +153,7 @@ struct Policy<Precision::kTf32> {
 };
 
 // fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 parts, which keeps float's accuracy
-// (the dropped small*small is below 2^-22 of the product). Tensor cores truncate as they add, so long sums over
+// (what is dropped is below 2^-20 of a product). Tensor cores truncate as they add, so long sums over
 // pixels are moved out of their accumulators every few products (kDrainAccumulators).
 template <>
 struct Policy<Precision::kFp32> {

@@ -78,6 +78,7 @@ struct Launch {
   // Fills in how the phases cut up a batch of state.batch, within `shared_limit` bytes of shared memory a block.
   static void configure(State& state, int multiprocessors, int shared_limit);
   static int shared_needed();  // bytes a block without which some phase cannot run
+  static bool overlaps();      // whether the code that this GPU runs has programmatic dependent launch
   static void forward1(const State& state, int slot, cudaStream_t stream);
   static void forward2(const State& state, cudaStream_t stream);
   static void head(const State& state, int slot, cudaStream_t stream);

@@ -8,11 +8,13 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 REFRESHES_PER_SECOND = 4
+_UNBOUNDED = 10_000  # columns
 
 
 class _Console(Console):
@@ -47,18 +49,39 @@ def print_warning(sentence: str) -> None:
 
 
 def print_table(
-    console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print rows under `columns`; those in `right` are flush right. Cells wrap to the width."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        number = column in right
-        table.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    """Print rows under `columns`; those in `right` are flush right. Only a terminal makes a table narrower.
+
+    There the cells wrap; or, if there are `optional` columns, these are left out one by one, which a line says, and
+    the rest stays whole, even where it is wider than the terminal.
+    """
+    rows, left_out = list(rows), 0
+    while True:
+        shown = [c for c in columns if c not in optional[:left_out]]
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for column in shown:
+            number = column in right
+            whole = number or bool(optional)
+            table.add_column(column, justify="right" if number else "left", no_wrap=whole, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in shown))
+        width = Measurement.get(console, console.options.update(width=_UNBOUNDED), table).maximum
+        if not console.is_terminal or width <= console.width or left_out == len(optional):
+            break
+        left_out += 1
+    if optional or not console.is_terminal:
+        table.width = width
     with console.capture() as text:
-        console.print(table, soft_wrap=False)
+        console.print(table, soft_wrap=False, crop=False)
     console.file.writelines(f"{line.rstrip()}\n" for line in text.get().splitlines())
+    if left_out:
+        console.print(f"not shown, the terminal is too narrow: {', '.join(optional[:left_out])}")
 
 
 def format_count(value: float) -> str:

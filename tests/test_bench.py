@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.console import make_console
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UsageError
@@ -293,6 +295,59 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert row["loss_timed_untimed"][0] == row["loss_timed_untimed"][1]
     # fp64 is no precision that peers are held to
     assert not [r for r in record["rows"] if r["peer"]]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(columns): stdout is taken for a terminal of that width."""
+
+    def make(columns):
+        for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(columns)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+
+    return make
+
+
+def table(capsys):
+    """The header, as words, and the lines that report.print_rows prints for one peer."""
+    row = Row(Competitor("torch eager NCHW", (), "cpu", ("fp32",), peer=True), Cell(64, "device", "fp32"))
+    row.timing, row.setup_seconds, row.ratio = summarise([12345.0]), 1.5, 1.0
+    report.print_rows(make_console(), 64, "device", [row])
+    lines = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("competitor"))
+    return lines[first].replace("median us", "median_us").split(), lines[first + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"),
+    [(80, ""), (64, "p5"), (56, "p5, p95"), (40, "p5, p95, set-up, n"), (20, "p5, p95, set-up, n")],
+)
+def test_a_narrow_terminal_costs_columns_but_never_whose_figures_they_are(columns, left_out, terminal, capsys):
+    terminal(columns)
+    header, lines = table(capsys)
+    all_columns = [name.replace(" ", "_") for name in report.COLUMNS]
+    assert header == [name for name in all_columns if name not in left_out.split(", ")]
+    assert lines[0].startswith("torch eager NCHW  fp32  ")
+    assert lines[0].endswith("1.00x")
+    assert " ".join(" ".join(lines[1:]).split()).rpartition(": ")[2] == left_out
+
+
+def test_a_table_in_a_file_is_as_wide_as_it_is(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    header, lines = table(capsys)
+    assert len(header) == len(report.COLUMNS)
+    assert len(lines) == 1
+
+
+def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
+    terminal(80)
+    argv = ["bench", "--engines", "reference", "--batch-sizes", "5,35", "--peers", "--blocks", "3", "--seconds", "0"]
+    assert cli.main(argv) == 0
+    bar, *tables = capsys.readouterr().out.split("training images on")
+    assert "━" in bar
+    assert len(tables) == 2
+    assert not [text for text in tables if "━" in text.partition("\nreference")[0]]
 
 
 @pytest.mark.parametrize(

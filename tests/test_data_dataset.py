@@ -15,6 +15,7 @@ from mnist_cuda.data.idx import parse_images
 from mnist_cuda.errors import DataError, UsageError
 
 IMAGES = "train-images-idx3-ubyte"
+SHA256 = hashlib.sha256(GZIP[f"{IMAGES}.gz"]).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,8 @@ def test_a_folder_in_place_of_a_file_is_an_error(folder):
         (GZIP[f"{IMAGES}.gz"][:500], "offset 500: expected more gzip data, found the end of the file"),
         (b"<html>404</html>", "offset 0: expected a gzip file (1f 8b), found 3c 68 (it looks like a web page)"),
         (b"", "offset 0: expected a gzip file (1f 8b), found an empty file"),
+        (GZIP[f"{IMAGES}.gz"][:-1] + b"!", f", expected {SHA256}: the file is damaged, replace it"),
+        (b"!" + GZIP[f"{IMAGES}.gz"][1:], f", expected {SHA256}: the file is damaged, replace it"),
         (gzip.compress(RAW[IMAGES][:-1]), "expected 31376 bytes for 40 x 28 x 28 elements, found the end of the file"),
         (gzip.compress(RAW[IMAGES][:-1] + b"!"), "a sound idx file, but not the published one"),
         (gzip.compress(RAW[IMAGES], 1), "a sound idx file, but not the published one"),

@@ -199,7 +199,7 @@ def command(args: argparse.Namespace) -> int:
     if facts.busy():
         console.print_warning(facts.busy())
     rows = plan(competitors, cells, args.precisions is not None)
-    with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
+    with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
         np.savez(files["data.npz"], images=data.train_images, labels=data.train_labels)
         weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
@@ -207,27 +207,28 @@ def command(args: argparse.Namespace) -> int:
         np.save(files["order.npy"], epoch_order(0, 1, len(data.train_labels)))
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
             of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]
-            for cell in dict.fromkeys(r.cell for r in of_table):
-                setup = {
-                    "batch_size": batch_size,
-                    "lr": LEARNING_RATE,
-                    "seed": 0,
-                    "precision": cell.precision,
-                    "threads": threads,
-                    "data": placement,
-                    "npz": files["data.npz"],
-                    "weights": files["weights.safetensors"],
-                    "order": files["order.npy"],
-                }
-                run_cell(
-                    [r for r in of_table if r.cell == cell and not r.fault],
-                    setup,
-                    args.blocks,
-                    args.seconds,
-                    lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
-                        fraction, f"batch {c.batch_size} {c.precision}", text
-                    ),
-                )
+            with console.LiveLine(out) as live:  # gone before the table is printed
+                for cell in dict.fromkeys(r.cell for r in of_table):
+                    setup = {
+                        "batch_size": batch_size,
+                        "lr": LEARNING_RATE,
+                        "seed": 0,
+                        "precision": cell.precision,
+                        "threads": threads,
+                        "data": placement,
+                        "npz": files["data.npz"],
+                        "weights": files["weights.safetensors"],
+                        "order": files["order.npy"],
+                    }
+                    run_cell(
+                        [r for r in of_table if r.cell == cell and not r.fault],
+                        setup,
+                        args.blocks,
+                        args.seconds,
+                        lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
+                            fraction, f"batch {c.batch_size} {c.precision}", text
+                        ),
+                    )
             report.print_rows(out, batch_size, placement, of_table)
     if args.json:
         facts.write(args.json, rows, {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE})

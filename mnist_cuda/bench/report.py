@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 QUIET_LOAD = 0.5  # a core, over the last minute
 
 COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "ratio")
+OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal
 
 
 def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -> None:
@@ -40,7 +41,7 @@ def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -
             figures = [f"{row.setup_seconds:.2f} s", *map(console.format_count, (t.median, t.p5, t.p95)), str(t.count)]
             figures.append(f"{row.ratio:.2f}x" if row.ratio else "-")
         cells.append((row.competitor.label, row.cell.precision, *figures))
-    console.print_table(out, COLUMNS, cells, right=COLUMNS[2:])
+    console.print_table(out, COLUMNS, cells, right=COLUMNS[2:], optional=OPTIONAL)
     for text in dict.fromkeys(f"{row.competitor.label} {row.cell.precision}: {row.fault}" for row in rows if row.fault):
         out.print(text)
 

@@ -165,6 +165,8 @@ def _wrong_file(content: bytes, path: Path, file: DataFile, sha256: str, expecte
     try:
         parse(content, str(path))
     except DataError as error:
+        if path.name == file.name and len(content) == file.size:
+            return DataError(f"{path}: sha256 is {sha256}, expected {expected}: the file is damaged, replace it")
         return error
     if expected is None:
         return DataError(f"{path}: no hash is known for the uncompressed file, expected {file.name}")

@@ -61,31 +61,38 @@ class FusedEngine final : public Engine {
     gradients_.reserve(kParameterCount);
     scalars_.reserve(2);
     window_results_.reserve(kUnroll);
-    const std::int64_t packed[] = {kConv2Values, kConv2Values, shadow() ? kHidden * kFeatures : 0};
-    std::int64_t bytes = 0;
-    for (const auto count : packed) bytes += align(count * value_bytes_);
-    bytes += align(2 * kConv1Channels * 16 * 2) + align(96 * 4) + align(256 * 4) + align(128 * 4) + align(kMoments * 8);
-    small_.reserve(bytes);
-    cuda::fill_bytes(small_.data(), 0, bytes, stream());
-    cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
-    std::uint8_t* at = small_.data();
-    const auto take = [&](std::int64_t size) { return std::exchange(at, at + align(size)); };
     state_.parameters = parameters_.data();
     state_.scalars = scalars_.data();
-    state_.conv2_forward = take(kConv2Values * value_bytes_);
-    state_.conv2_data = take(kConv2Values * value_bytes_);
-    state_.fc1 = shadow() ? take(kHidden * kFeatures * value_bytes_)
-                          : static_cast<void*>(parameters_.data() + kParameters[kFc1Weight].offset);
-    state_.conv1 = take(2 * kConv1Channels * 16 * 2);
-    state_.bn1 = reinterpret_cast<float*>(take(96 * 4));
-    state_.bn2 = reinterpret_cast<float*>(take(256 * 4));
-    state_.dbn2 = reinterpret_cast<float*>(take(128 * 4));
-    state_.moments = reinterpret_cast<double*>(take(kMoments * 8));
+    carve(small_, [&](auto place) {
+      place(state_.conv2_forward, kConv2Values * value_bytes_);
+      place(state_.conv2_data, kConv2Values * value_bytes_);
+      if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
+      place(state_.conv1, 2 * kConv1Channels * 16 * 2);
+      place(state_.bn1, 3 * kConv1Channels * 4);
+      place(state_.bn2, 4 * kConv2Channels * 4);
+      place(state_.dbn2, 2 * kConv2Channels * 4);
+      place(state_.moments, kMoments * 8);
+    });
+    if (!shadow()) state_.fc1 = parameters_.data() + kParameters[kFc1Weight].offset;
+    cuda::fill_bytes(small_.data(), 0, small_.size(), stream());
+    cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
     stream_->synchronize();
   }
 
  private:
-  static std::int64_t align(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  // One allocation for many arrays: list(place) calls place(pointer, bytes) for each, once to add up and once to point.
+  template <class List>
+  static void carve(DeviceBuffer<std::uint8_t>& memory, List list) {
+    std::int64_t bytes = 0;
+    const auto place = [&](auto*& pointer, std::int64_t size) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory.data() + bytes);
+      bytes += (size + 255) / 256 * 256;
+    };
+    list(place);
+    memory.reserve(bytes);
+    bytes = 0;
+    list(place);
+  }
   // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
   bool shadow() const { return options().precision != Precision::kFp32; }
   cudaStream_t stream() const { return stream_->get(); }
@@ -135,49 +142,24 @@ class FusedEngine final : public Engine {
     graphs_.clear();
     reserved_ = 0;
     const std::int64_t blocks1 = 2 * multiprocessors_, blocks2 = multiprocessors_ + 1;
-    const std::int64_t sizes[] = {
-        batch * kPool1Size * value_bytes_,                             // a1
-        batch * kRoute1Words * 4,                                      // route1
-        batch * kCells1 * kConv2Channels * value_bytes_,               // z2
-        batch * kFeatures * value_bytes_,                              // e2
-        batch * kFeatures * value_bytes_,                              // g2
-        blocks1 * 2 * kConv2Channels * 4,                              // z2_sums
-        (std::int64_t(multiprocessors_) * 128 + batch) * kHidden * 4,  // h_parts
-        batch * kHidden * 4,                                           // h
-        batch * kClasses * 4,                                          // logits
-        batch * kHidden * value_bytes_,                                // dh
-        blocks2 * kHeadValues * 4,                                     // head_sums
-        2 * kFeatures * 4,                                             // g2_sums
-        blocks2 * kConv2Values * 4,                                    // conv2_sums
-        blocks2 * kConv1Channels * kG1Columns * 4,                     // g1_sums
-        blocks2 * kMoments * 8,                                        // moment_sums
-        (kUnroll + 1) * batch * 4,                                     // window of the order
-    };
-    std::int64_t total = 0;
-    for (const auto size : sizes) total += align(size);
-    workspace_.reserve(total);
-    std::uint8_t* at = workspace_.data();
-    int next = 0;
-    const auto take = [&](auto*& pointer) {
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
-      at += align(sizes[next++]);
-    };
-    take(state_.a1);
-    take(state_.route1);
-    take(state_.z2);
-    take(state_.e2);
-    take(state_.g2);
-    take(state_.z2_sums);
-    take(state_.h_parts);
-    take(state_.h);
-    take(state_.logits);
-    take(state_.dh);
-    take(state_.head_sums);
-    take(state_.g2_sums);
-    take(state_.conv2_sums);
-    take(state_.g1_sums);
-    take(state_.moment_sums);
-    take(window_);
+    carve(workspace_, [&](auto place) {
+      place(state_.a1, batch * kPool1Size * value_bytes_);
+      place(state_.route1, batch * kRoute1Words * 4);
+      place(state_.z2, batch * kCells1 * kConv2Channels * value_bytes_);
+      place(state_.e2, batch * kFeatures * value_bytes_);
+      place(state_.g2, batch * kFeatures * value_bytes_);
+      place(state_.z2_sums, blocks1 * 2 * kConv2Channels * 4);
+      place(state_.h_parts, (std::int64_t(multiprocessors_) * 128 + batch) * kHidden * 4);
+      place(state_.h, batch * kHidden * 4);
+      place(state_.logits, batch * kClasses * 4);
+      place(state_.dh, batch * kHidden * value_bytes_);
+      place(state_.head_sums, blocks2 * kHeadValues * 4);
+      place(state_.g2_sums, 2 * kFeatures * 4);
+      place(state_.conv2_sums, blocks2 * kConv2Values * 4);
+      place(state_.g1_sums, blocks2 * kConv1Channels * kG1Columns * 4);
+      place(state_.moment_sums, blocks2 * kMoments * 8);
+      place(window_, (kUnroll + 1) * batch * 4);
+    });
     reserved_ = batch;
   }
 
@@ -243,7 +225,7 @@ class FusedEngine final : public Engine {
     results_.reserve(std::int64_t(results.size()));
     set_scalars(learning_rate, 1);
     if (placement_ == Placement::kHost) {
-      train_from_host(order, batch, results);
+      train_from_host(order, batch);
     } else {
       order_.reserve(samples + 2 * batch);
       cuda::upload(order_.data(), order, stream());
@@ -256,7 +238,7 @@ class FusedEngine final : public Engine {
 
   // Batches come from host memory: while one chunk of steps computes, the next is gathered into a pinned buffer and
   // copied on a stream of its own.
-  void train_from_host(std::span<const std::int32_t> order, std::int64_t batch, std::span<StepResult>) {
+  void train_from_host(std::span<const std::int32_t> order, std::int64_t batch) {
     const auto samples = std::int64_t(order.size());
     const std::int64_t chunk_steps = std::clamp<std::int64_t>(16384 / batch, 1, kUnroll), chunk = chunk_steps * batch;
     order_.reserve(chunk + 2 * batch);

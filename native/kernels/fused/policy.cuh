@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/mma_tf32.cuh"
 #include "mnist/engine.h"
 
 namespace mnist::fused {
@@ -99,9 +100,7 @@ __device__ __forceinline__ void mma_fp16(float (&c)[4], const std::uint32_t (&a)
 
 __device__ __forceinline__ void mma_tf32(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  kernels::device::mma_tf32(c, a, {b0, b1});
 }
 
 // The 10 leading significand bits of a float, which tf32 keeps, and what they leave; big + small is exact.
@@ -139,11 +138,7 @@ struct Policy<Precision::kTf32> {
   using Pixel = __half;  // integers up to 2048 are exact
   static constexpr int kConv1Terms = 1;
   static constexpr bool kDrainAccumulators = false;
-  static __device__ __forceinline__ T store(float x) {
-    std::uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return __uint_as_float(r);
-  }
+  static __device__ __forceinline__ T store(float x) { return __uint_as_float(kernels::device::to_tf32(x)); }
   static __device__ __forceinline__ float load(T x) { return x; }
   static __device__ __forceinline__ float2 round(float x, float y) { return make_float2(store(x), store(y)); }
   static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

@@ -14,21 +14,25 @@ namespace testing {
 inline const std::vector<std::int64_t> kBatches = {1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
 
 // Device memory between guard words of 0xff bytes, which are NaN as floats: an output starts as NaN and its guards
-// must survive; a read beyond an input brings a NaN into the result.
+// must survive; a read beyond an input brings a NaN into the result. Usable on every stream: what is made is complete,
+// and read() waits for the whole GPU.
 template <class T>
 class Guarded {
  public:
   explicit Guarded(std::int64_t count) : count_(count), buffer_(count + 2 * kGuard) {
     mnist::cuda::fill_bytes(buffer_.data(), 0xff, buffer_.size(), nullptr);
+    MNIST_CHECK(cudaDeviceSynchronize());
   }
   explicit Guarded(const std::vector<T>& values) : Guarded(std::int64_t(values.size())) {
     mnist::cuda::upload(data(), values, nullptr);
+    MNIST_CHECK(cudaDeviceSynchronize());
   }
 
   T* data() const { return buffer_.data() + kGuard; }
 
   // The values, after a check of the guards.
   std::vector<T> read(const std::string& what) const {
+    MNIST_CHECK(cudaDeviceSynchronize());
     std::vector<T> all(buffer_.size());
     mnist::cuda::download(all, buffer_.data(), nullptr);
     const auto* bytes = reinterpret_cast<const unsigned char*>(all.data());

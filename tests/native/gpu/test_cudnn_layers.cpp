@@ -56,7 +56,6 @@ class Tensor {
   }
   void* data() const { return setup_.bf16() ? static_cast<void*>(narrow_.data()) : static_cast<void*>(wide_.data()); }
   std::vector<float> read(const std::string& what) const {
-    MNIST_CHECK(cudaDeviceSynchronize());
     if (!setup_.bf16()) return wide_.read(what);
     const auto values = narrow_.read(what);
     return {values.begin(), values.end()};
@@ -150,7 +149,6 @@ void test_batch_norm(const Setup& setup, std::int64_t batch) {
 
   kernels::batch_norm_statistics_from_saved(full_mean.data(), full_var.data(), conv_bias.data(), saved_mean.data(),
                                             inverse.data(), kBatchNormEpsilon, kChannels, setup.stream.get());
-  MNIST_CHECK(cudaDeviceSynchronize());
   CHECK_CLOSE(full_mean.read("mean" + what), biased_mean, 1e-5, "mean with the bias" + what);
   CHECK_CLOSE(full_var.read("var" + what), var, 1e-5, "variance" + what);
   batch_norm.forward_population(again.data(), input.data(), scale.data(), shift.data(), full_mean.data(),
@@ -230,11 +228,9 @@ void test_linear(const Setup& setup, std::int64_t batch, int in, int out, bool r
   // Without relu the result, the network's scores, is float32, and so is the bias.
   void* y = relu ? narrow.data() : wide.data();
   linear.forward(y, X.data(), W.data(), relu ? B.data() : wide_bias.data());
-  MNIST_CHECK(cudaDeviceSynchronize());
   CHECK_CLOSE(relu ? narrow.read("y" + what) : wide.read("y" + what), y_want, setup.bound(), "forward" + what);
   linear.backward_weight(DW.data(), DB.data(), DY.data(), X.data());
   linear.backward_data(DX.data(), DY.data(), W.data());
-  MNIST_CHECK(cudaDeviceSynchronize());
   CHECK_CLOSE(DW.read("dw" + what), dw_want, setup.bound(), "backward weight" + what);
   CHECK_CLOSE(DB.read("db" + what), db_want, setup.bound(), "backward bias" + what);
   CHECK_CLOSE(DX.read("dx" + what), dx_want, setup.bound(), "backward data" + what);
@@ -255,7 +251,6 @@ void test_log_softmax(std::int64_t batch) {
   activations.log_softmax_forward(log_p.data(), X.data());
   kernels::nll_loss_backward(dx.data(), L.data(), -2.5f, batch, kClasses, setup.stream.get());
   activations.log_softmax_backward(dx.data(), log_p.data());
-  MNIST_CHECK(cudaDeviceSynchronize());
   CHECK_CLOSE(log_p.read("log_softmax"), want, 1e-6, "log_softmax, " + setup.name);
   CHECK_CLOSE(dx.read("backward"), dwant, 1e-6, "log_softmax and nll_loss backward, " + setup.name);
 }

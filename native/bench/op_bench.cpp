@@ -106,7 +106,7 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
     if (!wanted.empty() && wanted != entry.name) continue;
     const bench::OpCase op = entry.make(batch, stream.get());
     for (const auto& variant : op.variants) {
-      OpTiming row{entry.name, op.shape, variant.name, variant.why, op.bytes, op.flops};
+      OpTiming row{entry.name, op.shape, variant.name, variant.why, op.cost.bytes, op.cost.flops};
       cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), stream.get());  // NaN where nothing is written
       variant.run(stream.get());
       row.error = error_of(op, stream);
@@ -114,7 +114,7 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
       row.cold_seconds = timer.cold(variant);
       row.warm_seconds = timer.warm(variant, row.cold_seconds);
       const double flops = variant.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
-      const double least = std::max(op.bytes / report.roofs.bytes_per_second, op.flops / flops);
+      const double least = std::max(op.cost.bytes / report.roofs.bytes_per_second, op.cost.flops / flops);
       row.percent_of_roof = 100 * least / row.cold_seconds;
       report.rows.push_back(row);
     }

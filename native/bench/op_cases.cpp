@@ -62,8 +62,7 @@ OpCase linear(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(batch * kHidden);
   op.want.resize(checked * kHidden);
   op.bound = 1e-5;
-  op.bytes = 4.0 * (batch * kFeatures + kHidden * kFeatures + batch * kHidden);
-  op.flops = 2.0 * batch * kFeatures * kHidden;
+  op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   reference::linear_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked, kFeatures,
                             kHidden);
   add_variants(op, kernels::linear_forward_variants(), [&](auto run) {
@@ -84,8 +83,7 @@ OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(batch * kConv2Channels * kArea2);
   op.want.resize(checked * kConv2Channels * kArea2);
   op.bound = 5e-6;
-  op.bytes = 4.0 * (batch * kPool1Size + batch * kConv2Channels * kArea2 + weights);
-  op.flops = 2.0 * batch * weights * kArea2;
+  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked,
                             kConv1Channels, kConv2Channels, kPool1Side);
   add_variants(op, kernels::conv2d_forward_variants(), [&](auto run) {
@@ -103,8 +101,7 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(count);
   op.decisions.reserve(count);
   op.want.resize(x.checked.size());
-  op.bytes = 9.0 * count;
-  op.flops = double(count);
+  op.cost = kernels::relu_cost(count);
   std::vector<std::uint8_t> pass(op.want.size());
   reference::relu_forward(op.want.data(), pass.data(), x.checked.data(), std::int64_t(op.want.size()), true);
   add_variants(op, kernels::relu_forward_variants(), [&](auto run) {
@@ -122,8 +119,7 @@ OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(batch * kPool1Size);
   op.decisions.reserve(batch * kPool1Size);
   op.want.resize(checked * kPool1Size);
-  op.bytes = 21.0 * batch * kPool1Size;
-  op.flops = 4.0 * batch * kPool1Size;
+  op.cost = kernels::relu_max_pool2d_forward_cost(batch * kPool1Size);
   std::vector<std::uint8_t> route(op.want.size());
   reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.checked.data(), checked * kConv1Channels,
                                      kPool1Side);
@@ -143,8 +139,7 @@ OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(2 * kConv1Channels);
   op.want.resize(2 * kConv1Channels);
   op.bound = 1e-6;
-  op.bytes = 4.0 * count;
-  op.flops = 4.0 * count;
+  op.cost = kernels::batch_norm_statistics_cost(count);
   reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.checked.data(), batch,
                                    kConv1Channels, kArea1);
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
@@ -162,8 +157,7 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   op.output.reserve(batch * kClasses);
   op.want.resize(batch * kClasses);
   op.bound = 1e-6;
-  op.bytes = 8.0 * batch * kClasses;
-  op.flops = 4.0 * batch * kClasses;
+  op.cost = kernels::log_softmax_forward_cost(batch * kClasses);
   reference::log_softmax_forward(op.want.data(), x.checked.data(), batch, kClasses);
   add_variants(op, kernels::log_softmax_forward_variants(), [&](auto run) {
     return [=, log_p = op.output.data(), x = x.data](cudaStream_t stream) { run(log_p, x, batch, kClasses, stream); };

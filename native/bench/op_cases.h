@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/buffer.h"
+#include "kernels/cost.h"
 #include "kernels/variant.h"
 
 namespace mnist::bench {
@@ -22,7 +23,7 @@ struct OpVariant {
 
 struct OpCase {
   std::string shape;
-  double bytes = 0, flops = 0;
+  kernels::Cost cost;
   std::vector<OpVariant> variants;
   cuda::DeviceBuffer<float> output;  // what is compared; `want` is the answer for its beginning
   std::vector<double> want;

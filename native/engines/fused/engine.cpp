@@ -1,7 +1,6 @@
 // Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "cuda/stream.h"
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
+#include "engines/fused/host_feed.h"
 #include "engines/fused/kernels.h"
 #include "engines/fused/layout.h"
 #include "engines/fused/population.h"
@@ -25,24 +25,7 @@ using cuda::DeviceBuffer;
 
 constexpr int kUnroll = 32;                // steps of the longest graph; 16, 8, ... serve the rest
 constexpr std::int64_t kEvalChunk = 4096;  // images scored at once under population statistics
-
-// Images and labels on the device, with the moments of each image.
-struct DeviceSet {
-  DeviceBuffer<std::uint8_t> images, labels;
-  DeviceBuffer<double> moments;
-
-  void reserve(std::int64_t count) {
-    images.reserve(count * kImagePixels);
-    labels.reserve(count);
-    moments.reserve(count * kMoments);
-  }
-  void fill(const std::uint8_t* from_images, const std::uint8_t* from_labels, std::int64_t count, cudaStream_t stream) {
-    cuda::upload(images.data(), std::span(from_images, std::size_t(count) * kImagePixels), stream);
-    if (from_labels) cuda::upload(labels.data(), std::span(from_labels, std::size_t(count)), stream);
-    image_moments(moments.data(), images.data(), count, stream);
-  }
-  Samples samples(const std::int32_t* order) const { return {images.data(), labels.data(), moments.data(), order}; }
-};
+constexpr std::int64_t kFedChunk = 8192;   // images of host-fed steps that are queued at once: a millisecond or two
 
 class FusedEngine final : public Engine {
  public:
@@ -56,11 +39,11 @@ class FusedEngine final : public Engine {
     MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     state_.overlap = kernels_.overlaps();
     stream_.emplace();
-    copy_stream_.emplace();
+    feed_.emplace();
     parameters_.reserve(kParameterCount);
     gradients_.reserve(kParameterCount);
     scalars_.reserve(2);
-    window_results_.reserve(kUnroll);
+    reserve_results(window_results_, kUnroll);
     state_.parameters = parameters_.data();
     state_.scalars = scalars_.data();
     carve(small_, [&](auto place) {
@@ -93,6 +76,10 @@ class FusedEngine final : public Engine {
     bytes = 0;
     list(place);
   }
+  // StepResult's padding is copied too.
+  void reserve_results(DeviceBuffer<StepResult>& results, std::int64_t count) {
+    if (results.reserve(count)) cuda::fill_bytes(results.data(), 0, count, stream());
+  }
   // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
   bool shadow() const { return options().precision != Precision::kFp32; }
   cudaStream_t stream() const { return stream_->get(); }
@@ -122,16 +109,14 @@ class FusedEngine final : public Engine {
                       Placement placement) override {
     cuda::DeviceGuard guard(device_);
     placement_ = placement;
-    host_images_.clear();
-    host_labels_.clear();
+    feed_->clear();
     const auto count = std::int64_t(labels.size());
     if (placement == Placement::kHost) {
-      host_images_.assign(images.begin(), images.end());
-      host_labels_.assign(labels.begin(), labels.end());
+      feed_->set_dataset(images, labels);
     } else {
       graphs_.clear();
-      data_.reserve(count);
-      data_.fill(images.data(), labels.data(), count, stream());
+      data_.reserve(count, stream());
+      data_.fill(0, images.data(), labels.data(), count, stream());
       stream_->synchronize();
     }
   }
@@ -192,9 +177,9 @@ class FusedEngine final : public Engine {
   }
 
   // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
-  // last step still looks ahead.
+  // last step still looks ahead. `continues`: the step before did that, for the first one here.
   void run_steps(const Samples& samples, const std::int32_t* order, std::int64_t batch, std::int64_t steps,
-                 StepResult* results) {
+                 StepResult* results, bool continues = false) {
     Samples window = samples;
     window.order = window_;
     const State s = state_for(batch, window);
@@ -202,7 +187,7 @@ class FusedEngine final : public Engine {
       const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, kUnroll))));
       const cuda::Graph& g = graph(s, now);
       cuda::copy(window_, order + done * batch, (now + 1) * batch, stream());
-      if (done == 0) kernels_.prepare(s, 0, stream());
+      if (done == 0 && !continues) kernels_.prepare(s, 0, stream());
       g.launch(stream());
       cuda::copy(results + done, window_results_.data(), now, stream());
       done += now;
@@ -222,7 +207,7 @@ class FusedEngine final : public Engine {
     batch = std::min(batch, samples);
     const std::int64_t full = samples / batch, rest = samples % batch;
     reserve(batch);
-    results_.reserve(std::int64_t(results.size()));
+    reserve_results(results_, std::int64_t(results.size()));
     set_scalars(learning_rate, 1);
     if (placement_ == Placement::kHost) {
       train_from_host(order, batch);
@@ -236,40 +221,29 @@ class FusedEngine final : public Engine {
     cuda::download(results, results_.data(), stream());
   }
 
-  // Batches come from host memory: while one chunk of steps computes, the next is gathered into a pinned buffer and
-  // copied on a stream of its own.
+  // Batches come from host memory, in chunks of steps: see HostFeed.
   void train_from_host(std::span<const std::int32_t> order, std::int64_t batch) {
     const auto samples = std::int64_t(order.size());
-    const std::int64_t chunk_steps = std::clamp<std::int64_t>(16384 / batch, 1, kUnroll), chunk = chunk_steps * batch;
-    order_.reserve(chunk + 2 * batch);
-    std::vector<std::int32_t> identity(chunk + 2 * batch, 0);
-    std::iota(identity.begin(), identity.begin() + chunk, 0);
-    cuda::upload(order_.data(), identity, stream());
-    for (auto& stage : stages_) {
-      if (stage.set.moments.size() < chunk * kMoments) graphs_.clear();  // the last of the set to grow
-      stage.set.reserve(chunk);
-      stage.images.reserve(chunk * kImagePixels);
-      stage.labels.reserve(chunk);
-    }
-    int which = 0;
-    for (std::int64_t first = 0; first < samples; first += chunk, which ^= 1) {
-      Stage& stage = stages_[which];
-      const auto count = std::min(chunk, samples - first);
-      stage.copied.synchronize();  // the pinned buffer's last copy has left it
-      for (std::int64_t i = 0; i < count; ++i) {
-        const auto index = std::int64_t(order[first + i]);
-        std::memcpy(stage.images.data() + i * kImagePixels, host_images_.data() + index * kImagePixels, kImagePixels);
-        stage.labels.data()[i] = host_labels_[index];
-      }
-      copy_stream_->wait(stage.used);
-      stage.set.fill(stage.images.data(), stage.labels.data(), count, copy_stream_->get());
-      stage.copied.record(copy_stream_->get());
-      stream_->wait(stage.copied);
-      const std::int64_t full = count / batch, rest = count % batch;
-      StepResult* results = results_.data() + first / batch;
-      if (full > 0) run_steps(stage.set.samples(nullptr), order_.data(), batch, full, results);
-      if (rest > 0) run_steps(stage.set.samples(nullptr), order_.data() + full * batch, rest, 1, results + full);
-      stage.used.record(stream());
+    const std::int64_t chunk = std::clamp<std::int64_t>(kFedChunk / batch, 1, kUnroll) * batch;
+    const std::int64_t chunks = (samples + chunk - 1) / chunk, ring = HostFeed::kParts * chunk;
+    if (feed_->reserve(chunk)) graphs_.clear();
+    std::vector<std::int32_t> once_around(ring + batch);
+    for (std::int64_t i = 0; i < ring + batch; ++i) once_around[i] = std::int32_t(i % ring);
+    order_.reserve(ring + batch);
+    cuda::upload(order_.data(), once_around, stream());
+    const auto send = [&](std::int64_t n) {
+      feed_->send(n, order.subspan(n * chunk, std::min(chunk, samples - n * chunk)), *stream_);
+    };
+    send(0);
+    for (std::int64_t n = 0; n < chunks; ++n) {
+      if (n + 1 < chunks) send(n + 1);
+      const auto count = std::min(chunk, samples - n * chunk), full = count / batch, rest = count % batch;
+      const std::int32_t* places = order_.data() + n % HostFeed::kParts * chunk;
+      StepResult* results = results_.data() + n * chunk / batch;
+      const Samples from = feed_->ring().samples(nullptr);
+      if (full > 0) run_steps(from, places, batch, full, results, n > 0);
+      if (rest > 0) run_steps(from, places + full * batch, rest, 1, results + full);
+      feed_->release(n, *stream_);
     }
   }
 
@@ -295,14 +269,14 @@ class FusedEngine final : public Engine {
     const auto chunk = mode == BatchNormMode::kBatch ? total : std::min(total, kEvalChunk);
     reserve(chunk);
     fill_order(chunk);
-    scratch_.reserve(chunk);
+    scratch_.reserve(chunk, stream());
     cuda::fill_bytes(scratch_.labels.data(), 0, chunk, stream());
     set_scalars(0, 0);
     const auto parameters = host_parameters();
     std::vector<float> logits(chunk * kClasses);
     for (std::int64_t first = 0; first < total; first += chunk) {
       const auto count = std::min(chunk, total - first);
-      scratch_.fill(images.data() + first * kImagePixels, nullptr, count, stream());
+      scratch_.fill(0, images.data() + first * kImagePixels, nullptr, count, stream());
       State s = state_for(count, scratch_.samples(order_.data()));
       kernels_.prepare(s, 0, stream());
       if (mode == BatchNormMode::kPopulation) {
@@ -328,8 +302,8 @@ class FusedEngine final : public Engine {
                       data_.moments.data() + first * kMoments, order_.data()},
               count);
       } else {
-        scratch_.reserve(kEvalChunk);
-        scratch_.fill(host_images_.data() + first * kImagePixels, host_labels_.data() + first, count, stream());
+        scratch_.reserve(kEvalChunk, stream());
+        scratch_.fill(0, feed_->images() + first * kImagePixels, feed_->labels() + first, count, stream());
         visit(scratch_.samples(order_.data()), count);
       }
     }
@@ -387,8 +361,8 @@ class FusedEngine final : public Engine {
     const auto batch = std::int64_t(labels.size());
     reserve(batch);
     fill_order(batch);
-    scratch_.reserve(batch);
-    scratch_.fill(images.data(), labels.data(), batch, stream());
+    scratch_.reserve(batch, stream());
+    scratch_.fill(0, images.data(), labels.data(), batch, stream());
     set_scalars(0, options.upstream);
     cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
     DeviceBuffer<std::uint8_t> route2(batch * kPool2Size);
@@ -442,7 +416,8 @@ class FusedEngine final : public Engine {
   Kernels kernels_;
   int value_bytes_;
   int multiprocessors_ = 0, shared_limit_ = 0;
-  std::optional<cuda::Stream> stream_, copy_stream_;
+  std::optional<cuda::Stream> stream_;
+  std::optional<HostFeed> feed_;
   State state_{};
   DeviceBuffer<float> parameters_, gradients_, scalars_;
   DeviceBuffer<std::uint8_t> small_, workspace_;
@@ -454,13 +429,6 @@ class FusedEngine final : public Engine {
 
   Placement placement_ = Placement::kDevice;
   DeviceSet data_, scratch_;
-  std::vector<std::uint8_t> host_images_, host_labels_;
-  struct Stage {
-    DeviceSet set;
-    cuda::PinnedBuffer<std::uint8_t> images, labels;
-    cuda::Event copied, used;
-  };
-  std::array<Stage, 2> stages_;
   std::vector<double> statistics_ = std::vector<double>(kStatisticCount);
 };
 

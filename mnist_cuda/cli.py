@@ -195,6 +195,23 @@ def add_compare(subparsers: Any) -> None:
     parser.set_defaults(run=later("compare"))
 
 
+def add_profile(subparsers: Any) -> None:
+    """`mnist-cuda profile`."""
+    parser = subparsers.add_parser("profile", help="where a step's time goes", allow_abbrev=False)
+    parser.description = (
+        "Time a training step op by op, beside what this GPU was measured to do at its best, and print the command "
+        "lines of the profilers that look closer. It needs no hardware counters."
+    )
+    group = parser.add_argument_group("step")
+    group.add_argument("--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)")
+    group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what 5 s allow)")
+    add_engine_flags(parser)
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=later("profile"))
+
+
 def add_engines(subparsers: Any) -> None:
     """`mnist-cuda engines`."""
     parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
@@ -224,7 +241,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_evaluate, add_bench, add_compare, add_engines, add_data_commands):
+    for add in (add_train, add_evaluate, add_bench, add_compare, add_profile, add_engines, add_data_commands):
         add(subparsers)
     return parser
 

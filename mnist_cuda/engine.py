@@ -90,6 +90,32 @@ class Probe:
     routing: Routing
 
 
+@dataclass(frozen=True)
+class OpTime:
+    """One op of a training step; see `Engine.profile`.
+
+    phase: what Nsight shows as a range. unit: what multiplies, `fma` or the tensor cores' `tf32`, `3xtf32` (three
+    products for one), `bf16`. bytes, flops: the least that the op has to move and to compute, a multiply-add being two.
+    us: microseconds, median over the steps.
+    """
+
+    phase: str
+    op: str
+    unit: Literal["fma", "tf32", "3xtf32", "bf16"]
+    bytes: float
+    flops: float
+    us: float
+
+
+def measure_roofs(device: int = 0) -> dict[str, float]:
+    """What a GPU does at its best: bytes_per_second of a large copy, fma_flops, tf32_flops and bf16_flops (mma.sync).
+
+    Raises UnavailableError without a usable GPU, OutOfMemoryError if 1 GiB of its memory is not free.
+    """
+    with _native_errors():
+        return _native.measure_roofs(device)
+
+
 class Engine:
     """A trainer of the network in `native/include/mnist/model.h`.
 
@@ -114,6 +140,11 @@ class Engine:
         """The library algorithms chosen so far, a line each, by batch size; empty where there is nothing to choose."""
         lines: list[str] = self._native.algorithms()
         return lines
+
+    @property
+    def dataset_size(self) -> int:
+        """Images of the training set; 0 before there is one."""
+        return int(self._native.dataset_size)
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
@@ -176,6 +207,15 @@ class Engine:
         with _native_errors():
             scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
+
+    def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
+        """Time the ops of a training step on `batch_size` images of the data set, in their order.
+
+        They add up to the step with what it costs to look: marks, and no overlap of ops. Parameters and statistics
+        stay. Raises ValueError without a data set, for one on the host that a GPU trains on, and for a larger batch.
+        """
+        with _native_errors():
+            return [OpTime(**row) for row in self._native.profile(batch_size, steps)]
 
     def probe(self, images: Images, labels: Labels, *, upstream: float = 1.0, routing: Routing | None = None) -> Probe:
         """Loss, all gradients, activations and routing of one batch, without an update.

@@ -20,7 +20,7 @@ ROW = {
     "bound": 0.0,
     "percent_of_roof": 1.1,
 }
-ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14}
+ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "e
 
 
 def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
-    """The report: `roofs` (bytes_per_second, fma_flops, tf32_flops) and `rows`, one a variant, plainest first.
+    """The report: `roofs` (see `roofs_text`) and `rows`, one a variant, plainest first.
 
     op: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
     OutOfMemoryError where the batch does not fit.
@@ -24,6 +24,14 @@ def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
         raise UnavailableError(str(error)) from error
     except (_native.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemoryError(str(error) or "host memory ran out") from error
+
+
+def roofs_text(roofs: dict[str, float]) -> str:
+    """What the GPU was measured to do at its best, for people: bytes_per_second, fma_, tf32_ and bf16_flops."""
+    return (
+        f"This GPU: {roofs['bytes_per_second'] / 1e9:.0f} GB/s copied, {roofs['fma_flops'] / 1e12:.1f} TFLOP/s in fp32 "
+        f"multiply-adds; by mma.sync {roofs['tf32_flops'] / 1e12:.0f} in tf32, {roofs['bf16_flops'] / 1e12:.0f} in bf16"
+    )
 
 
 def passes(row: dict[str, Any]) -> bool:
@@ -39,11 +47,9 @@ def command(args: argparse.Namespace) -> int:
         print(json.dumps(report))
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
-    roofs = report["roofs"]
     out.print(
-        f"This GPU: {roofs['bytes_per_second'] / 1e9:.0f} GB/s copied, {roofs['fma_flops'] / 1e12:.1f} TFLOP/s in fp32 "
-        f"multiply-adds, {roofs['tf32_flops'] / 1e12:.0f} in tf32. Times in us; GB/s, TFLOP/s, %roof (the least time "
-        "that those allow) and speed-up (over the first row) are of the cold time."
+        f"{roofs_text(report['roofs'])}. Times in us; GB/s, TFLOP/s, %roof (the least time that those allow) and "
+        "speed-up (over the first row) are of the cold time."
     )
     for op in dict.fromkeys(row["op"] for row in rows):
         ours = [row for row in rows if row["op"] == op]

@@ -90,6 +90,13 @@ std::vector<std::string> bench_op_names() {
   return names;
 }
 
+Roofs measure_roofs(int device) {
+  const std::string reason = cuda_device_reason(device);
+  if (!reason.empty()) throw UnavailableError("no GPU to measure: " + reason);
+  const cuda::DeviceGuard guard(device);
+  return bench::measure_roofs(cuda::Stream());
+}
+
 OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
   MNIST_REQUIRE(batch > 0, "bench: batch size is " << batch << ", expected at least 1");
   std::string names;

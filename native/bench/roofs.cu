@@ -4,6 +4,7 @@
 
 #include "bench/roofs.h"
 #include "cuda/buffer.h"
+#include "kernels/device/mma_bf16.cuh"
 #include "kernels/device/mma_tf32.cuh"
 
 namespace mnist::bench {
@@ -23,16 +24,27 @@ __global__ void fma_kernel(float* __restrict__ sink, float factor) {
   if (sum == 0) sink[0] = sum;  // never, but the compiler cannot know
 }
 
-__global__ void tf32_kernel(float* __restrict__ sink, float factor) {
-  const std::uint32_t f = kernels::device::to_tf32(factor);
+// `mma` of operands made of `f`, from registers.
+template <class Mma>
+__device__ void mma_chains(float* sink, std::uint32_t f, Mma mma) {
   const std::uint32_t a[4] = {f, f, f, f}, b[2] = {f, f};
   float values[kChains][4] = {};
   for (int n = 0; n < kIterations; ++n)
 #pragma unroll
-    for (int k = 0; k < kChains; ++k) kernels::device::mma_tf32(values[k], a, b);
+    for (int k = 0; k < kChains; ++k) mma(values[k], a, b);
   float sum = 1;
   for (int k = 0; k < kChains; ++k) sum += values[k][0] + values[k][1] + values[k][2] + values[k][3];
   if (sum == 0) sink[0] = sum;
+}
+
+__global__ void tf32_kernel(float* __restrict__ sink, float factor) {
+  mma_chains(sink, kernels::device::to_tf32(factor),
+             [](auto& c, const auto& a, const auto& b) { kernels::device::mma_tf32(c, a, b); });
+}
+
+__global__ void bf16_kernel(float* __restrict__ sink, float factor) {
+  mma_chains(sink, __float_as_uint(factor) >> 16 | (__float_as_uint(factor) & 0xffff0000u),
+             [](auto& c, const auto& a, const auto& b) { kernels::device::mma_bf16(c, a, b); });
 }
 
 // Median seconds of five runs after a warm-up.
@@ -73,6 +85,10 @@ Roofs measure_roofs(const cuda::Stream& stream) {
                     });
   roofs.tf32_flops = 2 * 16 * 8 * 8 * (kBlock / 32) * chains / seconds(stream, [&] {
                        tf32_kernel<<<blocks, kBlock, 0, stream.get()>>>(sink.data(), 0.5f);
+                       MNIST_CHECK_LAUNCH();
+                     });
+  roofs.bf16_flops = 2 * 16 * 8 * 16 * (kBlock / 32) * chains / seconds(stream, [&] {
+                       bf16_kernel<<<blocks, kBlock, 0, stream.get()>>>(sink.data(), 0.5f);
                        MNIST_CHECK_LAUNCH();
                      });
   return roofs;

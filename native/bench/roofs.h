@@ -1,4 +1,4 @@
-// Measures what a GPU can do at its best: bytes moved, float32 multiply-adds, tf32 tensor-core products.
+// Measures what a GPU can do at its best: bytes moved, float32 multiply-adds, tensor-core products.
 #pragma once
 
 #include "cuda/stream.h"

@@ -46,6 +46,15 @@ nb::dict info_dict(const EngineInfo& info) {
   return d;
 }
 
+nb::dict roofs_dict(const Roofs& roofs) {
+  nb::dict d;
+  d["bytes_per_second"] = roofs.bytes_per_second;
+  d["fma_flops"] = roofs.fma_flops;
+  d["tf32_flops"] = roofs.tf32_flops;
+  d["bf16_flops"] = roofs.bf16_flops;
+  return d;
+}
+
 // A table of model.h as [(name, shape, offset, size)].
 template <class Table>
 nb::list table_list(const Table& table) {
@@ -142,12 +151,8 @@ NB_MODULE(_native, m) {
           d["percent_of_roof"] = row.percent_of_roof;
           rows.append(d);
         }
-        nb::dict roofs;
-        roofs["bytes_per_second"] = report.roofs.bytes_per_second;
-        roofs["fma_flops"] = report.roofs.fma_flops;
-        roofs["tf32_flops"] = report.roofs.tf32_flops;
         nb::dict d;
-        d["roofs"] = roofs;
+        d["roofs"] = roofs_dict(report.roofs);
         d["rows"] = rows;
         return d;
 #else
@@ -157,6 +162,24 @@ NB_MODULE(_native, m) {
 #endif
       },
       "op"_a, "batch"_a, "device"_a);
+
+  m.def(
+      "measure_roofs",
+      [](int device) {
+#ifdef MNIST_WITH_CUDA
+        Roofs roofs;
+        {
+          nb::gil_scoped_release release;
+          roofs = measure_roofs(device);
+        }
+        return roofs_dict(roofs);
+#else
+        (void)device;
+        throw UnavailableError("no GPU to measure: " + cuda_status().reason);
+        return roofs_dict({});
+#endif
+      },
+      "device"_a);
 
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
@@ -206,6 +229,26 @@ NB_MODULE(_native, m) {
                e.logits(view(images), population ? BatchNormMode::kPopulation : BatchNormMode::kBatch, scores);
              }
              return to_numpy(std::move(scores));
+           })
+      .def("profile",
+           [](Engine& e, std::int64_t batch, std::int64_t steps) {
+             std::vector<OpTime> ops;
+             {
+               nb::gil_scoped_release release;
+               ops = e.profile(batch, steps);
+             }
+             nb::list rows;
+             for (const auto& op : ops) {
+               nb::dict d;
+               d["phase"] = op.phase;
+               d["op"] = op.op;
+               d["unit"] = op.unit;
+               d["bytes"] = op.bytes;
+               d["flops"] = op.flops;
+               d["us"] = 1e6 * op.seconds;
+               rows.append(d);
+             }
+             return rows;
            })
       .def(
           "probe",

@@ -17,6 +17,15 @@ int group_count(std::int64_t batch) {
 }
 std::int64_t group_begin(std::int64_t batch, int groups, int group) { return batch * group / groups; }
 
+// Of a loop over images: they are read, and z2 and e written or read. The operations are those of the ops' formulas,
+// conv2 `products` times; Winograd's convolution needs fewer.
+kernels::Cost conv_cost(std::int64_t batch, int products) {
+  const double bytes = kImagePixels + 4.0 * (kZ2Size + kFeatures);
+  return {double(batch) * bytes,
+          kernels::conv2d_cost(batch, 1, kConv1Channels, kImageSide).flops +
+              products * kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side).flops};
+}
+
 }  // namespace
 
 Network::Worker::Worker()
@@ -61,15 +70,21 @@ void Network::load_image(Worker& worker, const std::uint8_t* image) const {
 // ---- forward -------------------------------------------------------------------------------------------------------
 
 StepResult Network::forward(const Batch& batch, double upstream) {
+  const double pixels = double(batch.size()) * kImagePixels;
+  mark("prepare", {pixels, 2 * kPatchMoments * pixels});
   reserve(batch.size());
   prepare_weights();
   sum_moments(batch);
   statistics1_ = layer1_statistics(patch_statistics_, parameters[kConv1Weight]);
   layer1_ = layer1_fold(statistics1_, parameters);
+  mark("conv_forward", conv_cost(batch.size(), 1));
   conv_forward(batch, true);
   double mean[kConv2Channels], var[kConv2Channels];
   sum_statistics2(batch.size(), mean, var);
   fold_layer2(mean, var);
+  mark("linear_forward", kernels::linear_cost(batch.size(), kFeatures, kHidden) +
+                             kernels::linear_cost(batch.size(), kHidden, kClasses) +
+                             kernels::linear_backward_cost(batch.size(), kHidden, kClasses));
   linear_forward(batch, upstream);
   StepResult result;
   if (batch.labels.empty()) return result;
@@ -239,9 +254,13 @@ void Network::backward(const Batch& batch, Parameters& gradients) {
 }
 
 void Network::backward(const Batch& batch) {
+  mark("linear_backward", kernels::linear_backward_cost(batch.size(), kFeatures, kHidden));
   linear_backward(batch);
+  mark("conv_backward", conv_cost(batch.size(), 2));
   conv_backward(batch);
+  mark("update", kernels::sgd_cost(kParameters[kConv2Weight].size));
   update(batch);
+  timer.end_step();
 }
 
 void Network::apply(ParameterIndex index, std::int64_t offset, const float* gradient, std::int64_t count) {

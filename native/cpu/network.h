@@ -20,6 +20,7 @@
 #include "cpu/layer1.h"
 #include "cpu/parameters.h"
 #include "cpu/thread_pool.h"
+#include "engines/step_timer.h"
 #include "mnist/engine.h"
 
 namespace mnist::cpu {
@@ -36,6 +37,7 @@ class Network {
   Network(const Kernels& kernels, int threads);
 
   Parameters parameters;
+  HostTimer timer;  // marks the loops
 
   // Normalising by the batch's own statistics. With labels, loss and gradients of the head times `upstream` too.
   StepResult forward(const Batch& batch, double upstream = 1.0);
@@ -63,6 +65,10 @@ class Network {
     Scratch scratch() const { return {input_tiles.data(), output_tiles.data(), patches.data()}; }
   };
 
+  void mark(const char* loop, const kernels::Cost& cost) {
+    timer.phase(loop);
+    timer.op(loop, cost);
+  }
   void reserve(std::int64_t batch);
   void load_image(Worker& worker, const std::uint8_t* image) const;
   void prepare_weights();

@@ -53,6 +53,7 @@ class CpuEngine final : public Engine {
       }
       result = network_.forward(batch);
       network_.backward_and_update(batch, learning_rate);
+      network_.timer.collect();
     }
   }
 
@@ -82,6 +83,11 @@ class CpuEngine final : public Engine {
     probe.gradients.resize(kParameterCount);
     gradients.copy_to(probe.gradients);
     return probe;
+  }
+
+  std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
+    std::vector<StepResult> results(order.size() / batch);
+    return network_.timer.record([&] { do_train(order, batch, 0, results); });
   }
 
   cpu::Network network_;

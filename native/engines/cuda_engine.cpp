@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cuda/nvtx.h"
 #include "kernels/sgd.h"
 
 namespace mnist {
@@ -100,20 +99,24 @@ void CudaEngine::start(float learning_rate) {
 
 void CudaEngine::evaluate(const Batch& batch) {
   forward(batch, nullptr);
-  MNIST_RANGE("record");
+  MNIST_PHASE("record");
+  timer().op("record_step", kernels::record_cost(batch.size));
   kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size, stream());
 }
 
 void CudaEngine::queue_step(int slot, std::int64_t size) {
   if (feeder_.on_device()) {
-    MNIST_RANGE("gather");
+    MNIST_PHASE("gather");
+    timer().op("gather_batch", kernels::gather_cost(size));
     feeder_.gather(size, state_.data());
   }
   const Batch batch = feeder_.batch(slot, size);
   evaluate(batch);
   backward(batch, 1.0f);
-  MNIST_RANGE("update");
+  MNIST_PHASE("update");
+  timer().op("sgd_update", kernels::sgd_cost(kParameterCount));
   update(&state_.data()->learning_rate);
+  timer().end_step();
 }
 
 void CudaEngine::run_step(int slot, std::int64_t size) {
@@ -134,6 +137,7 @@ void CudaEngine::run_step(int slot, std::int64_t size) {
 
 void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
                           std::span<StepResult> results) {
+  MNIST_RANGE("train");
   const cuda::DeviceGuard guard(options().device);
   batch = std::min(batch, std::int64_t(order.size()));
   prepare(batch, std::int64_t(results.size()));
@@ -181,6 +185,24 @@ Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const
   probe.logits = read(logits(), size * kClasses);
   read_activations(size, probe);
   return probe;
+}
+
+std::vector<OpTime> CudaEngine::do_profile(std::span<const std::int32_t> order, std::int64_t batch) {
+  MNIST_REQUIRE(feeder_.on_device(), "profile: the data set is on the host, expected it in the GPU's memory");
+  const cuda::DeviceGuard guard(options().device);
+  const auto steps = std::int64_t(order.size()) / batch;
+  prepare(batch, steps);
+  start(0);
+  if (feeder_.set_order(order)) recorded_.clear();
+  const auto queue = [&] { queue_step(0, batch); };
+  timer_.record(queue);  // everything lazy happens, and the clock makes its events
+  return timer_.record([&] {
+    const cuda::Graph step = cuda::capture(stream(), queue);
+    for (std::int64_t k = 1; k < steps; ++k) {
+      step.launch(stream());
+      timer_.collect();
+    }
+  });
 }
 
 void CudaEngine::do_compute_statistics() {

@@ -12,11 +12,20 @@
 #include <vector>
 
 #include "cuda/buffer.h"
+#include "cuda/event_clock.h"
 #include "cuda/graph.h"
+#include "cuda/nvtx.h"
 #include "cuda/stream.h"
 #include "engines/batch_feeder.h"
+#include "engines/step_timer.h"
 #include "kernels/step.h"
 #include "mnist/engine.h"
+
+// A phase of the step, until the end of the scope: a range in Nsight, and what profile() files the ops of timer()
+// under.
+#define MNIST_PHASE(name) \
+  MNIST_RANGE(name);      \
+  timer().phase(name)
 
 namespace mnist {
 
@@ -62,6 +71,9 @@ class CudaEngine : public Engine {
   float* logits() const { return logits_.data(); }  // (B, kClasses), float32
   float* log_p() const { return log_p_.data(); }    // (B, kClasses), float32
 
+  // Every op is marked with its cost, within a MNIST_PHASE.
+  StepTimer<cuda::EventClock>& timer() { return timer_; }
+
   // A slab of parameters or gradients from the GPU, in PyTorch's order; waits.
   std::vector<double> read_slab(const float* slab) const;
   // `count` values from the GPU, widened to float64; waits.
@@ -80,6 +92,7 @@ class CudaEngine : public Engine {
   void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override;
   Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                  const ProbeOptions& options) override;
+  std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override;
 
   // Room everywhere for batches of that size and a run of `steps`.
   void prepare(std::int64_t batch, std::int64_t steps);
@@ -101,6 +114,7 @@ class CudaEngine : public Engine {
   };
 
   cuda::Stream stream_;
+  StepTimer<cuda::EventClock> timer_{cuda::EventClock(stream_.get())};
   BatchFeeder feeder_{stream_};
   cuda::DeviceBuffer<float> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
   cuda::DeviceBuffer<float> logits_, log_p_;

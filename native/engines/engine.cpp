@@ -146,4 +146,18 @@ Probe Engine::probe(std::span<const std::uint8_t> images, std::span<const std::u
   return do_probe(images, labels, options);
 }
 
+std::vector<OpTime> Engine::profile(std::int64_t batch, std::int64_t steps) {
+  MNIST_REQUIRE(dataset_size_ > 0, "profile: no data set; call set_dataset first");
+  MNIST_REQUIRE(batch > 0 && batch <= dataset_size_,
+                "profile: batch size is " << batch << ", expected 1 to " << dataset_size_);
+  MNIST_REQUIRE(steps > 0, "profile: " << steps << " steps, expected at least 1");
+  std::vector<double> parameters(kParameterCount);
+  do_get_parameters(parameters);
+  std::vector<std::int32_t> order((steps + 1) * batch);
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int32_t(std::int64_t(i) % dataset_size_);
+  auto ops = do_profile(order, batch);
+  do_set_parameters(parameters);  // a learning rate of 0 keeps their values, but not the sign of a 0
+  return ops;
+}
+
 }  // namespace mnist

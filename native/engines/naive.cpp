@@ -4,7 +4,6 @@
 // launchers in kernels/naive/.
 #include <algorithm>
 
-#include "cuda/nvtx.h"
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
 #include "kernels/naive/batch_norm.h"
@@ -63,38 +62,48 @@ class NaiveEngine final : public CudaEngine {
     forward_block(block1_, x_.data(), batch.size, statistics);
     forward_block(block2_, block1_.a.data(), batch.size, statistics);
     {
-      MNIST_RANGE("fc1 forward");
+      MNIST_PHASE("fc1 forward");
+      timer().op("linear", kernels::linear_cost(batch.size, kFeatures, kHidden));
       linear_forward(u_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch.size, kFeatures,
                      kHidden, stream());
+      timer().op("relu", kernels::relu_cost(batch.size * kHidden));
       relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
     }
-    MNIST_RANGE("fc2 forward");
+    MNIST_PHASE("fc2 forward");
+    timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses));
     linear_forward(logits(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size, kHidden, kClasses,
                    stream());
+    timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses));
     log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
   }
 
   void normalize(const Batch& batch) {
-    MNIST_RANGE("normalize");
+    MNIST_PHASE("normalize");
+    timer().op("normalize", kernels::normalize_cost(batch.size * kImagePixels));
     normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
   }
 
   void convolve(const ConvBlock& block, const float* x, std::int64_t batch) {
+    timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side));
     conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
                    block.side, stream());
   }
 
   void forward_block(const ConvBlock& block, const float* x, std::int64_t batch, const float* statistics) {
-    MNIST_RANGE(block.forward_name);
+    MNIST_PHASE(block.forward_name);
+    const auto values = batch * block.out * block.area();
     convolve(block, x, batch);
     if (!statistics) {
+      timer().op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values));
       batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch,
                             block.out, block.area(), stream());
       statistics = of_batch_.data();
     }
+    timer().op("batch_norm", kernels::batch_norm_forward_cost(values));
     batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
                        statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset, batch,
                        block.out, block.area(), stream());
+    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4));
     relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), batch * block.out, block.side / 2,
                             stream());
   }
@@ -102,14 +111,18 @@ class NaiveEngine final : public CudaEngine {
   void backward(const Batch& batch, float upstream) override {
     const auto size = batch.size;
     {
-      MNIST_RANGE("fc2 backward");
+      MNIST_PHASE("fc2 backward");
+      timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses));
       log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, upstream, size, kClasses, stream());
+      timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses));
       linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits_.data(), h_.data(),
                       parameter(kFc2Weight), size, kHidden, kClasses, stream());
     }
     {
-      MNIST_RANGE("fc1 backward");
+      MNIST_PHASE("fc1 backward");
+      timer().op("relu", kernels::relu_cost(size * kHidden));
       relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
+      timer().op("linear", kernels::linear_backward_cost(size, kFeatures, kHidden));
       linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), du_.data(), block2_.a.data(),
                       parameter(kFc1Weight), size, kFeatures, kHidden, stream());
     }
@@ -119,17 +132,24 @@ class NaiveEngine final : public CudaEngine {
 
   // The gradients of the block's parameters from block.da, and of its input into `dx` unless that is null.
   void backward_block(const ConvBlock& block, float* dx, const float* x, std::int64_t batch) {
-    MNIST_RANGE(block.backward_name);
+    MNIST_PHASE(block.backward_name);
+    const auto values = batch * block.out * block.area();
+    const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side);
+    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(values / 4));
     relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out, block.side / 2,
                              stream());
+    timer().op("batch_norm", kernels::batch_norm_backward_cost(values));
     batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(), block.dy.data(),
                         block.z.data(), parameter(block.gamma), of_batch(block.mean), of_batch(block.var), batch,
                         block.out, block.area(), stream());
+    timer().op("conv2d weight", conv2d);
     conv2d_backward_weight(gradient(block.weight), partial_.data(), block.dz.data(), x, batch, block.in, block.out,
                            block.side, stream());
-    if (dx)
+    if (dx) {
+      timer().op("conv2d data", conv2d);
       conv2d_backward_data(dx, block.dz.data(), parameter(block.weight), batch, block.in, block.out, block.side,
                            stream());
+    }
     // The convolution's bias keeps the gradient 0 that the slab was filled with: batch norm subtracts the batch's
     // mean, so a constant added before it changes nothing.
   }

@@ -4,6 +4,7 @@
 
 #include "cpu/reference_ops.h"
 #include "engines/engines.h"
+#include "engines/step_timer.h"
 
 namespace mnist {
 namespace {
@@ -12,6 +13,7 @@ using Doubles = std::vector<double>;
 
 constexpr int kArea1 = kImagePixels;             // conv1's output plane
 constexpr int kArea2 = kPool1Side * kPool1Side;  // conv2's output plane
+constexpr int kElement = sizeof(double);         // for the costs of ops
 constexpr std::int64_t kStatisticsChunk = 250;   // images held at once while population statistics are summed
 
 // What one forward pass leaves behind for its backward pass. x image, z before batch norm, y after it, a after
@@ -58,16 +60,25 @@ class ReferenceEngine final : public Engine {
     act.h.resize(batch * kHidden);
     act.logits.resize(batch * kClasses);
     act.log_p.resize(batch * kClasses);
+    timer_.phase("fc1 forward");
+    timer_.op("linear", kernels::linear_cost(batch, kFeatures, kHidden, kElement));
     linear_forward(act.u.data(), act.a2.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch, kFeatures, kHidden);
+    timer_.op("relu", kernels::relu_cost(batch * kHidden, kElement));
     relu_forward(act.h.data(), act.routing.relu3.data(), act.u.data(), batch * kHidden, routing == nullptr);
+    timer_.phase("fc2 forward");
+    timer_.op("linear", kernels::linear_cost(batch, kHidden, kClasses, kElement));
     linear_forward(act.logits.data(), act.h.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch, kHidden,
                    kClasses);
+    timer_.op("log_softmax", kernels::log_softmax_forward_cost(batch * kClasses, kElement));
     log_softmax_forward(act.log_p.data(), act.logits.data(), batch, kClasses);
   }
 
   void forward_conv1(Activations& act, std::span<const std::uint8_t> images) const {
     act.x.resize(images.size());
+    timer_.phase("normalize");
+    timer_.op("normalize", kernels::normalize_cost(std::int64_t(images.size()), kElement));
     std::ranges::transform(images, act.x.begin(), [](double u) { return (u / 255 - kPixelMean) / kPixelStd; });
+    timer_.phase("layer 1 forward");
     convolve(act.z1, act.x, kConv1Weight, kConv1Bias, std::int64_t(images.size()) / kImagePixels, 1, kConv1Channels,
              kImageSide);
   }
@@ -78,12 +89,14 @@ class ReferenceEngine final : public Engine {
   }
 
   void forward_conv2(Activations& act, std::int64_t batch) const {
+    timer_.phase("layer 2 forward");
     convolve(act.z2, act.a1, kConv2Weight, kConv2Bias, batch, kConv1Channels, kConv2Channels, kPool1Side);
   }
 
   void convolve(Doubles& z, const Doubles& x, ParameterIndex weight, ParameterIndex bias, std::int64_t batch, int in,
                 int out, int side) const {
     z.resize(batch * out * side * side);
+    timer_.op("conv2d", kernels::conv2d_cost(batch, in, out, side, kElement));
     reference::conv2d_forward(z.data(), x.data(), parameter(weight), parameter(bias), batch, in, out, side);
   }
 
@@ -98,8 +111,14 @@ class ReferenceEngine final : public Engine {
     y.resize(z.size());
     a.resize(z.size() / 4);
     route.resize(a.size());
-    if (of_batch) batch_norm_statistics(mean, var, z.data(), batch, channels, area);
+    const auto values = std::int64_t(z.size());
+    if (of_batch) {
+      timer_.op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values, kElement));
+      batch_norm_statistics(mean, var, z.data(), batch, channels, area);
+    }
+    timer_.op("batch_norm", kernels::batch_norm_forward_cost(values, kElement));
     batch_norm_forward(y.data(), z.data(), parameter(gamma), parameter(beta), mean, var, batch, channels, area);
+    timer_.op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4, kElement));
     if (routed)
       relu_max_pool2d_forward_routed(a.data(), y.data(), route.data(), batch * channels, side);
     else
@@ -111,30 +130,49 @@ class ReferenceEngine final : public Engine {
                 double upstream) const {
     using namespace reference;
     const auto batch = std::int64_t(labels.size());
+    timer_.phase("backward");
+    timer_.op("zeroed buffers", {});
     gradients.assign(kParameterCount, 0.0);
     const auto gradient = [&](ParameterIndex index) { return gradients.data() + kParameters[index].offset; };
     const auto statistic = [&](StatisticIndex index) { return act.statistics.data() + kStatistics[index].offset; };
 
     Doubles dlogits(act.logits.size()), dh(act.h.size()), du(act.u.size()), da2(act.a2.size()), dy2(act.y2.size()),
         dz2(act.z2.size()), da1(act.a1.size()), dy1(act.y1.size()), dz1(act.z1.size());
+    timer_.phase("fc2 backward");
+    timer_.op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(batch * kClasses, kElement));
     log_softmax_nll_backward(dlogits.data(), act.log_p.data(), labels.data(), upstream, batch, kClasses);
+    timer_.op("linear", kernels::linear_backward_cost(batch, kHidden, kClasses, kElement));
     linear_backward(dh.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits.data(), act.h.data(),
                     parameter(kFc2Weight), batch, kHidden, kClasses);
+    timer_.phase("fc1 backward");
+    timer_.op("relu", kernels::relu_cost(batch * kHidden, kElement));
     relu_backward(du.data(), dh.data(), act.routing.relu3.data(), batch * kHidden);
+    timer_.op("linear", kernels::linear_backward_cost(batch, kFeatures, kHidden, kElement));
     linear_backward(da2.data(), gradient(kFc1Weight), gradient(kFc1Bias), du.data(), act.a2.data(),
                     parameter(kFc1Weight), batch, kFeatures, kHidden);
 
+    const auto conv1 = kernels::conv2d_cost(batch, 1, kConv1Channels, kImageSide, kElement);
+    const auto conv2 = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side, kElement);
+    timer_.phase("layer 2 backward");
+    timer_.op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(batch * kPool2Size, kElement));
     relu_max_pool2d_backward(dy2.data(), da2.data(), act.routing.pool2.data(), batch * kConv2Channels, kPool2Side);
+    timer_.op("batch_norm", kernels::batch_norm_backward_cost(batch * 4 * kPool2Size, kElement));
     batch_norm_backward(dz2.data(), gradient(kBn2Weight), gradient(kBn2Bias), dy2.data(), act.z2.data(),
                         parameter(kBn2Weight), statistic(kBn2Mean), statistic(kBn2Var), batch, kConv2Channels, kArea2);
+    timer_.op("conv2d weight", conv2);
     conv2d_backward_weight(gradient(kConv2Weight), dz2.data(), act.a1.data(), batch, kConv1Channels, kConv2Channels,
                            kPool1Side);
+    timer_.op("conv2d data", conv2);
     conv2d_backward_data(da1.data(), dz2.data(), parameter(kConv2Weight), batch, kConv1Channels, kConv2Channels,
                          kPool1Side);
 
+    timer_.phase("layer 1 backward");
+    timer_.op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(batch * kPool1Size, kElement));
     relu_max_pool2d_backward(dy1.data(), da1.data(), act.routing.pool1.data(), batch * kConv1Channels, kPool1Side);
+    timer_.op("batch_norm", kernels::batch_norm_backward_cost(batch * 4 * kPool1Size, kElement));
     batch_norm_backward(dz1.data(), gradient(kBn1Weight), gradient(kBn1Bias), dy1.data(), act.z1.data(),
                         parameter(kBn1Weight), statistic(kBn1Mean), statistic(kBn1Var), batch, kConv1Channels, kArea1);
+    timer_.op("conv2d weight", conv1);
     conv2d_backward_weight(gradient(kConv1Weight), dz1.data(), act.x.data(), batch, 1, kConv1Channels, kImageSide);
     // conv1.bias and conv2.bias stay 0: batch norm subtracts the batch's mean, so a constant added before it
     // changes nothing, and sum over the batch of dz is 0 for every channel.
@@ -158,6 +196,8 @@ class ReferenceEngine final : public Engine {
     for (auto& result : results) {
       const auto now = order.first(std::min(order.size(), std::size_t(batch)));
       order = order.subspan(now.size());
+      timer_.phase("gather");
+      timer_.op("gather_batch", kernels::gather_cost(std::int64_t(now.size())));
       images.clear();
       labels.clear();
       for (const auto index : now) {
@@ -166,9 +206,15 @@ class ReferenceEngine final : public Engine {
         labels.push_back(labels_[index]);
       }
       forward(act, images, nullptr, nullptr);
+      timer_.phase("record");
+      timer_.op("record_step", kernels::record_cost(std::int64_t(now.size())));
       result = result_of(act, labels);
       backward(gradients, act, labels, 1.0);
+      timer_.phase("update");
+      timer_.op("sgd_update", kernels::sgd_cost(kParameterCount, kElement));
       reference::sgd_update(parameters_.data(), gradients.data(), learning_rate, kParameterCount);
+      timer_.end_step();
+      timer_.collect();
     }
   }
 
@@ -191,6 +237,11 @@ class ReferenceEngine final : public Engine {
     probe.logits = std::move(act.logits);
     probe.routing = std::move(act.routing);
     return probe;
+  }
+
+  std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
+    std::vector<StepResult> results(order.size() / batch);
+    return timer_.record([&] { do_train(order, batch, 0, results); });
   }
 
   // Layer 1 over all images first, then layer 2 under layer 1's statistics.
@@ -240,6 +291,7 @@ class ReferenceEngine final : public Engine {
   Doubles parameters_ = Doubles(kParameterCount);
   Doubles statistics_ = Doubles(kStatisticCount);
   std::vector<std::uint8_t> images_, labels_;
+  mutable HostTimer timer_;
 };
 
 }  // namespace

@@ -6,7 +6,13 @@
 
 namespace mnist::kernels {
 
-enum class Unit { kFma, kTensorTf32 };  // what multiplies
+// What multiplies: float32 multiply-adds, or tensor cores; kTensorTf32x3 makes one float32 product of three.
+enum class Unit { kFma, kTensorTf32, kTensorTf32x3, kTensorBf16 };
+
+constexpr const char* name_of(Unit unit) {
+  constexpr const char* kNames[] = {"fma", "tf32", "3xtf32", "bf16"};
+  return kNames[int(unit)];
+}
 
 template <class Function>
 struct Variant {

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "cuda/cuda_libs.h"
-#include "cuda/nvtx.h"
 #include "engines/cuda_engine.h"
 #include "engines/cudnn/layers.h"
 #include "engines/engines.h"
@@ -96,6 +95,13 @@ class CudnnEngine final : public CudaEngine {
 
  private:
   const Policy& policy() const { return libraries_.policy; }
+  int element() const { return int(policy().element_bytes()); }
+
+  // What multiplies in convolutions and linear layers.
+  kernels::Unit unit() const {
+    if (!policy().tensor_cores) return kernels::Unit::kFma;
+    return policy().bf16() ? kernels::Unit::kTensorBf16 : kernels::Unit::kTensorTf32;
+  }
 
   void reserve(std::int64_t batch) override {
     const auto bytes = policy().element_bytes();
@@ -136,33 +142,41 @@ class CudnnEngine final : public CudaEngine {
   void forward(const Batch& batch, const float* statistics) override {
     Layers& layer = layers(batch.size);
     normalize(batch);
-    forward_block(block1_, layer.block1, x_.data(), statistics);
-    forward_block(block2_, layer.block2, block1_.a.data(), statistics);
+    forward_block(block1_, layer.block1, x_.data(), batch.size, statistics);
+    forward_block(block2_, layer.block2, block1_.a.data(), batch.size, statistics);
     {
-      MNIST_RANGE("fc1 forward");
+      MNIST_PHASE("fc1 forward");
+      timer().op("linear, relu", kernels::linear_cost(batch.size, kFeatures, kHidden, element()), unit());
       layer.fc1.forward(h_.data(), block2_.a.data(), weight(kFc1Weight), weight(kFc1Bias));
     }
-    MNIST_RANGE("fc2 forward");
+    MNIST_PHASE("fc2 forward");
+    timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses, element()), unit());
     layer.fc2.forward(logits(), h_.data(), weight(kFc2Weight), parameter(kFc2Bias));
     // The compiled pooling takes a NaN for the smallest value and relu makes it 0. Batch norm spreads a NaN, or an
     // overflow, over its channel and into what it saves: from there it reaches the loss.
+    timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses));
     if (!statistics)
       kernels::propagate_nan(logits(), saved_.data(), batch.size * kClasses, int(saved_.size()), stream());
     layer.activations.log_softmax_forward(log_p(), logits());
   }
 
   void normalize(const Batch& batch) {
-    MNIST_RANGE("normalize");
+    MNIST_PHASE("normalize");
     const auto count = batch.size * kImagePixels;
+    timer().op("normalize", kernels::normalize_cost(count, element()));
     if (policy().bf16())
       kernels::normalize_forward(reinterpret_cast<__nv_bfloat16*>(x_.data()), batch.images, count, stream());
     else
       kernels::normalize_forward(reinterpret_cast<float*>(x_.data()), batch.images, count, stream());
   }
 
-  void forward_block(Block& block, BlockLayers& layer, const void* x, const float* statistics) {
-    MNIST_RANGE(block.forward_name);
+  void forward_block(Block& block, BlockLayers& layer, const void* x, std::int64_t batch, const float* statistics) {
+    MNIST_PHASE(block.forward_name);
+    const auto values = block.values(batch);
+    timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side, element()), unit());
     layer.conv2d.forward(block.z.data(), x, weight(block.weight));
+    timer().op("batch_norm", kernels::batch_norm_statistics_cost(values, element()) +
+                                 kernels::batch_norm_forward_cost(values, element()));
     if (statistics)
       layer.batch_norm.forward_population(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
                                           statistics + kStatistics[block.mean_index].offset,
@@ -171,15 +185,18 @@ class CudnnEngine final : public CudaEngine {
     else
       layer.batch_norm.forward(block.y.data(), block.mean, block.inverse, block.z.data(), parameter(block.gamma),
                                parameter(block.beta));
+    timer().op("max_pool2d, relu", kernels::relu_max_pool2d_forward_cost(values / 4, element()));
     layer.max_pool2d.forward(block.a.data(), statistics ? nullptr : block.index.data(), block.y.data());
   }
 
   void backward(const Batch& batch, float upstream) override {
     Layers& layer = layers(batch.size);
     {
-      MNIST_RANGE("fc2 backward");
+      MNIST_PHASE("fc2 backward");
+      timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(batch.size * kClasses));
       kernels::nll_loss_backward(dlogits_.data(), batch.labels, upstream, batch.size, kClasses, stream());
       layer.activations.log_softmax_backward(dlogits_.data(), log_p());
+      timer().op("linear", kernels::linear_backward_cost(batch.size, kHidden, kClasses, element()), unit());
       const void* dlogits = dlogits_.data();
       if (policy().bf16()) {
         kernels::convert(dlogits_bf16_.data(), dlogits_.data(), batch.size * kClasses, stream());
@@ -189,28 +206,37 @@ class CudnnEngine final : public CudaEngine {
       layer.fc2.backward_data(dh_.data(), dlogits, weight(kFc2Weight));
     }
     {
-      MNIST_RANGE("fc1 backward");
+      MNIST_PHASE("fc1 backward");
+      timer().op("relu", kernels::relu_cost(batch.size * kHidden, element()));
       layer.activations.relu_backward(dh_.data(), h_.data());
+      timer().op("linear", kernels::linear_backward_cost(batch.size, kFeatures, kHidden, element()), unit());
       layer.fc1.backward_weight(gradient(kFc1Weight), gradient(kFc1Bias), dh_.data(), block2_.a.data());
       layer.fc1.backward_data(block2_.da.data(), dh_.data(), weight(kFc1Weight));
     }
-    backward_block(block2_, layer.block2, block1_.da.data(), block1_.a.data());
-    backward_block(block1_, layer.block1, nullptr, x_.data());
+    backward_block(block2_, layer.block2, block1_.da.data(), block1_.a.data(), batch.size);
+    backward_block(block1_, layer.block1, nullptr, x_.data(), batch.size);
   }
 
   // The gradients of the block's parameters from block.da, and of its input into `dx` unless that is null.
-  void backward_block(Block& block, BlockLayers& layer, void* dx, const void* x) {
-    MNIST_RANGE(block.backward_name);
+  void backward_block(Block& block, BlockLayers& layer, void* dx, const void* x, std::int64_t batch) {
+    MNIST_PHASE(block.backward_name);
+    const auto values = block.values(batch);
+    const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side, element());
+    timer().op("max_pool2d, relu", kernels::relu_max_pool2d_backward_cost(values / 4, element()));
     layer.max_pool2d.backward(dy_.data(), block.da.data(), block.a.data(), block.index.data(), block.y.data());
+    timer().op("batch_norm", kernels::batch_norm_backward_cost(values, element()));
     layer.batch_norm.backward(dz_.data(), gradient(block.gamma), gradient(block.beta), dy_.data(), block.z.data(),
                               parameter(block.gamma), block.mean, block.inverse);
+    timer().op("conv2d weight", conv2d, unit());
     if (policy().bf16()) {
       layer.conv2d.backward_weight(dw_bf16_.data(), dz_.data(), x);
       kernels::convert(gradient(block.weight), dw_bf16_.data(), kParameters[block.weight].size, stream());
     } else {
       layer.conv2d.backward_weight(gradient(block.weight), dz_.data(), x);
     }
-    if (dx) layer.conv2d.backward_data(dx, dz_.data(), weight(block.weight));
+    if (!dx) return;
+    timer().op("conv2d data", conv2d, unit());
+    layer.conv2d.backward_data(dx, dz_.data(), weight(block.weight));
   }
 
   void update(const float* learning_rate) override {
@@ -240,7 +266,7 @@ class CudnnEngine final : public CudaEngine {
     BlockLayers* block_layers = &layer.block1;
     const void* x = x_.data();
     if (number == 2) {
-      forward_block(block1_, layer.block1, x, statistics);
+      forward_block(block1_, layer.block1, x, batch.size, statistics);
       block = &block2_;
       block_layers = &layer.block2;
       x = block1_.a.data();

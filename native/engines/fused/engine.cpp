@@ -7,15 +7,18 @@
 #include <tuple>
 
 #include "cuda/buffer.h"
+#include "cuda/event_clock.h"
 #include "cuda/graph.h"
 #include "cuda/nvtx.h"
 #include "cuda/stream.h"
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
+#include "engines/fused/costs.h"
 #include "engines/fused/host_feed.h"
 #include "engines/fused/kernels.h"
 #include "engines/fused/layout.h"
 #include "engines/fused/population.h"
+#include "engines/step_timer.h"
 
 namespace mnist {
 namespace {
@@ -39,6 +42,7 @@ class FusedEngine final : public Engine {
     MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     state_.overlap = kernels_.overlaps();
     stream_.emplace();
+    timer_.emplace(cuda::EventClock(stream()));
     feed_.emplace();
     parameters_.reserve(kParameterCount);
     gradients_.reserve(kParameterCount);
@@ -157,13 +161,25 @@ class FusedEngine final : public Engine {
     return s;
   }
 
-  void queue_step(const State& s, int slot) const {
+  void queue_step(const State& s, int slot) {
+    const auto costs = launch_costs(s, options().precision);
+    const auto mark = [&](const char* phase, const char* does, const LaunchCost& cost) {
+      timer_->phase(phase);
+      timer_->op(does, cost.cost, cost.unit);
+    };
+    mark("F1", "conv1, bn1, pool1, conv2", costs.forward1);
     kernels_.forward1(s, slot, stream());
+    mark("F2", "bn2, pool2, fc1", costs.forward2);
     kernels_.forward2(s, stream());
+    mark("H", "fc2, loss, fc2 backward", costs.head);
     kernels_.head(s, slot, stream());
+    mark("B1", "fc1 backward, its SGD", costs.backward1);
     kernels_.backward1(s, stream());
+    mark("B2", "conv2 backward", costs.backward2);
     kernels_.backward2(s, slot, stream());
+    mark("U", "conv1 backward, SGD", costs.update);
     kernels_.update(s, slot, stream());
+    timer_->end_step();
   }
 
   // `steps` steps over window_, captured once for each batch size, count and data set.
@@ -339,6 +355,28 @@ class FusedEngine final : public Engine {
     set_bn2_statistics(statistics_, p, sums, double(dataset_size()));
   }
 
+  // One batch again and again, launches one after the other: overlapped, one launch's time would be part of another's.
+  std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
+    MNIST_REQUIRE(placement_ == Placement::kDevice,
+                  "profile: the data set is on the host, expected it in the GPU's memory");
+    cuda::DeviceGuard guard(device_);
+    reserve(batch);
+    set_scalars(0, 1);
+    for (const auto place : {window_, window_ + batch}) cuda::upload(place, order.first(batch), stream());
+    State s = state_for(batch, data_.samples(window_));
+    s.overlap = false;
+    kernels_.prepare(s, 0, stream());
+    const auto queue = [&] { queue_step(s, 0); };
+    timer_->record(queue);  // the clock makes its events
+    return timer_->record([&] {
+      const cuda::Graph step = cuda::capture(stream(), queue);
+      for (auto steps = std::int64_t(order.size()) / batch; steps > 1; --steps) {
+        step.launch(stream());
+        timer_->collect();
+      }
+    });
+  }
+
   // ---- one step seen from inside -----------------------------------------------------------------------------------
 
   std::vector<double> download_values(const void* from, std::int64_t count) const {
@@ -417,6 +455,7 @@ class FusedEngine final : public Engine {
   int value_bytes_;
   int multiprocessors_ = 0, shared_limit_ = 0;
   std::optional<cuda::Stream> stream_;
+  std::optional<StepTimer<cuda::EventClock>> timer_;
   std::optional<HostFeed> feed_;
   State state_{};
   DeviceBuffer<float> parameters_, gradients_, scalars_;

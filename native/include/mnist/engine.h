@@ -56,6 +56,14 @@ struct Probe {
   Routing routing;                // the one that was used
 };
 
+// One op of a step as profile() saw it: its time, and the least that it has to move and to compute.
+struct OpTime {
+  std::string phase, op;
+  std::string unit;             // what multiplies: "fma", or tensor cores: "tf32", "3xtf32", "bf16"
+  double bytes = 0, flops = 0;  // a multiply-add is two operations
+  double seconds = 0;           // median over the steps
+};
+
 struct EngineInfo {
   std::string name;
   std::string summary;                // one line, for tables
@@ -100,6 +108,10 @@ class Engine {
   Probe probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
               const ProbeOptions& options = {});
 
+  // Times the ops of a training step on `batch` images of the data set, one after the other, `steps` times. They add
+  // up to the step, with what it costs to look: marks, and no overlap of ops. Parameters and statistics stay.
+  std::vector<OpTime> profile(std::int64_t batch, std::int64_t steps);
+
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
   virtual std::vector<std::string> algorithms() const { return {}; }
 
@@ -118,6 +130,8 @@ class Engine {
   virtual void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) = 0;
   virtual Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                          const ProbeOptions& options) = 0;
+  // Learning rate 0. `order` has steps + 1 batches, for one step to warm up with.
+  virtual std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) = 0;
 
   EngineInfo info_;
   EngineOptions options_;

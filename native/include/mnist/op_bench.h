@@ -12,7 +12,11 @@ struct Roofs {
   double bytes_per_second = 0;  // a large copy, read and written bytes both counted
   double fma_flops = 0;         // float32 multiply-adds from registers
   double tf32_flops = 0;        // mma.sync m16n8k8 from registers
+  double bf16_flops = 0;        // mma.sync m16n8k16 from registers
 };
+
+// Throws UnavailableError without a GPU.
+Roofs measure_roofs(int device);
 
 struct OpTiming {
   std::string op, shape, variant, why;

@@ -1,0 +1,177 @@
+"""The `profile` command: where a training step's time goes, op by op, beside what this GPU can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from mnist_cuda import _native, console
+from mnist_cuda.bench import report
+from mnist_cuda.bench.ops import roofs_text
+from mnist_cuda.checkpoint import atomic_write
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine, OpTime, measure_roofs
+from mnist_cuda.errors import UsageError
+from mnist_cuda.model import init_parameters
+from mnist_cuda.run_folder import versions
+from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
+
+STEPS, STEPS_SECONDS = 100, 5.0  # as many steps as fit into that time, but at least MINIMUM_STEPS
+MINIMUM_STEPS = 3
+BLOCKS = 5
+
+Roofs = dict[str, float]
+
+
+def measure_step(engine: Engine, batch_size: int) -> Summary:
+    """Microseconds of the whole step as training runs it. The engine has its data set; parameters keep their values."""
+
+    def run(steps: int) -> float:
+        order = (np.arange(steps * batch_size) % engine.dataset_size).astype(np.int32)
+        return time_steps(engine, order, batch_size, lr=0.0).seconds
+
+    measurement = Measurement(run)
+    measurement.warm_up()
+    while len(measurement.samples) < BLOCKS:
+        measurement.block()
+    return summarise(measurement.samples)
+
+
+def roof(op: OpTime, roofs: Roofs) -> tuple[float, str]:
+    """The least microseconds that `roofs` allow the op, and which of them that is: `memory` or the op's unit."""
+    rates = {"3xtf32": roofs["tf32_flops"] / 3, **{u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16")}}
+    moving, computing = 1e6 * op.bytes / roofs["bytes_per_second"], 1e6 * op.flops / rates[op.unit]
+    return (moving, "memory") if moving >= computing else (computing, op.unit)
+
+
+def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows: each phase in its order, below it its ops where there are more than one."""
+    scale, flops = (1e12, "TFLOP/s") if roofs else (1e9, "GFLOP/s")
+    columns = ("phase", "us", "share", "GB/s", flops, *(("%roof", "bound") if roofs else ()))
+    total = sum(op.us for op in ops)
+
+    def cells(name: str, us: float, op: OpTime | None) -> tuple[str, ...]:
+        row = [name, console.format_count(us), f"{100 * us / total:.1f} %"]
+        if op is None:
+            return (*row, *[""] * (len(columns) - len(row)))
+        for amount, unit in ((op.bytes, 1e9), (op.flops, scale)):
+            row.append(console.format_count(amount / (op.us / 1e6) / unit) if amount else "-")
+        if roofs:
+            least, bound = roof(op, roofs)
+            row += [f"{100 * least / op.us:.0f}", bound] if least else ["-", "-"]
+        return tuple(row)
+
+    rows = []
+    for phase, group in groupby(ops, lambda op: op.phase):
+        inside = list(group)
+        if len(inside) == 1:
+            op = inside[0]
+            rows.append(cells(op.op if op.op.startswith(phase) else f"{phase}: {op.op}", op.us, op))
+        else:
+            rows.append(cells(phase, sum(op.us for op in inside), None))
+            rows += [cells(f"  {op.op}", op.us, op) for op in inside]
+    return columns, rows
+
+
+def tool_lines(engine: Engine, ops: Sequence[OpTime], workload: Sequence[str], batch_size: int) -> list[str]:
+    """Command lines that look closer with the platform's profilers; `workload` is a training run."""
+    name = f"{engine.info.name}-{engine.precision}-{batch_size}"
+    run = shlex.join(workload)
+    if engine.info.device == "cpu":
+        return [f"perf record --call-graph=dwarf --output={name}.perf {run}"]
+    nsys = f"nsys profile --trace=cuda,nvtx --nvtx-domain-include=mnist-cuda --cuda-graph-trace=node --output={name}"
+    ncu = "ncu --set=full --nvtx"
+    if engine.info.name == "fused":  # its kernels are their own phases and run from graphs only
+        ncu += f" --graph-profiling=node --nvtx-include=mnist-cuda@train/ --launch-skip=60 --launch-count=12 -o {name}"
+    else:  # a range is around the launches of a phase, where they do not come from a graph
+        phases = {op.phase: 0.0 for op in ops}
+        for op in ops:
+            phases[op.phase] += op.us
+        slowest = max(phases, key=lambda phase: phases[phase])
+        include = shlex.quote(f"mnist-cuda@{slowest}/")
+        ncu = f"MNIST_CUDA_SYNC=1 {ncu} --nvtx-include={include} --launch-skip=20 --launch-count=20 -o {name}"
+    return [f"{nsys} {run}", f"{ncu} {run}"]
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda profile`."""
+    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        console.print_warning(data.warning)
+    batch, count = args.batch_size, len(data.train_labels)
+    if batch > count:
+        raise UsageError(f"batch size {batch} exceeds the {count} training images of {data.name}")
+    engine.set_parameters(init_parameters(0))
+    engine.set_dataset(data.train_images, data.train_labels)
+    step = measure_step(engine, batch)
+    steps = args.steps or max(MINIMUM_STEPS, min(STEPS, int(STEPS_SECONDS / (step.median / 1e6))))
+    roofs = measure_roofs(args.device) if engine.info.device == "cuda" else None
+    ops = engine.profile(batch, steps)
+
+    source = ["--data-dir", str(args.data_dir)] if args.data_dir else ["--dataset", data.name]
+    workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
+    workload += ["--batch-size", str(batch), "--epochs", "1", *source]
+    tools = tool_lines(engine, ops, workload, batch)
+
+    out = console.make_console()
+    gpu = report.gpu() if roofs else None
+    machine = (gpu["name"] if gpu else "GPU") if roofs else report.cpu_model()
+    out.print(f"engine {engine.info.name} {engine.precision}, batch {batch}, {data.name}, {machine}", style="bold")
+    if roofs:
+        out.print(f"{roofs_text(roofs)}.")
+    columns, rows = table(ops, roofs)
+    console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
+    out.print(_summary(ops, step, steps, roofs))
+    out.print("\nTo look closer:")
+    for line in tools:
+        tool = next(word for word in line.split() if "=" not in word)
+        out.print(line, soft_wrap=True)
+        if not shutil.which(tool):
+            out.print(f"  ({tool} is not on PATH)")
+    if args.json:
+        facts: dict[str, Any] = {
+            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+            "commit": report.commit(),
+            "versions": versions(),
+            "machine": {"cpu": report.cpu_model(), "gpu": gpu, "cuda": _native.cuda_status()},
+            "data": {"name": data.name, "source": data.source, "digest": data.digest},
+            "engine": engine.info.name,
+            "precision": engine.precision,
+            "batch_size": batch,
+            "steps": steps,
+            "step_us": step.as_dict(),
+            "roofs": roofs,
+            "ops": [_with_roof(op, roofs) for op in ops],
+            "tools": tools,
+        }
+        atomic_write(args.json, json.dumps(facts, indent=2).encode() + b"\n")
+    return 0
+
+
+def _with_roof(op: OpTime, roofs: Roofs | None) -> dict[str, Any]:
+    least, bound = roof(op, roofs) if roofs else (None, None)
+    return {**asdict(op), "least_us": least, "bound": bound}
+
+
+def _summary(ops: Sequence[OpTime], step: Summary, steps: int, roofs: Roofs | None) -> str:
+    total = sum(op.us for op in ops)
+    text = (
+        f"Medians of {console.plural(steps, 'step')}, together {console.format_count(total)} us; a step as training "
+        f"runs it takes {console.format_count(step.median)}. Rates are of the least that an op has to move and compute"
+    )
+    if not roofs:
+        return f"{text}."
+    return (
+        f"{text}, %roof is the least time that this GPU allows for that; what stays in its L2 cache may exceed the "
+        "memory's roof. Here every op waits for the one before it, and to look costs about a microsecond an op."
+    )

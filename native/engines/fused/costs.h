@@ -1,0 +1,52 @@
+// What each launch of the fused step has to move and to compute.
+#pragma once
+
+#include "kernels/cost.h"
+#include "kernels/fused/state.h"
+#include "kernels/variant.h"
+
+namespace mnist::fused {
+
+struct LaunchCost {
+  kernels::Cost cost;
+  kernels::Unit unit = kernels::Unit::kFma;
+};
+
+struct LaunchCosts {
+  LaunchCost forward1, forward2, head, backward1, backward2, update;
+};
+
+// Every array that passes from launch to launch is written once and read once by each that wants it, and the
+// operations are those of the ops' formulas: what a launch repeats does not count.
+inline LaunchCosts launch_costs(const State& s, Precision precision) {
+  using namespace kernels;
+  const bool fp32 = precision == Precision::kFp32, bf16 = precision == Precision::kBf16;
+  const Unit unit = bf16 ? Unit::kTensorBf16 : fp32 ? Unit::kTensorTf32x3 : Unit::kTensorTf32;
+  const double batch = s.batch, value = bf16 ? 2 : 4;
+  // Bytes of the arrays of a batch; State says what they are.
+  const double images = batch * kImagePixels, a1 = batch * (kPool1Size * value + kRoute1Words * 4),
+               z2 = batch * kCells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
+               h_parts = batch * s.f2_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
+               dh = batch * kHidden * value;
+  // And of weights, and of the sums that U adds up.
+  const double fc1 = double(kParameters[kFc1Weight].size), fc2 = 4.0 * kClasses * kHidden,
+               head_sums = 4.0 * s.head_blocks * kHeadValues,
+               conv_sums = 4.0 * s.b2_blocks * (kConv2Values + kConv1Channels * kG1Columns);
+  const double conv1 = conv2d_cost(s.batch, 1, kConv1Channels, kImageSide).flops,
+               conv2 = conv2d_cost(s.batch, kConv1Channels, kConv2Channels, kPool1Side).flops,
+               linear1 = linear_cost(s.batch, kFeatures, kHidden).flops,
+               linear2 = linear_cost(s.batch, kHidden, kClasses).flops;
+  return {
+      .forward1 = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, unit},
+      .forward2 = {{pooled + fc1 * value + h_parts, linear1}, unit},
+      .head = {{h_parts + fc2 + h + dh + head_sums, 3 * linear2}},
+      // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
+      .backward1 = {{dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1}, unit},
+      .backward2 = {{images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
+                     2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
+                    unit},
+      .update = {{conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
+  };
+}
+
+}  // namespace mnist::fused

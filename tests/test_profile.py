@@ -1,0 +1,159 @@
+"""`mnist-cuda profile` and `Engine.profile`: every op has a name, a time and a cost, and the weights stay."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import engine_params
+from tiny import tiny_dataset
+
+from mnist_cuda import _native, cli, profile
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine, OpTime
+from mnist_cuda.model import init_parameters
+
+BATCH = 24
+FUSED = ["F1", "F2", "H", "B1", "B2", "U"]
+CPU = ["prepare", "conv_forward", "linear_forward", "linear_backward", "conv_backward", "update"]
+LAYERS = [
+    "gather",
+    "normalize",
+    *(f"{layer} forward" for layer in ("layer 1", "layer 2", "fc1", "fc2")),
+    "record",
+    *(f"{layer} backward" for layer in ("fc2", "fc1", "layer 2", "layer 1")),
+    "update",
+]
+PHASES = {"fused": FUSED, "cpu": CPU}
+ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+
+
+def ready(engine):
+    engine.set_parameters(init_parameters(0))
+    data = tiny_dataset()
+    engine.set_dataset(data.train_images, data.train_labels)
+    return engine
+
+
+@pytest.mark.parametrize("which", engine_params())
+def test_ops_of_every_engine(make_engine, which):
+    name, _ = which
+    engine = ready(make_engine(*which))
+    engine.compute_statistics()
+    before, statistics = engine.parameters, engine.statistics
+    ops = engine.profile(BATCH, 7)
+    phases = list(dict.fromkeys(op.phase for op in ops))
+    assert [phase for phase in phases if phase != "backward"] == PHASES.get(name, LAYERS)
+    assert len({(op.phase, op.op) for op in ops}) == len(ops)
+    assert all(op.us > 0 and op.bytes >= 0 and op.flops >= 0 for op in ops)
+    assert sum(op.flops for op in ops) > 3 * BATCH * 2 * 9 * 32 * 64 * 196  # conv2, three times
+    for key, value in engine.parameters.items():
+        assert value.tobytes() == before[key].tobytes(), key
+    assert {key: value.tobytes() for key, value in engine.statistics.items()} == {
+        key: value.tobytes() for key, value in statistics.items()
+    }
+    step = profile.measure_step(engine, BATCH).median
+    assert step / 3 < sum(op.us for op in ops) < 4 * step
+
+
+@pytest.mark.parametrize("which", engine_params(precisions=False))
+def test_training_after_a_profile_is_the_same(make_engine, which):
+    runs = []
+    for profiled in (False, True):
+        engine = ready(make_engine(*which))
+        if profiled:
+            engine.profile(BATCH, 3)
+        losses, _ = engine.train(np.arange(32), 8, 0.05)
+        runs.append((losses.tobytes(), {key: value.tobytes() for key, value in engine.parameters.items()}))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("which", engine_params(precisions=False, without=("cpu", "reference")))
+def test_a_data_set_on_the_host_is_refused(make_engine, which):
+    engine, data = make_engine(*which), tiny_dataset()
+    engine.set_dataset(data.train_images, data.train_labels, "host")
+    with pytest.raises(ValueError, match="profile: the data set is on the host"):
+        engine.profile(BATCH, 3)
+
+
+def test_bad_arguments():
+    engine = Engine("cpu")
+    with pytest.raises(ValueError, match="profile: no data set"):
+        engine.profile(BATCH)
+    ready(engine)
+    with pytest.raises(ValueError, match="profile: batch size is 36, expected 1 to 35"):
+        engine.profile(36)
+    with pytest.raises(ValueError, match="profile: 0 steps, expected at least 1"):
+        engine.profile(BATCH, 0)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_command(capsys, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(profile, "BLOCKS", 1)
+    file = tmp_path / "profile.json"
+    assert cli.main(["profile", "--engine", name, "--batch-size", "8", "--steps", "3", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"engine {name} ")
+    assert "Medians of 3 steps, together " in out
+    assert f"mnist-cuda train --engine {name} --precision " in out
+    facts = json.loads(file.read_text())
+    assert facts["roofs"] is None
+    assert [op["phase"] for op in facts["ops"]][-1] == "update"
+    assert facts["step_us"]["median"] > 0
+    assert facts["batch_size"] == 8
+
+
+def test_command_refuses(capsys):
+    assert cli.main(["profile", "--engine", "cpu", "--batch-size", "36"]) == 2
+    assert "batch size 36 exceeds the 35 training images" in capsys.readouterr().err
+    if _native.cuda_status()["reason"]:
+        assert cli.main(["profile", "--engine", "fused"]) == 4
+        assert "engine 'fused' cannot run here: " in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("which", engine_params(without=("cpu", "reference")))
+def test_command_on_a_gpu(make_engine, which, capsys, tmp_path):
+    make_engine(*which)
+    name, precision = which
+    file = tmp_path / "profile.json"
+    argv = ["--engine", name, "--precision", precision, "--batch-size", "32", "--steps", "5", "--json", str(file)]
+    assert cli.main(["profile", *argv]) == 0
+    assert "nsys profile " in capsys.readouterr().out
+    facts = json.loads(file.read_text())
+    assert all(value > 1e11 for value in facts["roofs"].values())
+    assert facts["roofs"]["fma_flops"] < facts["roofs"]["tf32_flops"] < facts["roofs"]["bf16_flops"]
+    assert {op["bound"] for op in facts["ops"]} <= {"memory", "fma", "tf32", "3xtf32", "bf16"}
+
+
+OPS = [
+    OpTime("gather", "gather_batch", "fma", 8e6, 0, 4.0),
+    OpTime("layer 2 backward", "batch_norm", "fma", 4e6, 1e6, 2.0),
+    OpTime("layer 2 backward", "conv2d weight", "3xtf32", 4e6, 1e9, 20.0),
+    OpTime("update", "nothing", "fma", 0, 0, 14.0),
+]
+
+
+def test_roofs():
+    assert profile.roof(OPS[0], ROOFS) == (pytest.approx(2.0), "memory")
+    assert profile.roof(OPS[2], ROOFS) == (pytest.approx(10.0), "3xtf32")
+
+
+def test_table():
+    columns, rows = profile.table(OPS, ROOFS)
+    assert columns == ("phase", "us", "share", "GB/s", "TFLOP/s", "%roof", "bound")
+    assert rows == [
+        ("gather_batch", "4.00", "10.0 %", "2000", "-", "50", "memory"),
+        ("layer 2 backward", "22.0", "55.0 %", "", "", "", ""),
+        ("  batch_norm", "2.00", "5.0 %", "2000", "0.50", "50", "memory"),
+        ("  conv2d weight", "20.0", "50.0 %", "200", "50.0", "50", "3xtf32"),
+        ("update: nothing", "14.0", "35.0 %", "-", "-", "-", "-"),
+    ]
+    columns, rows = profile.table(OPS, None)
+    assert columns == ("phase", "us", "share", "GB/s", "GFLOP/s")
+    assert rows[3] == ("  conv2d weight", "20.0", "50.0 %", "200", "50000")

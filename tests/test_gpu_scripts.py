@@ -1,0 +1,163 @@
+"""scripts/gpu_check and scripts/sanitize, with stand-ins for Python, ctest and compute-sanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import ENVIRONMENT
+
+from mnist_cuda.engine import engines
+
+ROOT = Path(__file__).parents[1]
+SPECS = [f"{row.name}-{precision}" for row in engines() if row.device == "cuda" for precision in row.precisions]
+
+# Stands for the environment's python: lists the engines as it would, and as pytest prints what its test was named.
+FAKE_PYTHON = f"""#!/usr/bin/env bash
+[ "$*" != - ] || exec "{sys.executable}" -
+while [ "$1" != -k ]; do shift; done
+echo "GPU required: $MNIST_CUDA_REQUIRE_GPU, selected: $2"
+case "$2" in
+  "$FAILING") echo "FAILED tests/test_engines.py::test_wrong[$2]" && echo "1 failed in 1.00s" && exit 1 ;;
+  not*) echo "9 deselected in 1.00s" && exit 5 ;;
+  *) echo "3 passed in 1.00s" ;;
+esac
+"""
+
+INITCHECK_OF_CUBLASLT = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at void cublasLt::splitKreduce_kernel<(int)32, float>(cublasLt::cublasSplitKParams<float>)+0x120
+=========     by thread (0,0,0) in block (0,0,0)
+=========         Host Frame: mnist::CudnnEngine::forward() in engine.cpp:10
+=========
+========= ERROR SUMMARY: 1 error
+"""
+INITCHECK_OF_OURS = """========= Uninitialized __global__ memory read of size 4 bytes
+=========     at mnist::kernels::sgd_update_kernel(float *)+0x60
+=========         Host Frame: cublasLtMatmul in libcublasLt.so
+=========
+========= Host API uninitialized memory access
+=========     at nothing
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the scripts, with the stand-ins."""
+    path = tmp_path / "a folder"
+    for folder in (path / "scripts", path / ".venv" / "bin", path / "build", tmp_path / "tools"):
+        folder.mkdir(parents=True)
+    for name in ("gpu_check", "sanitize"):
+        shutil.copy(ROOT / "scripts" / name, path / "scripts")
+    make_tool(path / ".venv" / "bin" / "python", FAKE_PYTHON)
+    make_tool(path / ".venv" / "bin" / "ctest", '#!/bin/sh\necho "$*: 100% tests passed, 0 tests failed out of 12"\n')
+    (path / "build" / "CTestTestfile.cmake").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    monkeypatch.setenv("FAILING", "")
+    return path
+
+
+def make_tool(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def run(script: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([script, *args], cwd=script.parents[1], capture_output=True, text=True, check=False)
+
+
+def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
+    make_tool(checkout / "scripts" / "sanitize", '#!/bin/sh\necho "== memcheck: $*"\n')
+    result = run(checkout / "scripts" / "gpu_check", "logs/one")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {line.split()[0]: line.split(maxsplit=4)[1:] for line in result.stdout.splitlines() if "-" in line[:9]}
+    assert set(rows) == {f"{kind}-{spec}" for spec in SPECS for kind in ("pytest", "sanitize")} | {"pytest-others"}
+    assert all(row[0] == "0" for row in rows.values())
+    logs = checkout / "logs" / "one"
+    assert (logs / "sanitize-cudnn-bf16.log").read_text() == "== memcheck: cudnn bf16\n"
+    assert "GPU required: 1, selected: naive-fp32" in (logs / "pytest-naive-fp32.log").read_text()
+    assert f"selected: not ({' or '.join(SPECS)})" in (logs / "pytest-others.log").read_text()
+    assert "-L gpu --no-tests=error" in (logs / "ctest.log").read_text()
+
+
+def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAILING", "fused-bf16")
+    (checkout / "build" / "CTestTestfile.cmake").unlink()
+    result = run(checkout / "scripts" / "gpu_check", "--quick", "logs")
+    assert result.returncode == 1
+    assert "FAILED tests/test_engines.py::test_wrong[fused-bf16]" in result.stdout
+    assert "there is no build in build; name one by --build" in result.stdout
+    assert "sanitize" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "name a new folder for the logs"),
+        (("build",), "is there already"),
+        (("--fast", "logs"), "unknown option --fast"),
+        (("a", "b"), "one folder is enough"),
+        (("logs", "--build"), "--build wants a folder"),
+    ],
+)
+def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], words: str) -> None:
+    result = run(checkout / "scripts" / "gpu_check", *args)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+Sanitize = Callable[[dict[str, tuple[int, str]]], tuple[int, str]]
+
+
+@pytest.fixture
+def sanitize(checkout: Path, tmp_path: Path) -> Sanitize:
+    """sanitize({tool: (exit code, report)}): the script's exit code and output with a tool that says so."""
+
+    def call(says: dict[str, tuple[int, str]]) -> tuple[int, str]:
+        for tool, (_, report) in says.items():
+            (tmp_path / f"{tool}.txt").write_text(report)
+        cases = "".join(f"  {tool}) cat '{tmp_path}/{tool}.txt'; exit {code} ;;\n" for tool, (code, _) in says.items())
+        text = f'#!/bin/sh\ncase $2 in\n{cases}  *) echo "called: $*" ;;\nesac\n'
+        make_tool(tmp_path / "tools" / "compute-sanitizer", text)
+        result = run(checkout / "scripts" / "sanitize", "cudnn", "bf16")
+        return result.returncode, result.stdout
+
+    return call
+
+
+def test_sanitize_leaves_out_only_racechecks_view_of_cublaslt(sanitize: Sanitize) -> None:
+    code, out = sanitize({})
+    assert code == 0
+    calls = [line for line in out.splitlines() if line.startswith("called: ")]
+    assert [call.split()[2] for call in calls] == ["memcheck", "racecheck", "initcheck", "synccheck"]
+    assert ["--kernel-name-exclude kns=nvjet_" in call for call in calls] == [False, True, False, False]
+    assert "not judged: cuBLASLt's kernels nvjet_*" in out
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_sanitize_counts_tools_that_found_something(sanitize: Sanitize, tool: str) -> None:
+    code, out = sanitize({tool: (86, INITCHECK_OF_OURS)})
+    assert code == 1
+    assert INITCHECK_OF_OURS in out
+
+
+def test_sanitize_does_not_judge_the_inside_of_cublaslt(sanitize: Sanitize) -> None:
+    code, out = sanitize({"initcheck": (86, INITCHECK_OF_CUBLASLT)})
+    assert code == 0
+    assert "not judged: 1 reports from inside cuBLASLt" in out
+    code, out = sanitize({"initcheck": (86, INITCHECK_OF_CUBLASLT + INITCHECK_OF_OURS)})
+    assert code == 1
+    assert "sgd_update_kernel" in out
+    assert "splitKreduce" not in out
+    assert sanitize({"memcheck": (86, INITCHECK_OF_CUBLASLT)})[0] == 1
+
+
+def test_sanitize_counts_a_program_that_fails(sanitize: Sanitize) -> None:
+    assert sanitize({"initcheck": (1, INITCHECK_OF_CUBLASLT)})[0] == 1
+    assert sanitize({"initcheck": (86, "")})[0] == 1

@@ -167,7 +167,9 @@ def add_bench(subparsers: Any) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(run=later("bench.compare"))
-    add_bench_ops(parser.add_subparsers(title="another", metavar="WHAT"))
+    others = parser.add_subparsers(title="others", metavar="WHAT")
+    for add_other in (add_bench_accuracy, add_bench_time_to_accuracy, add_bench_ops):
+        add_other(others)
 
 
 def add_compare(subparsers: Any) -> None:
@@ -218,6 +220,61 @@ def add_engines(subparsers: Any) -> None:
     parser.description = "List the engines, slowest first: what each is and whether it can run here, or why not."
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.set_defaults(run=later("engines"))
+
+
+def add_bench_accuracy(subparsers: Any) -> None:
+    """`mnist-cuda bench accuracy`."""
+    parser = subparsers.add_parser("accuracy", help="test accuracies beside another framework's", allow_abbrev=False)
+    parser.description = (
+        "Train some epochs with every engine and precision and with another framework, from the same weights and in "
+        "the same order, and compare the mean test accuracies over several seeds. Every engine must also repeat its "
+        "first run bit by bit. Exit code 1 if a mean is more than 0.2 points off or a run is not repeated. Lists take "
+        "commas or spaces."
+    )
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--engines", nargs="+", default=[], metavar="NAME", help="default: all that run here, but for `reference`")
+    add("--precisions", nargs="+", default=[], metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
+    add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--seeds", type=positive, default=10, metavar="N", help="0 to N-1, a run each (default: %(default)s)")
+    add("--epochs", type=positive, default=3, metavar="N", help="default: %(default)s")
+    add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
+    add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
+    add("--threads", type=non_negative, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=later("bench.accuracy"))
+
+
+def add_bench_time_to_accuracy(subparsers: Any) -> None:
+    """`mnist-cuda bench time-to-accuracy`."""
+    text = "training time to a test accuracy"
+    parser = subparsers.add_parser("time-to-accuracy", help=text, allow_abbrev=False)
+    parser.description = (
+        "Choose the fastest recipe on a held-out part of the training set, then train with it on the whole and say how "
+        "long training takes until the accuracy after an epoch reaches the target, for the median of the seeds. Exit "
+        "code 1 if half of the seeds do not reach it."
+    )
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--target", type=rate, default=99.0, metavar="P", help="per cent of the images (default: %(default)g)")
+    add("--recipes", nargs="+", default=[], metavar="B:RATE",
+        help="candidates: batch size and learning rate, constant or, with :EPOCHS, falling linearly to 0 in so many "
+        "(default: seven constant ones)")  # fmt: skip
+    add("--epochs", type=positive, default=10, metavar="N", help="at most (default: %(default)s)")
+    add("--seeds", type=positive, default=20, metavar="N", help="of the result (default: %(default)s)")
+    add("--selection-seeds", type=positive, default=5, metavar="N", help="of each candidate (default: %(default)s)")
+    add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
+    add_engine_flags(parser)
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=later("bench.time_to_accuracy"))
 
 
 def add_bench_ops(subparsers: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import console
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
@@ -108,23 +107,14 @@ def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels
             return {name.removeprefix("gradient."): arrays[name] for name in arrays}
 
 
-def _words(arguments: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(word for argument in arguments for word in argument.split(",") if word))
-
-
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda compare`."""
     from mnist_cuda.data import dataset
 
-    infos = [find_engine(name) for name in _words(args.engines)]
+    infos = [find_engine(name) for name in words(args.engines)]
     engines = [Engine(info.name, args.precision, threads=args.threads, device=args.device) for info in infos]
     on_gpu = any(info.device == "cuda" for info in infos)
-    # The first variant of each peer, on the GPU if one of our engines is: eager, in PyTorch's own memory format.
-    variants = peer_competitors(_words(args.peers), ("cuda" if on_gpu else "cpu",), args.peer_python or PEER_PYTHON)
-    peers = list({peer.command: peer for peer in reversed(variants)}.values())
-    for peer in peers:
-        if peer.unavailable:
-            raise UnavailableError(f"{peer.label} cannot run here: {peer.unavailable}")
+    peers = first_variants(words(args.peers), "cuda" if on_gpu else "cpu", args.peer_python or PEER_PYTHON)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
         console.print_warning(data.warning)

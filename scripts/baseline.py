@@ -11,6 +11,7 @@ With `--serve`, a program drives the baseline by JSON lines on stdin and reads o
     {"cmd": "setup", "batch_size": 64, "npz": "digits.npz", ...any field of Setup}
         -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
     {"cmd": "run", "steps": 100} -> {"seconds": 0.04, "losses": [first, last]}
+    {"cmd": "evaluate"} -> {"test_accuracy": 0.99, "parameters_sha256": "..."}
     {"cmd": "dump", "file": "probe.npz"} -> {"ok": true}   (what --dump writes)
     {"cmd": "quit"}
     anything that fails -> {"error": "one line"}
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -130,6 +132,9 @@ class Trainer(Protocol):
 
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
         """Share of correct predictions, with population statistics of the training images."""
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The weights by their names in SHAPES, in these shapes."""
 
     def probe(self) -> dict[str, np.ndarray]:
         """Loss, activations, logits and gradients of the first batch, without an update."""
@@ -264,6 +269,18 @@ def train(trainer: Trainer, setup: Setup, data: Data, epochs: int, say: Any) -> 
     return rows
 
 
+def evaluate(trainer: Trainer, data: Data) -> dict[str, Any]:
+    """Accuracy on the test images, and sha256 of the parameters' bytes, one after the other in the order of SHAPES."""
+    if not len(data.test_labels):
+        raise BaselineError("the data has no test images", 3)
+    weights = trainer.parameters()
+    values = b"".join(np.ascontiguousarray(weights[name]).tobytes() for name in SHAPES)
+    return {
+        "test_accuracy": trainer.accuracy(data.test_images, data.test_labels),
+        "parameters_sha256": hashlib.sha256(values).hexdigest(),
+    }
+
+
 def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
     """Answer the protocol's commands until `quit` or the end of stdin."""
     answers = os.fdopen(os.dup(1), "w")
@@ -282,17 +299,19 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                     raise BaselineError(f"setup knows no {', '.join(unknown)}")
                 setup = Setup(**{key: value for key, value in command.items() if value is not None})
                 setup.check(modes)
-                trainer, _, seconds = build(trainer_class, setup)
+                trainer, data, seconds = build(trainer_class, setup)
                 answer = {
                     "ok": True,
                     "setup_seconds": seconds,
                     "versions": trainer.versions,
                     "precision_pinned": trainer.precision_pinned,
                 }
-            elif name not in ("run", "dump"):
-                raise BaselineError(f"command '{name}' is unknown, expected setup, run, dump or quit")
+            elif name not in ("run", "evaluate", "dump"):
+                raise BaselineError(f"command '{name}' is unknown, expected setup, run, evaluate, dump or quit")
             elif trainer is None:
                 raise BaselineError(f"{name} before a successful setup")
+            elif name == "evaluate":
+                answer = evaluate(trainer, data)
             elif name == "dump":
                 np.savez(command["file"], **trainer.probe())
                 answer = {"ok": True}

@@ -202,6 +202,9 @@ class Trainer:
             right += int((np.asarray(scores(x)).argmax(1) == labels[first : first + chunk]).sum())
         return right / len(labels)
 
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: to_torch(name, np.asarray(value)) for name, value in self.params.items()}
+
     def probe(self) -> dict[str, np.ndarray]:
         rows = self.order[0]
         loss_and_gradient = jax.jit(jax.value_and_grad(self._loss, has_aux=True))

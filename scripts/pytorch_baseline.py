@@ -253,6 +253,9 @@ class Trainer:
                 right += int((scores.argmax(1).cpu().numpy() == labels[first : first + chunk]).sum())
         return right / len(labels)
 
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: value.detach().cpu().numpy() for name, value in self.model.named_parameters()}
+
     def probe(self) -> dict[str, np.ndarray]:
         indices = self.order[0]
         images = self.images.index_select(0, indices).to(self.setup.device)

@@ -40,6 +40,7 @@ def test_protocol(peer, files, make_engine):
         {"cmd": "run", "steps": 2},
         {"cmd": "run", "steps": 3},
         {"cmd": "run", "steps": 0},
+        {"cmd": "evaluate"},
         {"cmd": "quit"},
     )
     assert [list(answer) for answer in answers[:4]] == [["error"]] * 4
@@ -49,7 +50,10 @@ def test_protocol(peer, files, make_engine):
     assert answers[4]["versions"]["torch"]
     assert "ieee" in answers[4]["precision_pinned"] or "allow_tf32=False" in answers[4]["precision_pinned"]
     assert answers[5]["seconds"] > 0
-    assert answers[7] == {"error": "steps is 0, expected at least 1"}
+    assert answers[7:] == [
+        {"error": "steps is 0, expected at least 1"},
+        {"error": "the data has no test images"},
+    ]
 
     engine = make_engine("reference")
     engine.set_parameters(cases.initial_weights())

@@ -79,6 +79,8 @@ def test_worker_answers_errors_in_one_line_and_goes_on(setup):
             with pytest.raises(CompetitorError, match=words):
                 worker.ask(**command)
         assert worker.ask(cmd="setup", **setup)["ok"] is True
+        with pytest.raises(CompetitorError, match="no test images"):
+            worker.ask(cmd="evaluate")
 
 
 @pytest.mark.parametrize("last_words", ['{"cmd": "quit"}\n', ""])

@@ -16,13 +16,13 @@ import numpy as np
 
 from mnist_cuda import console
 from mnist_cuda.bench import report
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, peer_competitors
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, peer_competitors, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.model import init_parameters
-from mnist_cuda.timing import Measurement, Summary, summarise
+from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
 from mnist_cuda.train import epoch_order
 
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
@@ -161,20 +161,15 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
     return rows
 
 
-def _words(values: Iterable[str]) -> list[str]:
-    """`a,b c` in any mixture as a, b, c."""
-    return [word for value in values for word in value.split(",") if word]
-
-
 def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
     """The competitors and the cells that the flags ask for."""
-    ours = engine_competitors(_words(args.engines))
+    ours = engine_competitors(words(args.engines))
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
-    peers = peer_competitors(_words(args.peers), (c.device for c in ours), args.peer_python or PEER_PYTHON)
-    precisions = _words(args.precisions or []) or list(dict.fromkeys(c.precisions[0] for c in ours))
+    peers = peer_competitors(words(args.peers), (c.device for c in ours), args.peer_python or PEER_PYTHON)
+    precisions = words(args.precisions or []) or list(dict.fromkeys(c.precisions[0] for c in ours))
     try:
-        batch_sizes = [int(size) for size in _words(args.batch_sizes)]
+        batch_sizes = [int(size) for size in words(args.batch_sizes)]
     except ValueError:
         batch_sizes = [0]
     if min(batch_sizes, default=0) < 1:
@@ -231,7 +226,14 @@ def command(args: argparse.Namespace) -> int:
                     )
             report.print_rows(out, batch_size, placement, of_table)
     if args.json:
-        facts.write(args.json, rows, {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE})
+        facts.write(
+            args.json,
+            [report.row_as_json(row) for row in rows],
+            {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE},
+            iteration=ITERATION,
+            block_seconds=BLOCK_SECONDS,
+            warm_up_seconds=WARM_UP_SECONDS,
+        )
         out.print(f"\nwritten: {args.json}")
     if any(row.fault and not row.absent for row in rows):
         return 1

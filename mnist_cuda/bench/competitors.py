@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda.engine import EngineInfo, find_engine
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import UnavailableError, UsageError
 
 CHECKOUT = Path(__file__).parents[2]
 PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python"
@@ -82,6 +82,11 @@ class Competitor:
     unavailable: str = ""
 
 
+def words(arguments: Iterable[str]) -> list[str]:
+    """A list on the command line, `a,b c` in any mixture, as a, b, c; each once."""
+    return list(dict.fromkeys(word for argument in arguments for word in argument.split(",") if word))
+
+
 def engine_competitor(info: EngineInfo) -> Competitor:
     """An engine in a worker process."""
     command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)
@@ -130,6 +135,23 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
             for variant in variants
             if variant.device in devices
         ]
+    return found
+
+
+def first_variants(names: Iterable[str], device: str, python: Path) -> list[Competitor]:
+    """The first variant of each of these peers on this kind of device: of PyTorch eager, in its own memory format.
+
+    Raises UsageError for an unknown peer or word or one without a variant here, UnavailableError for one that cannot
+    run.
+    """
+    found = []
+    for name in dict.fromkeys(names):
+        variants = peer_competitors([name], (device,), python)
+        if not variants:
+            raise UsageError(f"peer '{name}' has no variant on the {device}")
+        if variants[0].unavailable:
+            raise UnavailableError(f"{variants[0].label} cannot run here: {variants[0].unavailable}")
+        found.append(variants[0])
     return found
 
 

@@ -19,7 +19,7 @@ from mnist_cuda.bench.competitors import CHECKOUT
 from mnist_cuda.checkpoint import atomic_write
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.run_folder import versions
-from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS
+from mnist_cuda.timing import ITERATION
 
 if TYPE_CHECKING:
     from mnist_cuda.bench.compare import Row
@@ -71,8 +71,11 @@ class Facts:
         of_cores = f"load {load:.1f} on {console.plural(cores, 'core')}"
         return f"This machine is busy ({of_cores}): do not rely on figures of the CPU."
 
-    def write(self, path: Path, rows: list[Row], settings: dict[str, Any]) -> None:
-        """Write the report as JSON. Raises CheckpointError if that fails."""
+    def write(self, path: Path, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
+        """Write the circumstances, the settings, the rows and whatever `more` there is to say as JSON.
+
+        Raises CheckpointError if that fails.
+        """
         report = {
             "started": self._started,
             "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
@@ -87,17 +90,16 @@ class Facts:
                 "gpu": self._gpu_before,
                 "gpu_after": gpu(),
             },
-            "iteration": ITERATION,
-            "block_seconds": BLOCK_SECONDS,
-            "warm_up_seconds": WARM_UP_SECONDS,
+            **more,
             "settings": {"threads": self._threads, **settings},
             "data": {"name": self._data.name, "source": self._data.source, "digest": self._data.digest},
-            "rows": [_row(row) for row in rows],
+            "rows": rows,
         }
         atomic_write(path, json.dumps(report, indent=2).encode() + b"\n")
 
 
-def _row(row: Row) -> dict[str, Any]:
+def row_as_json(row: Row) -> dict[str, Any]:
+    """A row of `mnist-cuda bench`."""
     sound = row.timing is not None and not row.fault
     return {
         "competitor": row.competitor.label,

@@ -5,12 +5,14 @@ same protocol and says what the fields mean. Here `device` of the set-up is the 
     {"cmd": "setup", "batch_size", "lr", "precision", "threads", "device", "data", "npz", "weights", "order"}
         -> {"ok": true, "setup_seconds", "versions"}
     {"cmd": "run", "steps": 100} -> {"seconds", "losses": [first, last]}; the batches follow the order round and round
+    {"cmd": "evaluate"} -> {"test_accuracy", "parameters_sha256"}
     {"cmd": "quit"}
     anything that fails -> {"error": "one line"}
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import sys
@@ -22,6 +24,7 @@ import numpy as np
 
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine
+from mnist_cuda.evaluate import evaluate
 from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import time_steps
 
@@ -36,6 +39,7 @@ class Worker:
         """A fresh engine at step 0. Reading the files is not part of `setup_seconds`."""
         with np.load(command["npz"]) as arrays:
             images, labels = arrays["images"], arrays["labels"]
+            self._test = (arrays["test_images"], arrays["test_labels"]) if "test_images" in arrays else None
         weights = load_checkpoint(Path(command["weights"])).parameters
         self._batch, self._lr = int(command["batch_size"]), float(command["lr"])
         order = np.load(command["order"]).astype(np.int32)
@@ -59,16 +63,26 @@ class Worker:
         steps = time_steps(self._engine, order, self._batch, self._lr)
         return {"seconds": steps.seconds, "losses": [float(steps.losses[0]), float(steps.losses[-1])]}
 
+    def evaluate(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Accuracy on the npz's test images, by the statistics of all training images; a hash of the parameters."""
+        if self._test is None:
+            raise ValueError("the npz has no test images")
+        self._engine.compute_statistics()
+        accuracy = evaluate(self._engine, *self._test).accuracy
+        values = b"".join(value.tobytes() for value in self._engine.parameters.values())
+        return {"test_accuracy": accuracy, "parameters_sha256": hashlib.sha256(values).hexdigest()}
+
 
 def serve(engine: str) -> None:
     """Answer until `quit` or the end of stdin."""
     worker = Worker(engine)
+    answers = {"setup": worker.setup, "run": worker.run, "evaluate": worker.evaluate}
     for line in sys.stdin:
         try:
             command = json.loads(line)
             if command["cmd"] == "quit":
                 return
-            answer = {"setup": worker.setup, "run": worker.run}[command["cmd"]](command)
+            answer = answers[command["cmd"]](command)
         except Exception as error:  # the other side decides what becomes of it
             answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
         print(json.dumps(answer), flush=True)

@@ -1,0 +1,270 @@
+"""The `bench accuracy` command: some epochs of every engine and precision beside a peer's, over several seeds.
+
+Training is chaotic: a rounding error grows until two correct programs are as far apart as two seeds, about 0.2 points
+of test accuracy after three epochs. One run therefore says nothing, and the means over the seeds are compared; their
+standard error stands beside the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnist_cuda import console
+from mnist_cuda.bench import report
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, words
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import engines
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.model import init_parameters
+from mnist_cuda.train import epoch_order
+
+if TYPE_CHECKING:
+    from mnist_cuda.data.dataset import Dataset
+
+BOUND = 0.2  # points, for the difference of two means
+EVALUATION = "by the statistics of all training images under the weights at hand, each competitor in its own precision"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training from a seed in a process of its own: after each epoch the test accuracy and the last step's loss."""
+
+    seed: int
+    test_accuracy: list[float]
+    loss: list[float]
+    train_seconds: float
+    parameters_sha256: str
+
+
+@dataclass
+class Row:
+    """A competitor in one precision: its runs by seed, and once more the first seed's."""
+
+    competitor: Competitor
+    precision: str
+    runs: list[Run] = field(default_factory=list)
+    repeat: Run | None = None
+    fault: str = ""
+    versions: dict[str, str] | None = None
+    precision_pinned: str = ""
+    peer: Row | None = None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.competitor.label} {self.precision}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the same seed gave the same accuracies and weights, bit by bit."""
+        first = self.runs[0]
+        return self.repeat is not None and (first.test_accuracy, first.parameters_sha256) == (
+            self.repeat.test_accuracy,
+            self.repeat.parameters_sha256,
+        )
+
+    def finals(self) -> list[float]:
+        """Accuracies after the last epoch, in per cent."""
+        return [100 * run.test_accuracy[-1] for run in self.runs]
+
+    def means(self) -> list[float]:
+        """Mean accuracy over the seeds after each epoch, in per cent."""
+        return [float(mean) for mean in 100 * np.mean([run.test_accuracy for run in self.runs], axis=0)]
+
+    def difference(self) -> float | None:
+        """This mean after the last epoch less the peer's, in points."""
+        if self.fault or self.peer is None or self.peer.fault:
+            return None
+        return self.means()[-1] - self.peer.means()[-1]
+
+    def standard_error(self) -> float | None:
+        """That of the difference, from the scatter over the seeds; None for a single seed."""
+        if self.peer is None or len(self.runs) < 2:
+            return None
+        return math.sqrt(sum(float(np.var(row.finals(), ddof=1)) / len(row.runs) for row in (self, self.peer)))
+
+    def verdict(self) -> str:
+        """`ok`, or what is wrong; a peer is not judged."""
+        if self.fault:
+            return "FAILED"
+        if self.competitor.peer:
+            return "-"
+        difference = self.difference()
+        if difference is None:
+            return "NO PEER"
+        if not self.repeats:
+            return "NOT REPEATED"
+        return "ok" if abs(difference) <= BOUND else "BROKEN"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the record."""
+        sound = not self.fault
+        return {
+            "competitor": self.competitor.label,
+            "peer": self.competitor.peer,
+            "device": self.competitor.device,
+            "precision": self.precision,
+            "precision_pinned": self.precision_pinned or None,
+            "versions": self.versions,
+            "fault": self.fault or None,
+            "mean_accuracy": self.means() if sound else None,
+            "difference_points": self.difference(),
+            "standard_error_points": self.standard_error() if sound and self.difference() is not None else None,
+            "bitwise_repeat": self.repeats if sound else None,
+            "verdict": self.verdict(),
+            "runs": [asdict(run) for run in self.runs],
+            "repeat": asdict(self.repeat) if self.repeat else None,
+        }
+
+
+def train(row: Row, setup: dict[str, Any], epochs: int, steps: int) -> Run:
+    """Train `epochs` of `steps` each in the competitor's process, evaluating after each. Raises CompetitorError."""
+    accuracies, losses, seconds, digest = [], [], 0.0, ""
+    with CompetitorProcess(row.competitor.command) as process:
+        answer = process.ask(cmd="setup", precision=row.precision, **setup, **row.competitor.fields)
+        row.versions = answer["versions"]
+        row.precision_pinned = answer.get("precision_pinned", row.precision)
+        for _ in range(epochs):
+            ran = process.ask(cmd="run", steps=steps)
+            evaluated = process.ask(cmd="evaluate")
+            seconds += ran["seconds"]
+            losses.append(ran["losses"][1])
+            accuracies.append(evaluated["test_accuracy"])
+            digest = evaluated["parameters_sha256"]
+            if not math.isfinite(losses[-1]):
+                raise CompetitorError(f"training diverged: its loss is {losses[-1]:g}")
+    return Run(setup["seed"], accuracies, losses, seconds, digest)
+
+
+def plan(args: argparse.Namespace) -> list[Row]:
+    """A row for each engine and precision, and one of the peer for each of these precisions."""
+    names = words(args.engines) or [row.name for row in engines() if not row.unavailable and row.name != "reference"]
+    ours = engine_competitors(names)
+    for engine in ours:
+        if engine.unavailable:
+            raise UnavailableError(f"engine '{engine.label}' cannot run here: {engine.unavailable}")
+    chosen = words(args.precisions)
+    rows = [Row(engine, p) for engine in ours for p in engine.precisions if not chosen or p in chosen]
+    if not rows:
+        offered = dict.fromkeys(p for engine in ours for p in engine.precisions)
+        raise UsageError(f"--precisions is {' '.join(chosen)}, expected some of {', '.join(offered)}")
+    device = "cuda" if any(row.competitor.device == "cuda" for row in rows) else "cpu"
+    (peer,) = first_variants([args.peer], device, args.peer_python or PEER_PYTHON)
+    of_peer = {precision: Row(peer, precision) for precision in dict.fromkeys(row.precision for row in rows)}
+    for row in rows:
+        row.peer = of_peer[row.precision]
+    return [*of_peer.values(), *rows]
+
+
+def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: int) -> list[dict[str, Any]]:
+    """Write the data and each seed's initial weights and order of all epochs; returns the set-ups' fields, by seed."""
+    npz = str(folder / "data.npz")
+    np.savez(
+        npz,
+        images=data.train_images,
+        labels=data.train_labels,
+        test_images=data.test_images,
+        test_labels=data.test_labels,
+    )
+    setups = []
+    for seed in range(args.seeds):
+        weights, order = folder / f"weights{seed}.safetensors", folder / f"order{seed}.npy"
+        values = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
+        save_checkpoint(weights, Checkpoint(values), steps=0)
+        count = len(data.train_labels)
+        epochs = [epoch_order(seed, epoch, count)[: steps * args.batch_size] for epoch in range(1, args.epochs + 1)]
+        np.save(order, np.concatenate(epochs))
+        setups.append({"seed": seed, "npz": npz, "weights": str(weights), "order": str(order)})
+    return setups
+
+
+def run_all(
+    rows: list[Row], setups: list[dict[str, Any]], epochs: int, steps: int, jobs: int, live: console.LiveLine
+) -> None:
+    """Fill the rows with a run for each set-up and a second one for the first, `jobs` at a time."""
+    passes = [(setup, False) for setup in setups] + [(setups[0], True)]
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        tasks = {
+            pool.submit(train, row, setup, epochs, steps): (row, repeat) for setup, repeat in passes for row in rows
+        }
+        for done, task in enumerate(as_completed(tasks), 1):
+            row, repeat = tasks[task]
+            live.show(done / len(tasks), f"{done} of {console.plural(len(tasks), 'run')}", row.label)
+            try:
+                run = task.result()
+            except CompetitorError as error:
+                row.fault = str(error)
+                continue
+            if repeat:
+                row.repeat = run
+            else:
+                row.runs.append(run)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for row in rows:
+        row.runs.sort(key=lambda run: run.seed)
+
+
+def print_rows(rows: list[Row], epochs: int) -> None:
+    """Print the table, and below it why a row has no figures."""
+    out = console.make_console()
+    cells = []
+    for row in rows:
+        figures = ["-"] * (epochs + 3)
+        if not row.fault:
+            difference, error, finals = row.difference(), row.standard_error(), row.finals()
+            figures = [f"{mean:.2f}" for mean in row.means()]
+            figures.append(f"{min(finals):.2f} {max(finals):.2f}")
+            figures.append("-" if difference is None else f"{difference:+.2f}" + (f" ±{error:.2f}" if error else ""))
+            figures.append("yes" if row.repeats else "no")
+        cells.append((row.competitor.label, row.precision, *figures, row.verdict()))
+    of_epochs = [f"epoch {epoch}" for epoch in range(1, epochs + 1)]
+    columns = ["competitor", "precision", *of_epochs, "min max", "difference", "repeats", "verdict"]
+    console.print_table(out, columns, cells, right=columns[2:-2], optional=[*of_epochs[:-1], "min max"])
+    for row in rows:
+        if row.fault:
+            out.print(f"{row.label}: {row.fault}")
+
+
+def command(args: argparse.Namespace) -> int:
+    """`mnist-cuda bench accuracy`."""
+    rows = plan(args)
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        console.print_warning(data.warning)
+    count = len(data.train_labels)
+    steps = count // args.batch_size
+    if steps == 0:
+        raise UsageError(f"--batch-size {args.batch_size} exceeds the {count} images of {data.name}")
+    threads = args.threads or max(1, len(os.sched_getaffinity(0)) // args.jobs)
+    facts = report.Facts(data, threads)
+    out = console.make_console()
+    out.print(
+        f"test accuracy in per cent, mean over {console.plural(args.seeds, 'seed')}: "
+        f"{console.plural(args.epochs, 'epoch')} on {data.name}, batch {args.batch_size}, lr {args.lr:g}, the same "
+        "initial weights and sample order for all\n"
+        "difference: from the peer in the same precision after the last epoch, with its standard error\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
+        common = {"batch_size": args.batch_size, "lr": args.lr, "threads": threads, "data": "device"}
+        setups = [common | files for files in write_files(Path(folder), data, args, steps)]
+        run_all(rows, setups, args.epochs, steps, args.jobs, live)
+    print_rows(rows, args.epochs)
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("epochs", "batch_size", "lr", "seeds", "jobs")}
+        settings["bound_points"] = BOUND
+        facts.write(args.json, [row.as_json() for row in rows], settings, evaluation=EVALUATION)
+        out.print(f"\nwritten: {args.json}")
+    return 0 if all(row.verdict() in ("ok", "-") for row in rows) else 1

@@ -1,0 +1,163 @@
+"""`mnist-cuda bench accuracy`: what it trains, compares and records, with our own engines in the peer's place."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from tiny import ENVIRONMENT, tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda.bench import accuracy
+from mnist_cuda.bench.accuracy import Row, Run
+from mnist_cuda.bench.competitors import Competitor, first_variants
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine, engines
+from mnist_cuda.errors import UsageError
+from mnist_cuda.evaluate import evaluate
+from mnist_cuda.model import init_parameters
+from mnist_cuda.train import epoch_order
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+
+
+@pytest.fixture
+def own_peer(monkeypatch):
+    """Our engine `cpu` stands for the peer; own_peer(code) makes it a program that runs this instead."""
+
+    def use(*command):
+        peer = Competitor("peer", command, "cpu", ("fp32",), {}, peer=True)
+        monkeypatch.setattr(accuracy, "first_variants", lambda names, device, python: [peer])
+
+    use(sys.executable, "-m", "mnist_cuda.bench.worker", "cpu")
+    return use
+
+
+def run(capsys, *argv):
+    code = cli.main(["bench", "accuracy", "--batch-size", "10", "--threads", "1", *map(str, argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def row_of(*finals, repeat=True, peer=None):
+    """A row whose seeds ended at these accuracies, in per cent."""
+    row = Row(Competitor("ours", (), "cpu", ("fp32",)), "fp32", peer=peer)
+    row.runs = [Run(seed, [final / 100], [0.1], 1.0, "hash") for seed, final in enumerate(finals)]
+    row.repeat = Run(0, row.runs[0].test_accuracy, [0.1], 1.0, "hash" if repeat else "another")
+    return row
+
+
+def test_a_record(own_peer, capsys, tmp_path):
+    """Weights, order and epochs are the command line's: the same training by hand gives the same accuracies."""
+    file = tmp_path / "a.json"
+    code, out, err = run(capsys, "--engines", "cpu", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--json", file)
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines if line[1:2] == ["fp32"]] == ["peer", "cpu"]
+    record = json.loads(file.read_text())
+    assert {"commit", "command", "versions", "machine", "evaluation", "data"} <= record.keys()
+    assert record["settings"]["bound_points"] == 0.2
+    peer, ours = record["rows"]
+    assert (peer["peer"], peer["verdict"], ours["verdict"], ours["bitwise_repeat"]) == (True, "-", "ok", True)
+    assert ours["difference_points"] == 0
+
+    data, engine = tiny_dataset(), Engine("cpu", threads=1)
+    engine.set_dataset(data.train_images, data.train_labels)
+    for seed, run_of_seed in enumerate(ours["runs"]):
+        engine.set_parameters(init_parameters(seed))
+        for epoch in (1, 2):
+            losses, _ = engine.train(epoch_order(seed, epoch, 35)[:30], 10, 0.05)
+            engine.compute_statistics()
+            assert run_of_seed["loss"][epoch - 1] == losses[-1]
+            score = evaluate(engine, data.test_images, data.test_labels).accuracy
+            assert run_of_seed["test_accuracy"][epoch - 1] == score
+    assert ours["runs"][0]["parameters_sha256"] != ours["runs"][1]["parameters_sha256"]
+    assert ours["repeat"]["parameters_sha256"] == ours["runs"][0]["parameters_sha256"]
+
+
+def test_the_means_are_compared():
+    peer = row_of(98.0, 99.0)
+    assert row_of(98.1, 99.1, peer=peer).verdict() == "ok"
+    assert row_of(98.6, 98.6, peer=peer).verdict() == "ok"
+    row = row_of(98.3, 99.3, peer=peer)
+    assert row.verdict() == "BROKEN"
+    assert row.difference() == pytest.approx(0.3)
+    assert row.standard_error() == pytest.approx(np.sqrt(0.5 / 2 + 0.5 / 2))
+    assert row_of(98.2, peer=row_of(98.5)).standard_error() is None
+
+
+def test_a_run_that_is_not_repeated_bit_by_bit_is_a_fault():
+    assert row_of(98.0, peer=row_of(98.0), repeat=False).verdict() == "NOT REPEATED"
+    assert row_of(98.0, peer=row_of(98.0, repeat=False)).verdict() == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import sys; sys.exit('no such library')", "ended with 1: no such library"),
+        ("print('hello')", "'hello', expected JSON"),
+    ],
+)
+def test_a_peer_that_fails(own_peer, capsys, code, words):
+    own_peer(sys.executable, "-c", code)
+    status, out, _ = run(capsys, "--engines", "cpu", "--seeds", 1, "--epochs", 1)
+    assert status == 1
+    assert words in out
+    assert "NO PEER" in out
+    assert "FAILED" in out
+
+
+def test_training_that_diverges(own_peer, capsys):
+    status, out, _ = run(capsys, "--engines", "cpu", "--seeds", 1, "--epochs", 1, "--lr", "1e30")
+    assert status == 1
+    assert "cpu fp32: training diverged: its loss is nan" in out
+
+
+def test_who_takes_part(own_peer):
+    def rows(*argv):
+        args = cli.make_parser().parse_args(["bench", "accuracy", *argv])
+        return [(row.competitor.label, row.precision) for row in accuracy.plan(args)]
+
+    here = [(row.name, p) for row in engines() if not row.unavailable for p in row.precisions if p != "fp64"]
+    precisions = list(dict.fromkeys(p for _, p in here))
+    assert rows() == [*(("peer", p) for p in precisions), *here]
+    assert rows("--engines", "cpu,reference", "--precisions", "fp64") == [("peer", "fp64"), ("reference", "fp64")]
+    with pytest.raises(UsageError, match="--precisions is fp8, expected some of fp32"):
+        rows("--engines", "cpu", "--precisions", "fp8")
+
+
+def test_a_peer_without_a_variant_for_the_device():
+    with pytest.raises(UsageError, match="peer 'torch:graph' has no variant on the cpu"):
+        first_variants(["torch:graph"], "cpu", "/none/python")
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        (["--engines", "warp"], 2, "engine 'warp' is unknown"),
+        (["--engines", "cpu", "--batch-size", "36"], 2, "--batch-size 36 exceeds the 35 images"),
+        (["--engines", "cpu", "--seeds", "0"], 2, "at least 1"),
+    ],
+)
+def test_errors(own_peer, capsys, argv, status, words):
+    try:
+        code, out, err = run(capsys, *argv)
+    except SystemExit as exit:  # argparse's own
+        code, (out, err) = exit.code, capsys.readouterr()
+    assert (code, out, err.count("\n")) == (status, "", 1)
+    assert words in err
+
+
+def test_against_pytorch(peer, capsys, tmp_path):
+    """The peer follows the same orders: the losses after two epochs are those of `reference`, in float64."""
+    argv = ["--engines", "reference", "--peer-python", peer.command[0], "--seeds", 1, "--epochs", 2]
+    code, out, _ = run(capsys, *argv, "--json", tmp_path / "a.json")
+    assert code == 0, out
+    torch, ours = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert torch["precision_pinned"]
+    np.testing.assert_allclose(torch["runs"][0]["loss"], ours["runs"][0]["loss"], rtol=1e-5)  # torch starts from fp32
+    assert torch["runs"][0]["test_accuracy"] == ours["runs"][0]["test_accuracy"]

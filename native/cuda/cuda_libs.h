@@ -1,7 +1,8 @@
 // The NVIDIA libraries that are loaded at run time: where they may be, which were found, what to install.
 //
-// Nothing of them is needed to build or to import: their functions are declared in cudnn.h and cublas.h and looked up
-// when the first engine that wants them is asked for. One binary runs with the CUDA 12 and the CUDA 13 builds of both.
+// Nothing of them is needed to build or to import: their functions are declared in cudnn.h, cublas.h, sgemm.h and
+// cufft.h and looked up when the first engine, or row of `bench ops`, that wants them is asked for. One binary runs
+// with the CUDA 12 and the CUDA 13 builds of all.
 #pragma once
 
 #include <string>
@@ -25,7 +26,7 @@ struct LibraryInfo {
   std::string reason;  // why it cannot be used; empty if it can
 };
 
-// Loads cuDNN and cuBLASLt, or says why not. Never throws.
+// Loads cuDNN and cuBLASLt, which the engines use, or says why not. Never throws.
 std::vector<LibraryInfo> gpu_libraries();
 
 }  // namespace mnist::cuda

@@ -45,10 +45,10 @@ Owner<RawContext> create_context(cudaStream_t stream) {
   return context;
 }
 
-Owner<RawTensor> tensor4d(int type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+Owner<RawTensor> tensor4d(int type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, int format) {
   Owner<RawTensor> tensor;
   MNIST_CUDNN(CreateTensorDescriptor(tensor.put()));
-  MNIST_CUDNN(SetTensor4dDescriptor(tensor.get(), kChannelsLast, type, int(n), int(c), int(h), int(w)));
+  MNIST_CUDNN(SetTensor4dDescriptor(tensor.get(), format, type, int(n), int(c), int(h), int(w)));
   return tensor;
 }
 

@@ -187,6 +187,7 @@ struct Fraction {
   X(CreateTensorDescriptor, int, (RawTensor*))                                                                       \
   X(DestroyTensorDescriptor, int, (RawTensor))                                                                       \
   X(SetTensor4dDescriptor, int, (RawTensor, int format, int type, int n, int c, int h, int w))                       \
+  X(AddTensor, int, (RawContext, const void* alpha, RawTensor, const void* a, const void* beta, RawTensor, void* c)) \
   X(CreatePoolingDescriptor, int, (RawPooling*))                                                                     \
   X(DestroyPoolingDescriptor, int, (RawPooling))                                                                     \
   X(SetPooling2dDescriptor, int,                                                                                     \
@@ -268,8 +269,9 @@ using Owner = cuda::Handle<static_cast<int (*)(Raw)>(destroy)>;
 
 Owner<RawContext> create_context(cudaStream_t stream);
 
-// (n, c, h, w), channels last in memory.
-Owner<RawTensor> tensor4d(int type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w);
+// (n, c, h, w); `format` is the order in memory, kChannelsLast or kChannelsFirst.
+Owner<RawTensor> tensor4d(int type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w,
+                          int format = kChannelsLast);
 
 }  // namespace mnist::cudnn
 

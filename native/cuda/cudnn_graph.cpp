@@ -70,7 +70,9 @@ class Operation {
     auto& tensor = parts_.emplace_back(std::make_unique<Descriptor>(kTensor));
     ids_.push_back(std::int64_t(ids_.size()) + 1);
     const std::array<std::int64_t, 4> dimensions{shape.n, shape.c, shape.h, shape.w};
-    const std::array<std::int64_t, 4> strides{shape.h * shape.w * shape.c, 1, shape.w * shape.c, shape.c};
+    const auto [n, c, h, w] = dimensions;
+    const auto strides = shape.channels_last ? std::array<std::int64_t, 4>{h * w * c, 1, w * c, c}
+                                             : std::array<std::int64_t, 4>{c * h * w, h * w, w, 1};
     tensor->set(kTensorUniqueId, kTypeInt64, ids_.back())
         .set(kTensorDataType, kTypeDataType, shape.type)
         .set(kTensorAlignment, kTypeInt64, std::int64_t(16))

@@ -15,10 +15,11 @@
 
 namespace mnist::cudnn {
 
-// A tensor as the graph interface sees it: (n, c, h, w) with channels last in memory, 16-byte aligned.
+// A tensor as the graph interface sees it: (n, c, h, w), 16-byte aligned.
 struct Shape {
   int type;  // kFloat, kBfloat16 or kInt8
   std::int64_t n, c, h, w;
+  bool channels_last = true;  // in memory; false: in the order of the dimensions
 };
 
 // What an algorithm must be like. Nondeterministic ones are never taken.

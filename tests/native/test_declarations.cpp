@@ -1,12 +1,19 @@
-// Our own declarations of cuDNN and cuBLASLt against NVIDIA's headers. Compiling this file is the test; CMake builds
-// it where it finds the headers.
+// Our own declarations of cuDNN, cuBLAS, cuBLASLt and cuFFT against NVIDIA's headers. Compiling this file is the test;
+// CMake builds it where it finds the headers; cuFFT's, of an optional extra, may be missing.
 #include <cublasLt.h>
+#include <cublas_v2.h>
 #include <cudnn.h>
+
+#if __has_include(<cufft.h>)
+#include <cufft.h>
+#endif
 
 #include <type_traits>
 
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
+#include "cuda/cufft.h"
+#include "cuda/sgemm.h"
 #include "testing.h"
 
 namespace {
@@ -39,6 +46,10 @@ MNIST_CUDNN_FUNCTIONS(MNIST_ROW)
   static_assert(Same<decltype(&::cublasLt##name), decltype(mnist::cublas::Api::name)>::value, "cublasLt" #name);
 MNIST_CUBLAS_FUNCTIONS(MNIST_ROW)
 #undef MNIST_ROW
+#define MNIST_ROW(name, result, parameters) \
+  static_assert(Same<decltype(&::cublas##name##_v2), decltype(mnist::cublas::SgemmApi::name)>::value, "cublas" #name);
+MNIST_SGEMM_FUNCTIONS(MNIST_ROW)
+#undef MNIST_ROW
 
 #define MNIST_ROW(name, real, value) static_assert(int(real) == int(mnist::cudnn::name), #real);
 MNIST_CUDNN_CONSTANTS(MNIST_ROW)
@@ -46,6 +57,16 @@ MNIST_CUDNN_CONSTANTS(MNIST_ROW)
 #define MNIST_ROW(name, real, value) static_assert(int(real) == int(mnist::cublas::name), #real);
 MNIST_CUBLAS_CONSTANTS(MNIST_ROW)
 #undef MNIST_ROW
+
+#if __has_include(<cufft.h>)
+#define MNIST_ROW(name, result, parameters) \
+  static_assert(Same<decltype(&::cufft##name), decltype(mnist::cufft::Api::name)>::value, "cufft" #name);
+MNIST_CUFFT_FUNCTIONS(MNIST_ROW)
+#undef MNIST_ROW
+#define MNIST_ROW(name, real, value) static_assert(int(real) == int(mnist::cufft::name), #real);
+MNIST_CUFFT_CONSTANTS(MNIST_ROW)
+#undef MNIST_ROW
+#endif
 
 static_assert(CUDNN_MAJOR == 9);
 static_assert(sizeof(cudnnFraction_t) == sizeof(mnist::cudnn::Fraction));

@@ -37,8 +37,6 @@ constexpr Advice kAdvice[] = {
     {"conv2 backward weight", Precision::kBf16, 65},
 };
 
-Shape filter(int type, int in, int out) { return {type, out, in, 3, 3}; }
-
 // Plans of products: chosen for `batch` under `policy`.
 template <class Make>
 Plan product_plan(const Policy& policy, std::int64_t batch, const std::string& op, Make&& make) {
@@ -95,9 +93,9 @@ std::int64_t workspace_limit(std::int64_t batch) {
 Conv2d::Conv2d(const Libraries& libraries, std::string name, std::int64_t batch, int in, int out, int side)
     : libraries_(libraries),
       name_(std::move(name)),
-      x_{libraries.policy.storage, batch, in, side, side},
-      w_(filter(libraries.policy.storage, in, out)),
-      y_{libraries.policy.storage, batch, out, side, side} {}
+      x_{libraries.policy.storage, batch, in, side, side, libraries.channels_last},
+      w_{libraries.policy.storage, out, in, 3, 3, libraries.channels_last},
+      y_{libraries.policy.storage, batch, out, side, side, libraries.channels_last} {}
 
 void Conv2d::forward(void* y, const void* x, const void* w) {
   const auto context = libraries_.dnn.get();

@@ -44,6 +44,7 @@ struct Libraries {
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
   const void* ones = nullptr;    // one for each sample, of the storage type
+  bool channels_last = true;     // how conv2d's arrays lie; false, as in PyTorch, is for the ladder of conv2d
   bool compiled_engines = true;  // let cuDNN compile engines at run time; false is for tests of what it falls back to
   Policy policy;
 };

@@ -6,13 +6,14 @@ from functools import cache
 
 from mnist_cuda import _native
 
-# What the native code loads; cuBLAS itself is not needed, only its Lt part.
+# What the engines load, and what only rows of `bench ops` want beside it.
 LIBRARIES = ("cublasLt", "cudnn")
+OP_LIBRARIES = ("cublas", "cufft")
 
 
 @cache
-def find_libraries() -> None:
-    """Tell the native code where the libraries are, once a process and only where there is a GPU.
+def find_libraries(libraries: tuple[str, ...] = LIBRARIES) -> None:
+    """Tell the native code where `libraries` are, once a process and only where there is a GPU.
 
     It costs about 0.1 s, so it is left until the first question about GPU engines. What is not found here the native
     code looks for itself: beside our own wheel, then as the system's loader does; then it says what to install.
@@ -23,7 +24,7 @@ def find_libraries() -> None:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError:
         return
-    for library in LIBRARIES:
+    for library in libraries:
         try:
             path = load_nvidia_dynamic_lib(library).abs_path
         except (DynamicLibNotFoundError, RuntimeError):

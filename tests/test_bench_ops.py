@@ -12,6 +12,9 @@ ROW = {
     "shape": "(4,64,14,14)",
     "variant": "naive",
     "why": "one element a thread",
+    "library": False,
+    "unit": "fma",
+    "absent": "",
     "bytes": 451584.0,
     "flops": 50176.0,
     "cold_us": 10.0,
@@ -19,6 +22,13 @@ ROW = {
     "error": 0.0,
     "bound": 0.0,
     "percent_of_roof": 1.1,
+    "library_ratio": 2.5,
+}
+ABSENT = {
+    **ROW,
+    "variant": "fft",
+    "absent": "cufft cannot be loaded; install it with `pip install nvidia-cufft-cu12`",
+    **dict.fromkeys(("cold_us", "warm_us", "error", "percent_of_roof", "library_ratio")),
 }
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
@@ -32,13 +42,24 @@ def reported(monkeypatch):
 
 
 def test_table(reported, capsys):
-    reported(ROW, {**ROW, "variant": "float4", "cold_us": 4.0, "error": 0.0})
+    reported(ROW, {**ROW, "variant": "float4", "cold_us": 4.0, "library_ratio": None})
     assert cli.main(["bench", "ops"]) == 0
     out = capsys.readouterr().out
     assert "4000 GB/s copied, 60.0 TFLOP/s in fp32" in out
     naive, float4 = (line.split() for line in out.splitlines() if line.startswith(("naive", "float4")))
-    assert naive[1:7] == ["10.0", "5.00", "45.2", "0.01", "1", "1.0"]
-    assert float4[6] == "2.5"
+    assert naive[1:8] == ["10.0", "5.00", "45.2", "0.01", "1", "1.0", "2.50"]
+    assert float4[6:8] == ["2.5", "-"]
+
+
+def test_an_absent_row_stays_and_says_why(reported, capsys):
+    reported(ROW, ABSENT)
+    assert cli.main(["bench", "ops"]) == 0
+    out = capsys.readouterr().out
+    assert f"absent: fft: {ABSENT['absent']}" in out
+    row = next(line for line in out.splitlines() if line.startswith("fft "))
+    assert row.split() == ["fft", *["-"] * 8, "absent,", "see", "below"]
+    assert cli.main(["bench", "ops", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][1]["cold_us"] is None
 
 
 @pytest.mark.parametrize("error", [0.1, float("nan")])
@@ -64,8 +85,14 @@ def test_every_variant_is_right(capsys):
         pytest.skip(f"no usable GPU: {reason}")
     assert cli.main(["bench", "ops", "--batch-size", "33", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert len({row["op"] for row in rows}) >= 6
+    assert len({row["op"] for row in rows}) >= 10
+    assert any(row["library"] for row in rows)
     for row in rows:
+        if row["absent"]:  # without the libraries of engine `cudnn` the rest of the suite fails too
+            assert row["variant"] in ("cublas", "fft"), row["absent"]
+            continue
+        if row["library"]:
+            assert row["library_ratio"] >= 1
         assert row["warm_us"] > 0
         assert row["cold_us"] > 0
     assert cli.main(["bench", "ops", "--op", "nothing"]) == 2

@@ -1,4 +1,4 @@
-"""The `bench ops` command: every variant of every GPU op, checked, then timed beside what the GPU can do."""
+"""The `bench ops` command: every variant of every GPU op, checked, then timed beside the GPU's best and NVIDIA's."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from typing import Any
 
 from mnist_cuda import _native, console
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
+from mnist_cuda.gpu_libraries import LIBRARIES, OP_LIBRARIES, find_libraries
 
-COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "error", "why")
+COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 
 
 def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
     """The report: `roofs` (see `roofs_text`) and `rows`, one a variant, plainest first.
 
+    A row's `library_ratio` is its cold time over that of the op's fastest library row of the same `unit` (what
+    multiplies: fma or tf32); None if there is none. A row that cannot run here says why in `absent`, and its times and
+    `error` are None.
     op: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
     OutOfMemoryError where the batch does not fit.
     """
+    find_libraries(LIBRARIES + OP_LIBRARIES)
     try:
         return _native.bench_ops(op, batch_size, device)
     except _native.UnavailableError as error:
         raise UnavailableError(str(error)) from error
     except (_native.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemoryError(str(error) or "host memory ran out") from error
+    except RuntimeError as error:  # a call of CUDA or of one of its libraries failed
+        raise UnavailableError(str(error)) from error
 
 
 def roofs_text(roofs: dict[str, float]) -> str:
@@ -35,8 +42,8 @@ def roofs_text(roofs: dict[str, float]) -> str:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    """Whether the variant computed what the reference does; a NaN does not pass."""
-    return bool(row["error"] <= row["bound"])
+    """Whether the variant is absent or computed what the reference does; a NaN does not pass."""
+    return bool(row["absent"] or row["error"] <= row["bound"])
 
 
 def command(args: argparse.Namespace) -> int:
@@ -48,13 +55,16 @@ def command(args: argparse.Namespace) -> int:
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
     out.print(
-        f"{roofs_text(report['roofs'])}. Times in us; GB/s, TFLOP/s, %roof (the least time that those allow) and "
-        "speed-up (over the first row) are of the cold time."
+        f"{roofs_text(report['roofs'])}. Times in us; GB/s, TFLOP/s, %roof (the least time that those allow), "
+        "speed-up (over the first row) and /library (the time over that of the fastest library row, fp32 beside fp32 and "
+        "tf32 beside tf32) are of the cold time."
     )
     for op in dict.fromkeys(row["op"] for row in rows):
         ours = [row for row in rows if row["op"] == op]
         out.print(f"\n{op}, {ours[0]['shape']}")
         console.print_table(out, COLUMNS, [_cells(row, ours[0]) for row in ours], right=" ".join(COLUMNS[1:-2]))
+        for reason in dict.fromkeys(row["absent"] for row in ours if row["absent"]):
+            out.print(f"absent: {', '.join(row['variant'] for row in ours if row['absent'] == reason)}: {reason}")
         for row in ours:
             if not passes(row):
                 out.print(f"WRONG: {row['variant']} is off by {row['error']:.1e}, at most {row['bound']:.0e} is right")
@@ -62,7 +72,9 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
-    seconds = row["cold_us"] / 1e6
+    if row["absent"]:
+        return row["variant"], *["-"] * (len(COLUMNS) - 2), "absent, see below"
+    seconds, ratio = row["cold_us"] / 1e6, row["library_ratio"]
     return (
         row["variant"],
         console.format_count(row["cold_us"]),
@@ -71,6 +83,7 @@ def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
         console.format_count(row["flops"] / seconds / 1e12),
         f"{row['percent_of_roof']:.0f}",
         f"{first['cold_us'] / row['cold_us']:.1f}",
+        "-" if ratio is None else console.format_count(ratio),
         f"{row['error']:.0e}",
         row["why"],
     )

@@ -1,9 +1,11 @@
-// Checks and times every variant of the op tables; no kernel is named here.
+// Checks and times every row of the ladders; no kernel is named here.
 #include "mnist/op_bench.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <span>
 
 #include "bench/op_cases.h"
 #include "bench/roofs.h"
@@ -23,9 +25,10 @@ double median(std::vector<double> values) {
 }
 
 // Relative L2 distance from the reference of what the last run left; NaN or infinity if anything is not a number.
-double error_of(const bench::OpCase& op, const cuda::Stream& stream) {
+double error_of(const bench::OpCase& op, bool channels_last, const cuda::Stream& stream) {
   std::vector<float> got(op.output.size());
   cuda::download(got, op.output.data(), stream.get());
+  if (channels_last) got = bench::swapped(got, op.area, op.channels);
   double squares = 0, norm = 0;
   for (std::size_t k = 0; k < got.size(); ++k) {
     if (!std::isfinite(got[k])) return std::numeric_limits<double>::quiet_NaN();
@@ -35,6 +38,8 @@ double error_of(const bench::OpCase& op, const cuda::Stream& stream) {
   }
   return std::sqrt(squares / norm);
 }
+
+using Run = std::function<void(cudaStream_t)>;
 
 class Timer {
  public:
@@ -46,25 +51,25 @@ class Timer {
   }
 
   // Between runs something larger than the L2 cache is written.
-  double cold(const bench::OpVariant& variant) {
+  double cold(const Run& run) {
     std::vector<double> times;
-    for (int run = 0; run < kColdRuns; ++run) {
+    for (int repeat = 0; repeat < kColdRuns; ++repeat) {
       cuda::fill_bytes(flush_.data(), 0, flush_.size(), stream_.get());
-      times.push_back(seconds([&] { variant.run(stream_.get()); }));
+      times.push_back(seconds([&] { run(stream_.get()); }));
     }
     return median(times);
   }
 
   // Runs one after the other, recorded as a graph so that the host's launches do not show.
-  double warm(const bench::OpVariant& variant, double estimate) {
-    const int runs = std::clamp(int(kBlockSeconds / estimate), 1, 1000);
+  double warm(const Run& run, double estimate) {
+    const int repeats = std::clamp(int(kBlockSeconds / estimate), 1, 1000);
     const auto graph = cuda::capture(stream_.get(), [&] {
-      for (int run = 0; run < runs; ++run) variant.run(stream_.get());
+      for (int repeat = 0; repeat < repeats; ++repeat) run(stream_.get());
     });
     graph.launch(stream_.get());
     std::vector<double> times;
     for (int block = 0; block < kWarmBlocks; ++block)
-      times.push_back(seconds([&] { graph.launch(stream_.get()); }) / runs);
+      times.push_back(seconds([&] { graph.launch(stream_.get()); }) / repeats);
     return median(times);
   }
 
@@ -81,6 +86,13 @@ class Timer {
   cuda::Event start_{0}, stop_{0};
   cuda::DeviceBuffer<std::uint8_t> flush_;
 };
+
+void add_library_ratios(std::span<OpTiming> rows) {
+  for (auto& row : rows)
+    for (const auto& other : rows)
+      if (other.library && other.unit == row.unit && row.absent.empty() && other.absent.empty())
+        row.library_ratio = std::max(row.library_ratio, row.cold_seconds / other.cold_seconds);
+}
 
 }  // namespace
 
@@ -109,22 +121,36 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
   const cuda::Stream stream;
   Timer timer(stream);
   OpReport report{bench::measure_roofs(stream), {}};
+  const auto measure = [&](OpTiming& row, const bench::OpCase& op, const auto& rung) {
+    cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), stream.get());  // NaN where nothing is written
+    rung.run(stream.get());
+    row.error = error_of(op, rung.channels_last, stream);
+    row.cold_seconds = timer.cold(rung.run);
+    row.warm_seconds = timer.warm(rung.run, row.cold_seconds);
+    const double flops = rung.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
+    const double least = std::max(row.bytes / report.roofs.bytes_per_second, row.flops / flops);
+    row.percent_of_roof = 100 * least / row.cold_seconds;
+  };
   for (const auto& entry : bench::op_entries()) {
     if (!wanted.empty() && wanted != entry.name) continue;
     const bench::OpCase op = entry.make(batch, stream.get());
-    for (const auto& variant : op.variants) {
-      OpTiming row{entry.name, op.shape, variant.name, variant.why, op.cost.bytes, op.cost.flops};
-      cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), stream.get());  // NaN where nothing is written
-      variant.run(stream.get());
-      row.error = error_of(op, stream);
-      row.bound = std::max(op.bound, variant.own_error);
-      row.cold_seconds = timer.cold(variant);
-      row.warm_seconds = timer.warm(variant, row.cold_seconds);
-      const double flops = variant.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
-      const double least = std::max(op.cost.bytes / report.roofs.bytes_per_second, op.cost.flops / flops);
-      row.percent_of_roof = 100 * least / row.cold_seconds;
+    const std::size_t first = report.rows.size();
+    for (const auto& rung : op.ladder) {
+      OpTiming row{entry.name, op.shape, rung.name, rung.why};
+      row.library = rung.library;
+      row.unit = kernels::name_of(rung.unit);
+      row.absent = rung.absent;
+      row.bytes = op.cost.bytes;
+      row.flops = op.cost.flops;
+      row.bound = std::max(op.bound, rung.own_error);
+      try {
+        if (row.absent.empty()) measure(row, op, rung);
+      } catch (const UnavailableError& error) {  // a library without an algorithm for the shape
+        row.absent = error.what();
+      }
       report.rows.push_back(row);
     }
+    add_library_ratios(std::span(report.rows).subspan(first));
   }
   return report;
 }

@@ -7,13 +7,9 @@
 #include <random>
 
 #include "cpu/reference_ops.h"
-#include "kernels/batch_norm/batch_norm.h"
-#include "kernels/conv2d/conv2d.h"
-#include "kernels/linear/linear.h"
-#include "kernels/log_softmax/log_softmax.h"
 #include "kernels/naive/batch_norm.h"
+#include "kernels/naive/conv2d.h"
 #include "kernels/relu/relu.h"
-#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 #include "mnist/model.h"
 
 namespace mnist::bench {
@@ -31,26 +27,41 @@ std::string shape(const char* before, std::int64_t batch, const char* after) {
   return text;
 }
 
-// Normal numbers in the GPU's memory, and their first `checked` in float64.
+// Normal numbers in the GPU's memory, in the op's order and channels last, and their first `checked` in float64.
 struct Input {
-  const float* data;
+  const float *data, *last;
   Doubles checked;
+
+  template <class Function>
+  const float* of(const Rung<Function>& rung) const {
+    return rung.channels_last ? last : data;
+  }
 };
 
-Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, std::int64_t checked, double scale = 1) {
+const float* add_floats(OpCase& op, cudaStream_t stream, const std::vector<float>& values) {
+  auto& buffer = op.floats.emplace_back(std::int64_t(values.size()));
+  cuda::upload(buffer.data(), values, stream);
+  return buffer.data();
+}
+
+// `channels` and `area`: of an array that rows may want channels last.
+Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, std::int64_t checked, double scale = 1,
+                   int channels = 1, int area = 1) {
   std::mt19937 rng(unsigned(op.floats.size()) + 1);
   std::normal_distribution<float> normal;
   std::vector<float> values(count);
   for (auto& value : values) value = float(scale) * normal(rng);
-  auto& buffer = op.floats.emplace_back(count);
-  cuda::upload(buffer.data(), values, stream);
-  return {buffer.data(), Doubles(values.begin(), values.begin() + checked)};
+  const float* data = add_floats(op, stream, values);
+  const float* last = channels > 1 ? add_floats(op, stream, swapped(values, channels, area)) : data;
+  return {data, last, Doubles(values.begin(), values.begin() + checked)};
 }
 
-// Each row of `table` with its arguments bound by `bind`.
-template <class Table, class Bind>
-void add_variants(OpCase& op, const Table& table, Bind bind) {
-  for (const auto& row : table) op.variants.push_back({row.name, row.why, row.own_error, row.unit, bind(row.run)});
+// Each row of `ladder` with its arguments bound by `bind`.
+template <class Function, class Bind>
+void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
+  for (const auto& row : ladder)
+    op.ladder.push_back(
+        {{row.name, bind(row), row.why, row.own_error, row.unit}, row.library, row.channels_last, row.absent});
 }
 
 OpCase linear(std::int64_t batch, cudaStream_t stream) {
@@ -65,30 +76,106 @@ OpCase linear(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   reference::linear_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked, kFeatures,
                             kHidden);
-  add_variants(op, kernels::linear_forward_variants(), [&](auto run) {
-    return [=, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
+  add_rungs(op, linear_forward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
       run(y, x, w, bias, batch, kFeatures, kHidden, stream);
     };
   });
   return op;
 }
 
+// dx, dw and dbias one after the other in the output; the reference has to see every image.
+OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("fc1: (", batch, ",3136) to 128")};
+  const std::int64_t of_x = batch * kFeatures, of_w = std::int64_t(kHidden) * kFeatures;
+  const auto dy = random_input(op, stream, batch * kHidden, batch * kHidden);
+  const auto x = random_input(op, stream, of_x, of_x);
+  const auto w = random_input(op, stream, of_w, of_w);
+  op.output.reserve(of_x + of_w + kHidden);
+  op.want.resize(of_x + of_w + kHidden);
+  op.bound = 1e-5;
+  op.cost = kernels::linear_backward_cost(batch, kFeatures, kHidden);
+  double* want = op.want.data();
+  reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.checked.data(), x.checked.data(),
+                             w.checked.data(), batch, kFeatures, kHidden);
+  add_rungs(op, linear_backward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, dx = op.output.data(), dy = dy.data, x = x.data, w = w.data](cudaStream_t stream) {
+      run(dx, dx + of_x, dx + of_x + of_w, dy, x, w, batch, kFeatures, kHidden, stream);
+    };
+  });
+  return op;
+}
+
+constexpr std::int64_t kConv2Weights = std::int64_t(kConv1Channels) * kConv2Channels * kTaps;
+constexpr std::int64_t kConv2Size = std::int64_t(kConv2Channels) * kArea2;  // y of one image
+
+Input conv2_x(OpCase& op, cudaStream_t stream, std::int64_t batch, std::int64_t checked) {
+  return random_input(op, stream, batch * kPool1Size, checked * kPool1Size, 1, kConv1Channels, kArea2);
+}
+Input conv2_w(OpCase& op, cudaStream_t stream) {
+  return random_input(op, stream, kConv2Weights, kConv2Weights, 0.06, kConv1Channels, kTaps);
+}
+Input conv2_dy(OpCase& op, cudaStream_t stream, std::int64_t batch, std::int64_t checked) {
+  return random_input(op, stream, batch * kConv2Size, checked * kConv2Size, 1, kConv2Channels, kArea2);
+}
+
 OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
   const auto checked = std::min(batch, kChecked);
-  const auto x = random_input(op, stream, batch * kPool1Size, checked * kPool1Size);
-  const std::int64_t weights = std::int64_t(kConv1Channels) * kConv2Channels * kTaps;
-  const auto w = random_input(op, stream, weights, weights, 0.06);
+  const auto x = conv2_x(op, stream, batch, checked), w = conv2_w(op, stream);
   const auto bias = random_input(op, stream, kConv2Channels, kConv2Channels);
-  op.output.reserve(batch * kConv2Channels * kArea2);
-  op.want.resize(checked * kConv2Channels * kArea2);
+  op.output.reserve(batch * kConv2Size);
+  op.channels = kConv2Channels;
+  op.area = kArea2;
+  op.want.resize(checked * kConv2Size);
   op.bound = 5e-6;
   op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked,
                             kConv1Channels, kConv2Channels, kPool1Side);
-  add_variants(op, kernels::conv2d_forward_variants(), [&](auto run) {
-    return [=, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
-      run(y, x, w, bias, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
+  add_rungs(op, conv2d_forward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.of(row), w = w.of(row), bias = bias.data](
+               cudaStream_t stream) { run(y, x, w, bias, batch, kConv1Channels, kConv2Channels, kPool1Side, stream); };
+  });
+  return op;
+}
+
+OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
+  const auto checked = std::min(batch, kChecked);
+  const auto dy = conv2_dy(op, stream, batch, checked), w = conv2_w(op, stream);
+  op.output.reserve(batch * kPool1Size);
+  op.channels = kConv1Channels;
+  op.area = kArea2;
+  op.want.resize(checked * kPool1Size);
+  op.bound = 5e-6;
+  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
+  reference::conv2d_backward_data(op.want.data(), dy.checked.data(), w.checked.data(), checked, kConv1Channels,
+                                  kConv2Channels, kPool1Side);
+  add_rungs(op, conv2d_backward_data_ladder(), [&](const auto& row) {
+    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row), w = w.of(row)](cudaStream_t stream) {
+      run(dx, dy, w, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
+    };
+  });
+  return op;
+}
+
+// The reference has to see every image.
+OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
+  const auto dy = conv2_dy(op, stream, batch, batch), x = conv2_x(op, stream, batch, batch);
+  op.output.reserve(kConv2Weights);
+  op.channels = kConv1Channels;
+  op.area = kTaps;
+  op.want.resize(kConv2Weights);
+  op.bound = 1e-5;
+  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
+  reference::conv2d_backward_weight(op.want.data(), dy.checked.data(), x.checked.data(), batch, kConv1Channels,
+                                    kConv2Channels, kPool1Side);
+  const auto scratch = kernels::naive::conv2d_partial_size(batch, kConv1Channels, kConv2Channels);
+  float* partial = op.floats.emplace_back(scratch).data();
+  add_rungs(op, conv2d_backward_weight_ladder(), [&](const auto& row) {
+    return [=, run = row.run, dw = op.output.data(), dy = dy.of(row), x = x.of(row)](cudaStream_t stream) {
+      run(dw, partial, dy, x, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
     };
   });
   return op;
@@ -104,8 +191,8 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::relu_cost(count);
   std::vector<std::uint8_t> pass(op.want.size());
   reference::relu_forward(op.want.data(), pass.data(), x.checked.data(), std::int64_t(op.want.size()), true);
-  add_variants(op, kernels::relu_forward_variants(), [&](auto run) {
-    return [=, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
+  add_rungs(op, own_rungs(kernels::relu_forward_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
       run(y, pass, x, count, stream);
     };
   });
@@ -115,16 +202,19 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
 OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t planes = batch * kConv1Channels, checked = std::min(batch, kChecked);
-  const auto x = random_input(op, stream, planes * kArea1, checked * kConv1Channels * kArea1);
+  const auto x =
+      random_input(op, stream, planes * kArea1, checked * kConv1Channels * kArea1, 1, kConv1Channels, kArea1);
   op.output.reserve(batch * kPool1Size);
+  op.channels = kConv1Channels;
+  op.area = kArea2;
   op.decisions.reserve(batch * kPool1Size);
   op.want.resize(checked * kPool1Size);
   op.cost = kernels::relu_max_pool2d_forward_cost(batch * kPool1Size);
   std::vector<std::uint8_t> route(op.want.size());
   reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.checked.data(), checked * kConv1Channels,
                                      kPool1Side);
-  add_variants(op, kernels::relu_max_pool2d_forward_variants(), [&](auto run) {
-    return [=, y = op.output.data(), route = op.decisions.data(), x = x.data](cudaStream_t stream) {
+  add_rungs(op, relu_max_pool2d_forward_ladder(kConv1Channels), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), route = op.decisions.data(), x = x.of(row)](cudaStream_t stream) {
       run(y, route, x, planes, kPool1Side, stream);
     };
   });
@@ -143,9 +233,36 @@ OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
   reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.checked.data(), batch,
                                    kConv1Channels, kArea1);
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
-  add_variants(op, kernels::batch_norm_statistics_variants(), [&](auto run) {
-    return [=, mean = op.output.data(), x = x.data](cudaStream_t stream) {
+  add_rungs(op, own_rungs(kernels::batch_norm_statistics_variants()), [&](const auto& row) {
+    return [=, run = row.run, mean = op.output.data(), x = x.data](cudaStream_t stream) {
       run(mean, mean + kConv1Channels, partial, x, batch, kConv1Channels, kArea1, stream);
+    };
+  });
+  return op;
+}
+
+OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
+  const std::int64_t count = batch * kConv1Channels * kArea1, checked = std::min(batch, kChecked);
+  const auto x = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
+  const auto gamma = random_input(op, stream, kConv1Channels, kConv1Channels);
+  const auto beta = random_input(op, stream, kConv1Channels, kConv1Channels);
+  op.output.reserve(count);
+  op.channels = kConv1Channels;
+  op.area = kArea1;
+  op.want.resize(checked * kConv1Channels * kArea1);
+  op.bound = 2e-6;
+  op.cost = kernels::batch_norm_statistics_cost(count) + kernels::batch_norm_forward_cost(count);
+  Doubles mean(kConv1Channels), var(kConv1Channels);
+  reference::batch_norm_statistics(mean.data(), var.data(), x.checked.data(), batch, kConv1Channels, kArea1);
+  reference::batch_norm_forward(op.want.data(), x.checked.data(), gamma.checked.data(), beta.checked.data(),
+                                mean.data(), var.data(), checked, kConv1Channels, kArea1);
+  float* statistics = op.floats.emplace_back(2 * kConv1Channels).data();
+  float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
+  add_rungs(op, batch_norm_forward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.of(row), gamma = gamma.data,
+            beta = beta.data](cudaStream_t stream) {
+      run(y, statistics, partial, x, gamma, beta, batch, kConv1Channels, kArea1, stream);
     };
   });
   return op;
@@ -159,8 +276,10 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   op.bound = 1e-6;
   op.cost = kernels::log_softmax_forward_cost(batch * kClasses);
   reference::log_softmax_forward(op.want.data(), x.checked.data(), batch, kClasses);
-  add_variants(op, kernels::log_softmax_forward_variants(), [&](auto run) {
-    return [=, log_p = op.output.data(), x = x.data](cudaStream_t stream) { run(log_p, x, batch, kClasses, stream); };
+  add_rungs(op, log_softmax_forward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, log_p = op.output.data(), x = x.data](cudaStream_t stream) {
+      run(log_p, x, batch, kClasses, stream);
+    };
   });
   return op;
 }
@@ -170,10 +289,14 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
 std::span<const OpEntry> op_entries() {
   static constexpr OpEntry kEntries[] = {
       {"linear", linear},
+      {"linear_backward", linear_backward},
       {"conv2d", conv2d},
+      {"conv2d_backward_data", conv2d_backward_data},
+      {"conv2d_backward_weight", conv2d_backward_weight},
       {"relu", relu},
       {"relu_max_pool2d", relu_max_pool2d},
       {"batch_norm_statistics", batch_norm_statistics},
+      {"batch_norm_forward", batch_norm_forward},
       {"log_softmax", log_softmax},
   };
   return kEntries;

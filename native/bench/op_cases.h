@@ -1,31 +1,23 @@
-// An op on this network's shapes: buffers, the reference's answer, and every variant of its table ready to run.
+// An op on this network's shapes: buffers, the reference's answer, and every row of its ladder ready to run.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bench/ladders.h"
 #include "cuda/buffer.h"
 #include "kernels/cost.h"
-#include "kernels/variant.h"
 
 namespace mnist::bench {
-
-struct OpVariant {
-  const char* name;
-  const char* why;
-  double own_error;
-  kernels::Unit unit;
-  std::function<void(cudaStream_t)> run;
-};
 
 struct OpCase {
   std::string shape;
   kernels::Cost cost;
-  std::vector<OpVariant> variants;
-  cuda::DeviceBuffer<float> output;  // what is compared; `want` is the answer for its beginning
+  Ladder<void (*)(cudaStream_t)> ladder;  // with all other arguments bound
+  cuda::DeviceBuffer<float> output;       // what is compared; `want` is the answer for its beginning
+  int channels = 1, area = 1;             // of it, where rows leave it channels last
   std::vector<double> want;
   double bound = 0;                               // relative L2 error that a plain sum in float32 may have
   std::vector<cuda::DeviceBuffer<float>> floats;  // inputs and scratch, kept alive

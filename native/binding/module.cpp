@@ -142,13 +142,19 @@ NB_MODULE(_native, m) {
           d["shape"] = row.shape;
           d["variant"] = row.variant;
           d["why"] = row.why;
+          d["library"] = row.library;
+          d["unit"] = row.unit;
+          d["absent"] = row.absent;
           d["bytes"] = row.bytes;
           d["flops"] = row.flops;
-          d["cold_us"] = 1e6 * row.cold_seconds;
-          d["warm_us"] = 1e6 * row.warm_seconds;
-          d["error"] = row.error;
           d["bound"] = row.bound;
-          d["percent_of_roof"] = row.percent_of_roof;
+          const auto if_any = [](bool any, double value) { return any ? nb::object(nb::float_(value)) : nb::none(); };
+          const bool ran = row.absent.empty();
+          d["cold_us"] = if_any(ran, 1e6 * row.cold_seconds);
+          d["warm_us"] = if_any(ran, 1e6 * row.warm_seconds);
+          d["error"] = if_any(ran, row.error);
+          d["percent_of_roof"] = if_any(ran, row.percent_of_roof);
+          d["library_ratio"] = if_any(row.library_ratio > 0, row.library_ratio);
           rows.append(d);
         }
         nb::dict d;

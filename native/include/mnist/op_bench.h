@@ -1,4 +1,4 @@
-// The benchmark of the ops: every variant of every table in kernels/, checked against the reference and then timed.
+// The benchmark of the ops: every row of every ladder (bench/ladders.h), checked against the reference and then timed.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,16 @@ Roofs measure_roofs(int device);
 
 struct OpTiming {
   std::string op, shape, variant, why;
+  bool library = false;         // a call of NVIDIA's
+  std::string unit;             // what multiplies: a name_of(kernels::Unit)
+  std::string absent;           // why it did not run here, and no time or error follows; empty if it did
   double bytes = 0, flops = 0;  // the least that the op has to move and to compute
   double cold_seconds = 0;      // median with nothing of it in the L2 cache
   double warm_seconds = 0;      // median of back-to-back runs on the same buffers
   double error = 0, bound = 0;  // relative L2 against float64, and the most that passes
   double percent_of_roof = 0;   // the larger of bytes and flops at their roof, over the cold time
+  double library_ratio = 0;     // cold time over that of the op's fastest library row of the same unit; 0 if there is
+                                // none
 };
 
 struct OpReport {

@@ -1,9 +1,19 @@
-// The table of batch_norm statistics.
+// The tables of batch_norm.
 #include "kernels/batch_norm/batch_norm.h"
 
 #include "kernels/naive/batch_norm.h"
 
 namespace mnist::kernels {
+namespace {
+
+void forward_naive(float* y, float* statistics, float* partial, const float* x, const float* gamma, const float* beta,
+                   std::int64_t batch, int channels, int area, cudaStream_t stream) {
+  float *mean = statistics, *var = statistics + channels;
+  naive::batch_norm_statistics(mean, var, partial, x, batch, channels, area, stream);
+  naive::batch_norm_forward(y, x, gamma, beta, mean, var, batch, channels, area, stream);
+}
+
+}  // namespace
 
 std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
   static constexpr Variant<BatchNormStatistics> kTable[] = {
@@ -14,6 +24,13 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
        "two passes; a block's sum takes one barrier. The reads decide: nothing gained"},
       {"welford", batch_norm_statistics_welford,
        "one pass, exact; a division a number costs more than the second pass"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<BatchNormForward>> batch_norm_forward_variants() {
+  static constexpr Variant<BatchNormForward> kTable[] = {
+      {"naive", forward_naive, "the statistics in two passes over x, y in a third"},
   };
   return kTable;
 }

@@ -1,6 +1,6 @@
 // The ladder of batch_norm statistics: mean and biased variance by channel of x (B,C,A); mean, var (C); sets.
 //
-//   cost     bytes 4n, flops 4n, n = B*C*A: once through x is the least; memory bound
+//   cost     batch_norm_statistics_cost (kernels/cost.h): once through x is the least; memory bound
 // `partial` is scratch of batch_norm_partial_size(B,C) floats (kernels/naive/batch_norm.h).
 #pragma once
 
@@ -16,6 +16,11 @@ namespace mnist::kernels {
 using BatchNormStatistics = void (*)(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                      int channels, int area, cudaStream_t stream);
 std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants();
+
+// What libraries have a call for: y (B,C,A) by the statistics of x itself. `statistics` is scratch of 2C floats.
+using BatchNormForward = void (*)(float* y, float* statistics, float* partial, const float* x, const float* gamma,
+                                  const float* beta, std::int64_t batch, int channels, int area, cudaStream_t stream);
+std::span<const Variant<BatchNormForward>> batch_norm_forward_variants();
 
 // batch_norm_statistics_atomics: sum and sum of squares by atomicAdd, then var = E[x^2] - mean^2.
 //   launch   one block a channel and a chunk of images, 256 threads; every thread adds its sums to two numbers

@@ -1,4 +1,4 @@
-// The table of conv2d forward.
+// The tables of conv2d.
 #include "kernels/conv2d/conv2d.h"
 
 #include "kernels/naive/conv2d.h"
@@ -11,6 +11,22 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
       {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels a thread"},
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
       {"tensor_cores", conv2d_forward_tensor_cores, "the same product by mma.sync in tf32", 1e-3, Unit::kTensorTf32},
+  };
+  return kTable;
+}
+
+std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
+  static constexpr Variant<Conv2dBackwardData> kTable[] = {
+      {"naive", naive::conv2d_backward_data, "one thread a pixel; two loads and a border test a multiply-add"},
+      {"implicit_gemm", conv2d_backward_data_implicit_gemm,
+       "forward's product of dy and the filters turned around; 32 channels leave half of it idle"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants() {
+  static constexpr Variant<Conv2dBackwardWeight> kTable[] = {
+      {"naive", naive::conv2d_backward_weight, "a block a filter and chunk of images, nine taps a thread in registers"},
   };
   return kTable;
 }

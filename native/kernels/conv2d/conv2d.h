@@ -1,8 +1,9 @@
 // The ladder of conv2d forward: 3x3, padding 1; shapes y (B,O,S,S) <- x (B,I,S,S), w (O,I,3,3), bias (O), float32;
 // sets.
 //
-//   cost     bytes 4 (B I S^2 + B O S^2 + 9 I O), flops 18 B I O S^2
-// Any sizes >= 1, but `tiled` takes sides up to 52.
+//   cost     conv2d_cost (kernels/cost.h)
+// Any sizes >= 1, but `tiled` takes sides up to 52. One more variant keeps memory of its own: fft.h. The backwards
+// have tables too; naive's kernels are in kernels/naive/conv2d.h, and bench/ladders.h puts the libraries' beside them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +19,15 @@ using Conv2dForward = void (*)(float* y, const float* x, const float* w, const f
                                int out, int side, cudaStream_t stream);
 std::span<const Variant<Conv2dForward>> conv2d_forward_variants();
 
+using Conv2dBackwardData = void (*)(float* dx, const float* dy, const float* w, std::int64_t batch, int in, int out,
+                                    int side, cudaStream_t stream);
+std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants();
+
+// `partial` is scratch of conv2d_partial_size(B,I,O) floats.
+using Conv2dBackwardWeight = void (*)(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
+                                      int in, int out, int side, cudaStream_t stream);
+std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants();
+
 // conv2d_forward_tiled: padded planes of x and the filters of 8 outputs in shared memory, 8 outputs a thread.
 //   launch   one block an image, 256 positions and 8 output channels, one thread a position
 //   numerics 9 I terms added one after the other
@@ -32,6 +42,13 @@ void conv2d_forward_tiled(float* y, const float* x, const float* w, const float*
 //   why      it is linear's register-tiled product, whatever the layer's shape
 void conv2d_forward_implicit_gemm(float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
                                   int in, int out, int side, cudaStream_t stream);
+
+// conv2d_backward_data_implicit_gemm: the same for dx. dx[i,r,s] takes dy[o,r-u+1,s-v+1] times w[o,i,u,v], which is a
+// forward convolution of dy with the filters turned by half a circle and with inputs and outputs exchanged.
+//   launch, numerics as forward, 9 O terms; with the network's 32 inputs half of each tile is idle
+//   why      no kernel of its own: only the place of a weight differs
+void conv2d_backward_data_implicit_gemm(float* dx, const float* dy, const float* w, std::int64_t batch, int in, int out,
+                                        int side, cudaStream_t stream);
 
 // conv2d_forward_tensor_cores: the implicit product on the tensor cores, in tf32.
 //   launch   one block of 4 warps 64 positions and 64 output channels, 32x32 a warp

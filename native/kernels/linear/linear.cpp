@@ -1,4 +1,4 @@
-// The table of linear forward.
+// The tables of linear.
 #include "kernels/linear/linear.h"
 
 #include "kernels/naive/linear.h"
@@ -14,6 +14,13 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
        "4x4 outputs a thread; 128 outputs make too few blocks for it to win"},
       {"tensor_cores", linear_forward_tensor_cores, "mma.sync in tf32 on the same few blocks: it waits for memory",
        1e-3, Unit::kTensorTf32},
+  };
+  return kTable;
+}
+
+std::span<const Variant<LinearBackward>> linear_backward_variants() {
+  static constexpr Variant<LinearBackward> kTable[] = {
+      {"naive", naive::linear_backward, "one thread a dx, a dw, a dbias; neighbours read what lies together"},
   };
   return kTable;
 }

@@ -1,7 +1,9 @@
 // The ladder of linear forward: y = x w^T + bias, shapes y (B,O) <- x (B,I), w (O,I), bias (O), float32; sets.
 //
-//   cost     bytes 4 (B I + I O + B O), flops 2 B I O
-// Any B, I, O >= 1. Both matrices hold the summed index I side by side, so a tile of either is read row by row.
+//   cost     linear_cost (kernels/cost.h)
+// Any B, I, O >= 1. The backward has naive's kernels only (kernels/naive/linear.h), and a table for bench/ladders.h to
+// put the libraries' beside them. Both matrices hold the summed index I side by side, so a tile of either is read row
+// by row.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,6 +18,10 @@ namespace mnist::kernels {
 using LinearForward = void (*)(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in,
                                int out, cudaStream_t stream);
 std::span<const Variant<LinearForward>> linear_forward_variants();
+
+using LinearBackward = void (*)(float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
+                                std::int64_t batch, int in, int out, cudaStream_t stream);
+std::span<const Variant<LinearBackward>> linear_backward_variants();
 
 // linear_forward_coalesced: a warp an output; its lanes walk the dot product side by side.
 //   launch   8 warps a block, one output each

@@ -1,6 +1,6 @@
 // The ladder of log_softmax forward: log_p[k] = x[k] - log(sum over j of exp x[j]) by row; sets.
 //
-//   cost     bytes 8n, flops 4n, n = B*K
+//   cost     log_softmax_forward_cost (kernels/cost.h)
 #pragma once
 
 #include <cuda_runtime_api.h>

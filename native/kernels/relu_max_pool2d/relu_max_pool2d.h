@@ -1,6 +1,6 @@
 // The ladder of relu_max_pool2d forward; what it computes stands in kernels/naive/relu_max_pool2d.h.
 //
-//   cost     bytes 21n, flops 4n, n = planes*S*S; memory bound
+//   cost     relu_max_pool2d_forward_cost (kernels/cost.h); memory bound
 #pragma once
 
 #include <cuda_runtime_api.h>

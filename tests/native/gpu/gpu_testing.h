@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ladders.h"
 #include "cuda/buffer.h"
 #include "testing.h"
 
@@ -48,6 +49,28 @@ class Guarded {
   std::int64_t count_;
   mnist::cuda::DeviceBuffer<T> buffer_;
 };
+
+// The rows that can run here, after a line for each that cannot.
+template <class Function>
+mnist::bench::Ladder<Function> present(mnist::bench::Ladder<Function> ladder, const char* op) {
+  std::erase_if(ladder, [&](const auto& rung) {
+    if (!rung.absent.empty()) std::printf("absent: %s %s: %s\n", op, rung.name, rung.absent.c_str());
+    return !rung.absent.empty();
+  });
+  return ladder;
+}
+
+// An array of the op as `rung` takes it, and one that it gave as the op has it; (.., channels, area).
+template <class Function, class T>
+std::vector<T> to_order_of(const mnist::bench::Rung<Function>& rung, const std::vector<T>& values, int channels,
+                           std::int64_t area) {
+  return rung.channels_last ? mnist::bench::swapped(values, channels, area) : values;
+}
+template <class Function, class T>
+std::vector<T> from_order_of(const mnist::bench::Rung<Function>& rung, const std::vector<T>& values, int channels,
+                             std::int64_t area) {
+  return rung.channels_last ? mnist::bench::swapped(values, area, channels) : values;
+}
 
 inline std::vector<double> widen(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 

@@ -11,6 +11,7 @@
 using namespace mnist;
 using namespace testing;
 using namespace mnist::cudnn_engine;
+using bench::swapped;
 
 namespace {
 
@@ -74,18 +75,6 @@ std::vector<float> random_values(const Setup& setup, std::int64_t count, unsigne
   if (setup.bf16())
     for (auto& v : values) v = float(__nv_bfloat16(v));
   return values;
-}
-
-// (outer, rows, columns) -> (outer, columns, rows): channels first to last with rows = channels, and back.
-template <class T>
-std::vector<T> swapped(const std::vector<T>& values, std::int64_t rows, std::int64_t columns) {
-  std::vector<T> result(values.size());
-  const std::int64_t outer = std::int64_t(values.size()) / (rows * columns);
-  for (std::int64_t k = 0; k < outer; ++k)
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t c = 0; c < columns; ++c)
-        result[(k * columns + c) * rows + r] = values[(k * rows + r) * columns + c];
-  return result;
 }
 
 void test_conv2d(const Setup& setup, std::int64_t batch, const char* layer, int in, int out, int side) {

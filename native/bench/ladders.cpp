@@ -1,0 +1,282 @@
+// The libraries' rows: cuBLAS, cuBLASLt and cuDNN, most through the layers of engine `cudnn`, and the row over cuFFT.
+#include "bench/ladders.h"
+
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "cuda/sgemm.h"
+#include "engines/cudnn/layers.h"
+#include "kernels/conv2d/fft.h"
+
+namespace mnist::bench {
+namespace {
+
+using namespace cudnn_engine;
+using kernels::Unit;
+
+// Libraries sum in an order of their own, and by Winograd's formulas where they like; tf32 rounds factors to 11 bits.
+constexpr double kSumError = 1e-5, kTf32Error = 1e-3;
+
+using Sizes = std::array<std::int64_t, 4>;
+
+// What a row made for the sizes of its last call.
+template <class Made>
+class Latest {
+ public:
+  template <class... Args>
+  Made& get(const Sizes& sizes, Args&&... args) {
+    if (!made_ || sizes_ != sizes) {
+      made_.reset();
+      made_.emplace(std::forward<Args>(args)...);
+      sizes_ = sizes;
+    }
+    return *made_;
+  }
+
+ private:
+  Sizes sizes_{};
+  std::optional<Made> made_;
+};
+
+// A row of cuDNN or cuBLASLt.
+struct LibraryRow {
+  const char *name, *why;
+  double own_error = 0;
+  bool channels_last = false;
+  Precision precision = Precision::kFp32;
+};
+constexpr LibraryRow kMatmuls[] = {
+    {"cublasLt", "cuBLASLt as engine cudnn calls it, biases in the epilogues", kSumError},
+    {"cublasLt_tf32", "the same on the tensor cores", kTf32Error, false, Precision::kTf32},
+};
+constexpr LibraryRow kConvolutions[] = {
+    {"cudnn", "cuDNN's first choice for PyTorch's order of the arrays", kSumError},
+    {"cudnn_channels_last", "as engine cudnn calls it: channels last", kSumError, true},
+    {"cudnn_tf32", "the same on the tensor cores", kTf32Error, true, Precision::kTf32},
+};
+
+// What `Layer`, mostly one of engine `cudnn`, needs to run: the libraries in one precision, with a workspace.
+template <class Layer>
+class LayerOwner {
+ public:
+  explicit LayerOwner(const LibraryRow& row)
+      : libraries_{.channels_last = row.channels_last, .policy = Policy(row.precision)} {}
+
+  // The layer for `sizes`, the batch first, made of `args`; its work will be queued on `stream`.
+  template <class... Args>
+  Layer& get(cudaStream_t stream, const Sizes& sizes, Args&&... args) {
+    if constexpr (std::is_same_v<Layer, Linear>) {
+      if (!libraries_.blas) libraries_.blas = cublas::create_context();
+      if (ones_.reserve(sizes[0])) cuda::upload(ones_.data(), std::vector<float>(sizes[0], 1.0f), stream);
+      libraries_.ones = ones_.data();
+    } else if (!libraries_.dnn) {
+      libraries_.dnn = cudnn::create_context(stream);
+    } else if (libraries_.stream != stream) {
+      MNIST_CUDNN(SetStream(libraries_.dnn.get(), stream));
+    }
+    libraries_.stream = stream;
+    workspace_.reserve(workspace_limit(sizes[0]));
+    libraries_.workspace = workspace_.data();
+    return layer_.get(sizes, libraries_, std::forward<Args>(args)...);
+  }
+  cudnn::RawContext dnn() const { return libraries_.dnn.get(); }
+
+ private:
+  Libraries libraries_;
+  cuda::DeviceBuffer<std::uint8_t> workspace_;
+  cuda::DeviceBuffer<float> ones_;
+  Latest<Layer> layer_;
+};
+
+// conv2d with the bias that engine `cudnn` leaves out. The layer knows engines that were measured for conv2 with
+// channels last, by that name.
+struct BiasedConv2d {
+  BiasedConv2d(const Libraries& libraries, std::int64_t batch, int in, int out, int side)
+      : layer(libraries, libraries.channels_last ? "conv2" : "conv2d", batch, in, out, side),
+        y(cudnn::tensor4d(cudnn::kFloat, batch, out, side, side,
+                          libraries.channels_last ? cudnn::kChannelsLast : cudnn::kChannelsFirst)),
+        bias(cudnn::tensor4d(cudnn::kFloat, 1, out, 1, 1)) {}
+  Conv2d layer;
+  cudnn::Owner<cudnn::RawTensor> y, bias;
+};
+
+// Any number of classes, where the engine's layer has the network's.
+struct LogSoftmax {
+  LogSoftmax(const Libraries&, std::int64_t batch, int classes)
+      : scores(cudnn::tensor4d(cudnn::kFloat, batch, classes, 1, 1)) {}
+  cudnn::Owner<cudnn::RawTensor> scores;
+};
+
+// y^T (out,batch) = bias ones^T, then + w x^T: to a column-major library every array is its transpose.
+class Sgemm {
+ public:
+  void forward(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
+               cudaStream_t stream) {
+    if (ones_.reserve(batch)) cuda::upload(ones_.data(), std::vector<float>(batch, 1.0f), stream);
+    const bool created = !context_;
+    if (created) MNIST_SGEMM(Create(context_.put()));
+    if (created || stream_ != stream) {
+      workspace_.reserve(32 << 20);
+      MNIST_SGEMM(SetStream(context_.get(), stream));
+      MNIST_SGEMM(SetWorkspace(context_.get(), workspace_.data(), workspace_.bytes()));
+      stream_ = stream;
+    }
+    constexpr float kOne = 1, kZero = 0;
+    MNIST_SGEMM(Sgemm(context_.get(), cublas::kNoTranspose, cublas::kNoTranspose, out, int(batch), 1, &kOne, bias, out,
+                      ones_.data(), 1, &kZero, y, out));
+    MNIST_SGEMM(Sgemm(context_.get(), cublas::kTranspose, cublas::kNoTranspose, out, int(batch), in, &kOne, w, in, x,
+                      in, &kOne, y, out));
+  }
+
+ private:
+  cuda::DeviceBuffer<std::uint8_t> workspace_;
+  cuda::DeviceBuffer<float> ones_;
+  cublas::SgemmContext context_;
+  cudaStream_t stream_ = nullptr;
+};
+
+// Empty, or what `load` has to say of a library that is missing.
+template <class Api>
+std::string missing(const Api& (*load)()) {
+  try {
+    load();
+    return {};
+  } catch (const UnavailableError& error) {
+    return error.what();
+  }
+}
+
+// Appends `row`; `run` gets the LayerOwner and then the op's arguments.
+template <class Layer, class Function, class Run>
+void add(Ladder<Function>& ladder, const LibraryRow& row, const std::string& absent, Run run) {
+  const Unit unit = row.precision == Precision::kTf32 ? Unit::kTensorTf32 : Unit::kFma;
+  ladder.push_back(
+      {{row.name, [owner = std::make_shared<LayerOwner<Layer>>(row), run](auto... args) { run(*owner, args...); },
+        row.why, row.own_error, unit},
+       true,
+       row.channels_last,
+       absent});
+}
+
+}  // namespace
+
+Ladder<kernels::LinearForward> linear_forward_ladder() {
+  auto ladder = own_rungs(kernels::linear_forward_variants());
+  Rung<kernels::LinearForward> sgemm{
+      {"cublas", [sgemm = std::make_shared<Sgemm>()](auto... args) { sgemm->forward(args...); },
+       "cublasSgemm on top of the bias, which a first call puts in every row", kSumError}};
+  sgemm.library = true;
+  sgemm.absent = missing(cublas::sgemm_api);
+  ladder.push_back(std::move(sgemm));
+  for (const auto& row : kMatmuls)
+    add<Linear>(ladder, row, missing(cublas::api),
+                [](auto& owner, float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in,
+                   int out, cudaStream_t stream) {
+                  owner.get(stream, {batch, in, out}, batch, in, out, false).forward(y, x, w, bias);
+                });
+  return ladder;
+}
+
+Ladder<kernels::LinearBackward> linear_backward_ladder() {
+  auto ladder = own_rungs(kernels::linear_backward_variants());
+  for (const auto& row : kMatmuls)
+    add<Linear>(ladder, row, missing(cublas::api),
+                [](auto& owner, float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
+                   std::int64_t batch, int in, int out, cudaStream_t stream) {
+                  Linear& layer = owner.get(stream, {batch, in, out}, batch, in, out, false);
+                  layer.backward_data(dx, dy, w);
+                  layer.backward_weight(dw, dbias, dy, x);
+                });
+  return ladder;
+}
+
+Ladder<kernels::Conv2dForward> conv2d_forward_ladder() {
+  auto ladder = own_rungs(kernels::conv2d_forward_variants());
+  Rung<kernels::Conv2dForward> fft{
+      {"fft",
+       [fft = std::make_shared<Latest<kernels::Conv2dFft>>()](float* y, const float* x, const float* w,
+                                                              const float* bias, std::int64_t batch, int in, int out,
+                                                              int side, cudaStream_t stream) {
+         fft->get({batch, in, out, side}, batch, in, out, side).forward(y, x, w, bias, stream);
+       },
+       "a product of spectra, by cuFFT; 3x3 is too small to pay for the way there and back", 1e-5}};
+  fft.absent = missing(cufft::api);
+  ladder.push_back(std::move(fft));
+  for (const auto& row : kConvolutions)
+    add<BiasedConv2d>(ladder, row, missing(cudnn::api),
+                      [](auto& owner, float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
+                         int in, int out, int side, cudaStream_t stream) {
+                        auto& conv2d = owner.get(stream, {batch, in, out, side}, batch, in, out, side);
+                        conv2d.layer.forward(y, x, w);
+                        constexpr float kOne = 1;
+                        MNIST_CUDNN(AddTensor(owner.dnn(), &kOne, conv2d.bias.get(), bias, &kOne, conv2d.y.get(), y));
+                      });
+  return ladder;
+}
+
+Ladder<kernels::Conv2dBackwardData> conv2d_backward_data_ladder() {
+  auto ladder = own_rungs(kernels::conv2d_backward_data_variants());
+  for (const auto& row : kConvolutions)
+    add<BiasedConv2d>(ladder, row, missing(cudnn::api),
+                      [](auto& owner, float* dx, const float* dy, const float* w, std::int64_t batch, int in, int out,
+                         int side, cudaStream_t stream) {
+                        owner.get(stream, {batch, in, out, side}, batch, in, out, side).layer.backward_data(dx, dy, w);
+                      });
+  return ladder;
+}
+
+Ladder<kernels::Conv2dBackwardWeight> conv2d_backward_weight_ladder() {
+  auto ladder = own_rungs(kernels::conv2d_backward_weight_variants());
+  for (const auto& row : kConvolutions)
+    add<BiasedConv2d>(
+        ladder, row, missing(cudnn::api),
+        [](auto& owner, float* dw, float*, const float* dy, const float* x, std::int64_t batch, int in, int out,
+           int side, cudaStream_t stream) {
+          owner.get(stream, {batch, in, out, side}, batch, in, out, side).layer.backward_weight(dw, dy, x);
+        });
+  return ladder;
+}
+
+Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channels) {
+  auto ladder = own_rungs(kernels::relu_max_pool2d_forward_variants());
+  constexpr LibraryRow kRow{"cudnn", "as engine cudnn: pooling that keeps the places, then relu of a quarter", 0, true};
+  add<MaxPool2dRelu>(ladder, kRow, missing(cudnn::api),
+                     [channels](auto& owner, float* y, std::uint8_t* route, const float* x, std::int64_t planes,
+                                int side, cudaStream_t stream) {
+                       const std::int64_t batch = planes / channels;
+                       owner.get(stream, {batch, side}, "pool", batch, channels, 2 * side).forward(y, route, x);
+                     });
+  return ladder;
+}
+
+Ladder<kernels::BatchNormForward> batch_norm_forward_ladder() {
+  auto ladder = own_rungs(kernels::batch_norm_forward_variants());
+  constexpr LibraryRow kRow{"cudnn", "as engine cudnn: channels last, compiled for the shape where cuDNN can",
+                            kSumError, true};
+  add<BatchNorm>(ladder, kRow, missing(cudnn::api),
+                 [](auto& owner, float* y, float* statistics, float*, const float* x, const float* gamma,
+                    const float* beta, std::int64_t batch, int channels, int area, cudaStream_t stream) {
+                   const int side = int(std::lround(std::sqrt(area)));
+                   MNIST_REQUIRE(side * side == area,
+                                 "batch_norm by cuDNN: area of a plane is " << area << ", expected a square");
+                   owner.get(stream, {batch, channels, side}, "bn", batch, channels, side)
+                       .forward(y, statistics, statistics + channels, x, gamma, beta);
+                 });
+  return ladder;
+}
+
+Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder() {
+  auto ladder = own_rungs(kernels::log_softmax_forward_variants());
+  add<LogSoftmax>(ladder, {"cudnn", "one call", 1e-6}, missing(cudnn::api),
+                  [](auto& owner, float* log_p, const float* x, std::int64_t batch, int classes, cudaStream_t stream) {
+                    const auto scores = owner.get(stream, {batch, classes}, batch, classes).scores.get();
+                    constexpr float kOne = 1, kZero = 0;
+                    MNIST_CUDNN(SoftmaxForward(owner.dnn(), cudnn::kLogSoftmax, cudnn::kPerInstance, &kOne, scores, x,
+                                               &kZero, scores, log_p));
+                  });
+  return ladder;
+}
+
+}  // namespace mnist::bench

@@ -1,0 +1,63 @@
+// The ladders: the rows of an op's table in kernels/, and the same function from NVIDIA's libraries behind them.
+//
+// The benchmark of the ops and the tests iterate these. A library's row that cannot run here stays and says why.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/batch_norm/batch_norm.h"
+#include "kernels/conv2d/conv2d.h"
+#include "kernels/linear/linear.h"
+#include "kernels/log_softmax/log_softmax.h"
+#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#include "kernels/variant.h"
+
+namespace mnist::bench {
+
+// `Function`: the pointer type of the op's table. A row with memory of its own keeps it for the sizes of its last call,
+// and is not for two threads at a time; its first call with other sizes allocates.
+template <class Function>
+struct Rung : kernels::Variant<std::function<std::remove_pointer_t<Function>>> {
+  bool library = false;        // nothing in it is ours
+  bool channels_last = false;  // takes and gives (.., position, channel) where the op has (.., channel, position)
+  std::string absent = {};     // why it cannot run here; empty if it can
+};
+template <class Function>
+using Ladder = std::vector<Rung<Function>>;
+
+// A table as it is, for an op that no library has.
+template <class Function>
+Ladder<Function> own_rungs(std::span<const kernels::Variant<Function>> table) {
+  Ladder<Function> ladder;
+  for (const auto& row : table) ladder.push_back({{row.name, row.run, row.why, row.own_error, row.unit}});
+  return ladder;
+}
+
+Ladder<kernels::LinearForward> linear_forward_ladder();
+Ladder<kernels::LinearBackward> linear_backward_ladder();
+Ladder<kernels::Conv2dForward> conv2d_forward_ladder();
+Ladder<kernels::Conv2dBackwardData> conv2d_backward_data_ladder();
+Ladder<kernels::Conv2dBackwardWeight> conv2d_backward_weight_ladder();
+// Planes of `channels` channels, which cuDNN has to know. Its decisions are its own: only y is comparable.
+Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channels);
+Ladder<kernels::BatchNormForward> batch_norm_forward_ladder();
+Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder();
+
+// (outer, rows, columns) -> (outer, columns, rows): an array of the op for a row with channels last with rows =
+// channels, and back with rows = positions.
+template <class T>
+std::vector<T> swapped(const std::vector<T>& values, std::int64_t rows, std::int64_t columns) {
+  std::vector<T> result(values.size());
+  const std::int64_t outer = std::int64_t(values.size()) / (rows * columns);
+  for (std::int64_t k = 0; k < outer; ++k)
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        result[(k * columns + c) * rows + r] = values[(k * rows + r) * columns + c];
+  return result;
+}
+
+}  // namespace mnist::bench

@@ -56,7 +56,7 @@ def command(args: argparse.Namespace) -> int:
     out = console.make_console()
     out.print(
         f"{roofs_text(report['roofs'])}. Times in us; GB/s, TFLOP/s, %roof (the least time that those allow), "
-        "speed-up (over the first row) and /library (the time over that of the fastest library row, fp32 beside fp32 and "
+        "speed-up (over the first row) and /library (the time over that of the fastest library row, fp32 beside fp32, "
         "tf32 beside tf32) are of the cold time."
     )
     for op in dict.fromkeys(row["op"] for row in rows):

@@ -6,25 +6,47 @@
 // follows in closed form from G[c] = sum over windows of the gradient times the 9 pixels under the winning position
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
-// A unit is kImages whole images (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image
-// rows, and the neighbouring row on either side). Row r of the shared images is image row y0 + r - 1.
+// A unit is a whole image (kRows = 14) or, so that small batches fill the GPU and floats fit twice, half of one (kRows =
+// 7 image rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
+//
+// Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G summed up:
+//   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
+//   weight role: once dz2 is formed, conv2's weight gradient, which stays in registers over all units; then it starts
+//                the copies of the unit that takes this one's place (with kStages = 2, the one after the next)
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/fused/forward1.cuh"
 
 namespace mnist::fused {
 
-template <class P, int kImages, int kRows>
+// The pixels of an image for G: one list of 8 for each row and x'' mod 4, x'' = x + 1, because the cells of a plane are
+// 4 pixels apart; so the pixels of two neighbouring slots are one 32-bit word. Lists in memory: x'' = 4j - 2, 4j - 1, 4j,
+// 4j + 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 140 words apart,
+// which keeps the 8 taps of a load in different banks.
+inline constexpr int kQuadLists = 6, kQuadRowBytes = 16, kQuadListBytes = 560;
+inline constexpr int kQuadBytes = kQuadLists * kQuadListBytes;
+
+template <class P, int kRows, int kStages>
 struct Backward2Shared {
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
-  static constexpr int kA1Bytes = ((kRows + 2) * kSlots + 1) * kA1Pitch;
-  static constexpr int kDzBytes = ((kRows + 2) * kSlots + 1) * kDzPitch;
-  static constexpr int kFilter = 0;
-  static constexpr int kA1 = kFilter + 32 * kFilterPitch<P, kConv2Channels>;
-  static constexpr int kDz = kA1 + kImages * kA1Bytes;
-  static constexpr int kRoute = kDz + kImages * kDzBytes;
-  static constexpr int kImage = kRoute + kImages * kRoute1Words * 4;
-  static constexpr int kBytes = kImage + kImages * kImageBytes;
+  static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
+  // Of a stage. Pixels that are padding are set once, by the prologue.
+  static constexpr int kA1 = 0;
+  static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
+  static constexpr int kQuads = kDz + ((kRows + 2) * kSlots + 1) * kDzPitch;
+  static constexpr int kRoute = kQuads + kQuadBytes;
+  static constexpr int kG2 = kRoute + kRows * kRoute1Words / kPool1Side * 4;
+  static constexpr int kBytesOfImage = kG2 + kCells * kConv2Channels * int(sizeof(typename P::T));
+  // load_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
+  static constexpr int kPartialBytes = kConvThreads / 64 * 2 * kConv2Channels * 8;
+  static constexpr int kStage = std::max(kBytesOfImage + kImagePixels, kRoute + kPartialBytes);
+  static constexpr int kFilter = kStages * kStage;
+  static constexpr int kEnd = kFilter + 32 * kFilterPitch<P, kConv2Channels>;
+  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : kEnd;
+  static constexpr int kBytes = kEnd + (kStages == 2 ? 0 : kPartialBytes);
+  static_assert(kRoute % 16 == 0 && kG2 % 16 == 0 && kStage % 16 == 0);
 };
 
 // bn2's backward by channel, in shared memory: dz2 = scale * D + alpha + kappa * z2.
@@ -33,7 +55,7 @@ struct Bn2Backward {
 };
 
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn,
-                                                  double (&partial)[kConvThreads / 64][2][kConv2Channels]) {
+                                                  double (*partial)[2][kConv2Channels]) {
   constexpr int kGroups = kConvThreads / 64;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
   double sum = 0, sum_xhat = 0;
@@ -75,53 +97,39 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
 // G of one image row and 16 channels: gradient `da1` (rows = channels, columns = slots of a plane) times the pixels
 // under the position that `route` names: one product a position, with the other windows' gradients masked to 0. Bit 7 -
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
-// one instruction. Column 9 of the result is the plain sum, bn1's d beta.
+// one instruction. Column 9 of the result is the plain sum, bn1's d beta. `quads` is the address of the row's pixels.
 template <class P>
 __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&da1)[2][4],
-                                              const std::uint32_t (&route)[2], std::uint32_t image, int cy, int lane) {
+                                              const std::uint32_t (&route)[2], std::uint32_t quads, int lane) {
   using Pixel = typename P::Pixel;
   const int g = lane >> 2, t = lane & 3;
-  const std::uint32_t tap = ((g / 3) * kImagePitch + g % 3) * 2, last_tap = (2 * kImagePitch + 2) * 2;
-  const std::uint32_t one = std::is_same_v<Pixel, __half> ? 0x3c00u : 0x3f80u;
-  std::uint32_t corner[2][2];  // of the window of slot 2t + e in each plane
+  const std::uint32_t tap = quads + g % 3 * kQuadListBytes + g / 3 * kQuadRowBytes + t * 4;
+  const std::uint32_t last_tap = quads + 2 * kQuadListBytes + 2 * kQuadRowBytes + t * 4;
+  const std::uint32_t ones = g != 1 ? 0u : std::is_same_v<Pixel, __half> ? 0x3c003c00u : 0x3f803f80u;
+  std::uint32_t packed[4];  // pairs of neighbouring slots in bf16
 #pragma unroll
-  for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int j = 2 * t + e, cx = plane == 0 ? (j == 0 ? 1 : 2 * j - 1) : (j == 7 ? 12 : 2 * j);
-      corner[plane][e] = image + (2 * cy * kImagePitch + 2 * cx) * 2;
-    }
-  std::uint32_t packed[2][2];  // pairs of neighbouring slots in bf16
-#pragma unroll
-  for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(da1[plane][2 * half], da1[plane][2 * half + 1]);
-      packed[plane][half] = *reinterpret_cast<const std::uint32_t*>(&pair);
-    }
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(da1[i >> 1][2 * (i & 1)], da1[i >> 1][2 * (i & 1) + 1]);
+    packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
 #pragma unroll
   for (int position = 0; position < 4; ++position) {
-    const std::uint32_t shift = ((position >> 1) * kImagePitch + (position & 1)) * 2;
-    std::uint32_t b[2][2][2];  // [columns 0-7 or 8-15][plane][slot], 16-bit pixels
+    std::uint32_t b[2][2];  // [columns 0-7 or 8-15][plane], the pixels of slots 2t and 2t + 1
 #pragma unroll
-    for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        b[0][plane][e] = load_shared_16(corner[plane][e] + shift + tap);
-        const std::uint32_t last = load_shared_16(corner[plane][e] + shift + last_tap);
-        b[1][plane][e] = g == 0 ? last : g == 1 ? one : 0u;
-      }
+    for (int plane = 0; plane < 2; ++plane) {
+      const int at = (2 * plane + (position & 1)) * kQuadListBytes + (position >> 1) * kQuadRowBytes;
+      b[0][plane] = load_shared_32(tap + at);
+      const std::uint32_t last = load_shared_32(last_tap + at);
+      b[1][plane] = g == 0 ? last : ones;
+    }
     const std::uint32_t flags[2] = {route[0] << position, route[1] << position};
     if constexpr (sizeof(typename P::T) == 2) {
-      const std::uint32_t a[4] = {
-          packed[0][0] & permute_bytes(flags[0], 0x9988), packed[0][1] & permute_bytes(flags[0], 0xbbaa),
-          packed[1][0] & permute_bytes(flags[1], 0x9988), packed[1][1] & permute_bytes(flags[1], 0xbbaa)};
+      std::uint32_t a[4];
 #pragma unroll
-      for (int n = 0; n < 2; ++n) mma_bf16(g1[n], a, b[n][0][0] | b[n][0][1] << 16, b[n][1][0] | b[n][1][1] << 16);
+      for (int i = 0; i < 4; ++i) a[i] = packed[i] & permute_bytes(flags[i >> 1], i & 1 ? 0xbbaa : 0x9988);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) mma_bf16(g1[n], a, b[n][0], b[n][1]);
     } else {
-      const auto pixel = [](std::uint32_t bits) {
-        return __float_as_uint(__half2float(__ushort_as_half(std::uint16_t(bits))));
-      };
 #pragma unroll
       for (int plane = 0; plane < 2; ++plane) {
         const auto masked = [&](int i) {
@@ -129,10 +137,14 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&d
         };
         // k = t is slot 2t and k = t + 4 slot 2t + 1, the order in which a product's result lies in the registers.
         std::uint32_t a[4] = {masked(0), masked(2), masked(1), masked(3)};
+        float2 pixels[2];
+#pragma unroll
+        for (int n = 0; n < 2; ++n) pixels[n] = __half22float2(*reinterpret_cast<const __half2*>(&b[n][plane]));
         if constexpr (P::kDrainAccumulators) {
           const std::uint32_t small[4] = {small_part(a[0]), small_part(a[1]), small_part(a[2]), small_part(a[3])};
 #pragma unroll
-          for (int n = 0; n < 2; ++n) mma_tf32(g1[n], small, pixel(b[n][plane][0]), pixel(b[n][plane][1]));
+          for (int n = 0; n < 2; ++n)
+            mma_tf32(g1[n], small, __float_as_uint(pixels[n].x), __float_as_uint(pixels[n].y));
 #pragma unroll
           for (auto& x : a) x = big_part(x);
         } else {
@@ -140,211 +152,224 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&d
           for (auto& x : a) x = __float_as_uint(P::store(__uint_as_float(x)));
         }
 #pragma unroll
-        for (int n = 0; n < 2; ++n) mma_tf32(g1[n], a, pixel(b[n][plane][0]), pixel(b[n][plane][1]));
+        for (int n = 0; n < 2; ++n) mma_tf32(g1[n], a, __float_as_uint(pixels[n].x), __float_as_uint(pixels[n].y));
       }
     }
   }
 }
 
-// dw[tap] += dz2^T a1 over the rows of one image: 16 of conv2's channels by 8 of conv1's.
+// dw[tap] += dz2^T a1 over the rows of one unit: 16 of conv2's channels by 16 of conv1's. Row r of a1 meets rows r + 1, r
+// and r - 1 of dz2 in the taps of filter rows 0, 1 and 2; rows of dz2 stay in registers for the three rows of a1 that
+// they meet, so that every operand is loaded once. fp32 has no registers for that: it loads more and drains its
+// accumulators after every 16 products.
 template <class P, int kRows>
-__device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][4], std::uint32_t dz, std::uint32_t a1, int lane) {
+__device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::uint32_t dz, std::uint32_t a1,
+                                                int lane) {
   constexpr int kDzPitch = kSlotPitch<P, kConv2Channels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
-  constexpr bool kHalf = sizeof(typename P::T) == 2;
-  constexpr int kPlaneRegs = kHalf ? 1 : 2;
+  constexpr bool kHalf = sizeof(typename P::T) == 2, kKeep = !P::kDrainAccumulators;
+  constexpr int kPlanes = kHalf ? 1 : 2;  // products a row: 16 slots, or 8
+  // Rows 0 and 15 of a whole image are padding. Half an image adds the neighbouring rows of a1, but not of dz2.
+  constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
   const int g = lane >> 2, t = lane & 3;
-  // Operands of the last three a1 rows, by column tap; row r lives at r % 3.
-  std::uint32_t b[3][3][2][kPlaneRegs];
-  const auto load_row = [&](std::uint32_t (&to)[3][2][kPlaneRegs], int row) {
+  const auto counts = [](int row) { return kRows == 14 || (row >= 1 && row <= kRows); };  // of dz2
+  const auto load_dz = [&](std::uint32_t (&a)[kPlanes][4], int row) {
+    if constexpr (kHalf) {
+      load_matrix_x4_trans(a[0], dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
+    } else {
 #pragma unroll
-    for (int v = 0; v < 3; ++v) {
-      if constexpr (kHalf) {
-        const int plane = lane >> 3 & 1;
-        const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
-        std::uint32_t r[2];
-        load_matrix_x2_trans(r, a1 + (row * kSlots + slot) * kA1Pitch);
-        to[v][0][0] = r[0];
-        to[v][1][0] = r[1];
-      } else {
+      for (int plane = 0; plane < 2; ++plane)
 #pragma unroll
-        for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            to[v][plane][e] =
-                load_shared_32(a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + e) * kA1Pitch + g * 4);
-      }
+        for (int i = 0; i < 4; ++i)
+          a[plane][i] = load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 +
+                                       (i & 1) * 32);
     }
   };
-  load_row(b[0], 0);
-  load_row(b[1], 1);
+  const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][2][2], int row, int v) {  // [][columns 0-7 or 8-15][]
+    if constexpr (kHalf) {
+      const int plane = lane >> 3 & 1;
+      const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
+      std::uint32_t r[4];
+      load_matrix_x4_trans(r, a1 + (row * kSlots + slot) * kA1Pitch + (lane >> 4) * 16);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b[0][i >> 1][i & 1] = r[i];
+    } else {
+#pragma unroll
+      for (int plane = 0; plane < 2; ++plane)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          b[plane][i >> 1][i & 1] = load_shared_32(
+              a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
+    }
+  };
+  std::uint32_t a[kKeep ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
+  if constexpr (kKeep && kFirst > 0) {
+    load_dz(a[kFirst - 1], kFirst - 1);
+    load_dz(a[kFirst], kFirst);
+  }
 #pragma unroll 1
-  for (int base = 0; base < kRows; base += 3) {
-    float part[kTaps][4] = {};
-    auto& sum = P::kDrainAccumulators ? part : dw;
+  for (int base = kFirst; base <= kLast; base += 3) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
-      const int row = base + k + 1;  // of dz2
-      if (row > kRows) break;
-      load_row(b[(k + 2) % 3], row + 1);
-      if constexpr (kHalf) {
-        std::uint32_t a[4];
-        load_matrix_x4_trans(a, dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
+      const int row = base + k;  // of a1
+      if (row > kLast) break;
+      if constexpr (kKeep) {
+        if (counts(row + 1)) load_dz(a[(kFirst + k + 1) % 3], row + 1);
 #pragma unroll
-        for (int tap = 0; tap < kTaps; ++tap) {
-          const auto& x = b[(k + tap / 3) % 3][tap % 3];
-          P::mma(sum[tap], a, x[0][0], x[1][0]);
+        for (int v = 0; v < 3; ++v) {
+          std::uint32_t b[kPlanes][2][2];
+          load_a1(b, row, v);
+#pragma unroll
+          for (int u = 0; u < 3; ++u) {
+            if (!counts(row + 1 - u)) continue;
+#pragma unroll
+            for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+              for (int n = 0; n < 2; ++n)
+                P::mma(dw[3 * u + v][n], a[(kFirst + k + 4 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
+          }
         }
       } else {
 #pragma unroll
-        for (int plane = 0; plane < 2; ++plane) {
-          const std::uint32_t at = dz + (row * kSlots + plane * 8 + 2 * t) * kDzPitch + g * 4;
-          const std::uint32_t a[4] = {load_shared_32(at), load_shared_32(at + 32), load_shared_32(at + kDzPitch),
-                                      load_shared_32(at + kDzPitch + 32)};
+        for (int u = 0; u < 3; ++u) {
+          if (!counts(row + 1 - u)) continue;
+          load_dz(a[0], row + 1 - u);
 #pragma unroll
-          for (int tap = 0; tap < kTaps; ++tap) {
-            const auto& x = b[(k + tap / 3) % 3][tap % 3];
-            P::mma(sum[tap], a, x[plane][0], x[plane][kPlaneRegs - 1]);
+          for (int v = 0; v < 3; ++v) {
+            std::uint32_t b[kPlanes][2][2];
+            load_a1(b, row, v);
+            float part[2][4] = {};
+#pragma unroll
+            for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+              for (int n = 0; n < 2; ++n) P::mma(part[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) dw[3 * u + v][i >> 2][i & 3] += part[i >> 2][i & 3];
           }
         }
       }
     }
-    if constexpr (P::kDrainAccumulators)
-#pragma unroll
-      for (int i = 0; i < 4 * kTaps; ++i) dw[i >> 2][i & 3] += part[i >> 2][i & 3];
   }
 }
 
-template <class P, int kImages, int kRows>
-__global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int slot) {
+// Barriers of a block. Copies end at an mbarrier (`arrived`), everything else is a named barrier; those of the two
+// stages are neighbours.
+enum BlockBarrier { kDataRole = 1, kFormed = 2, kDone = 4 };
+
+template <int kCount>
+__device__ __forceinline__ void barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+}
+template <int kCount>
+__device__ __forceinline__ void barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+}
+
+// The units that a block owns, their copies in shared memory, and the two roles.
+template <class P, int kRows, int kStages>
+struct Backward2 {
   using T = typename P::T;
-  using Shared = Backward2Shared<P, kImages, kRows>;
-  constexpr bool kHalfImage = kRows == 7;
-  constexpr int kWarpsOfImage = kConvWarps / 2 / kImages;  // of each half of conv1's channels
-  constexpr int kMaxRows = kHalfImage ? 1 : (kPool1Side + kWarpsOfImage - 1) / kWarpsOfImage;  // of a warp
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ Bn2Backward bn;
-  __shared__ double partial[kConvThreads / 64][2][kConv2Channels];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int y0 = kHalfImage ? (blockIdx.x & 1) * 7 : 0;  // the grid is even, so a block keeps its half
+  using Shared = Backward2Shared<P, kRows, kStages>;
+  static constexpr bool kHalfImage = kRows == 7;
+  static constexpr int kRoleThreads = kConvThreads / 2;
+  static constexpr int kParts = kConv2Channels / kChunk<P>;  // 16-byte chunks of a cell
 
-  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
-  copy_async_commit();
-  for (int i = tid; i < (Shared::kRoute - Shared::kA1) / 4; i += kConvThreads)
-    reinterpret_cast<std::uint32_t*>(shared + Shared::kA1)[i] = 0;
-  clear_images<P>(shared + Shared::kImage, kImages);
-  const int channel0 = (warp & 1) * 16;  // this warp's half of conv1's channels
+  const State& s;
+  const Bn2Backward& bn;
+  unsigned char* shared;
+  std::uint64_t* arrived;    // a stage each
+  int slot, tid, lane, y0;  // tid: of the role
 
-  // Rows of this warp, 1-based in the shared image. Two warps, one a half of the channels, share a row. An image's 14
-  // rows are cut 4,3,4,3 (3,4,3,4 in the second image, so that each scheduler's warps add up to the same) or
-  // 2,2,2,2,2,2,1,1.
-  const int my_image = (warp >> 1) / kWarpsOfImage, member = (warp >> 1) % kWarpsOfImage;
-  int first_row, row_count;
-  if constexpr (kHalfImage) {
-    first_row = member + 1;
-    row_count = member < 7 ? 1 : 0;
-  } else if constexpr (kImages == 2) {
-    row_count = 4 - ((member + my_image) & 1);
-    first_row = 1 + (my_image == 0 ? (7 * member + 1) / 2 : 7 * member / 2);
-  } else {
-    row_count = member < 6 ? 2 : 1;
-    first_row = 1 + (member < 6 ? 2 * member : 6 + member);
+  // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch.
+  __device__ __forceinline__ int first_unit() const {
+    return s.batch - 1 - (kHalfImage ? int(blockIdx.x) / 2 : int(blockIdx.x));
+  }
+  __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
+  __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
+  __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
+    return shared_address(shared) + stage * Shared::kStage;
   }
 
-  float dw[kTaps][4] = {};  // conv2 channels 16 * (warp & 3) .., conv1 channels 8 * (warp >> 2) ..
-  float g1[2][4] = {};
-  constexpr int kWords = (kImages * kImageWords + kConvThreads - 1) / kConvThreads;
-  constexpr int kCells = kHalfImage ? 28 : kCells2;   // windows to form in an image
-  constexpr int kParts = kConv2Channels / kChunk<P>;  // 16-byte chunks of a cell
-  constexpr int kCellsAtOnce = kConvThreads / kParts;
-  constexpr int kPasses = (kImages * kCells + kCellsAtOnce - 1) / kCellsAtOnce;
-  const int part = tid % kParts;
-  const int first_cell = kHalfImage && y0 > 0 ? 21 : 0;  // windows 0-3 or 3-6 cover the rows and their halo
-  const int first_pixel_row = kHalfImage && y0 > 0 ? 6 : 0, pixel_rows = kHalfImage ? 8 : kPool1Side;
+  // ---- copies, by the threads of one role --------------------------------------------------------------------------
 
-  const int stride = kHalfImage ? gridDim.x / 2 : gridDim.x;
-  const int units = (s.batch + kImages - 1) / kImages;
-  // The pixels that a unit needs of a (B, 196, C) tensor, each to its slot; a thread copies one chunk of every few
-  // pixels.
-  const auto fetch_pixels = [&](auto channels, const void* from, int to, int image_bytes, int unit) {
-    constexpr int C = channels, kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
-    const std::uint32_t base = shared_address(shared) + to + tid % kChunks * 16;
-    const T* source = static_cast<const T*>(from) + tid % kChunks * kChunk<P>;
-#pragma unroll
-    for (int k = 0; k < kImages; ++k) {
-      const int image = unit * kImages + k;
-      if (image >= s.batch) break;
-      for (int pixel = tid / kChunks; pixel < pixel_rows * kPool1Side; pixel += kConvThreads / kChunks) {
-        const int y = pixel / kPool1Side, x = pixel % kPool1Side;
-        copy_async_16(base + k * image_bytes + ((first_pixel_row + y - y0 + 1) * kSlots + slot_of(x + 1)) * kPitch,
-                      source + (std::size_t(image) * kCells1 + first_pixel_row * kPool1Side + pixel) * C);
-      }
+  // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
+  template <int C>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image) const {
+    constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
+    const int first = kHalfImage && y0 > 0 ? 6 : 0, rows = kHalfImage ? 8 : kPool1Side;
+    to += (first - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
+    const T* from = static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first * kPool1Side) * C +
+                    tid % kChunks * kChunk<P>;
+    for (int pixel = tid / kChunks; pixel < rows * kPool1Side; pixel += kRoleThreads / kChunks) {
+      const int y = pixel / kPool1Side, x = pixel % kPool1Side;
+      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
     }
-  };
-  uint4 gradient[kPasses];
-  const auto fetch_gradient = [&](int unit) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int i = pass * kCellsAtOnce + tid / kParts, image = unit * kImages + i / kCells;
-      gradient[pass] = make_uint4(0, 0, 0, 0);
-      if (i < kImages * kCells && image < s.batch)
-        gradient[pass] = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.g2) +
-                                                         (std::size_t(image) * kCells2 + first_cell + i % kCells) * 64 +
-                                                         part * kChunk<P>);
-    }
-  };
-  bool first_unit = true;
-  __syncthreads();
-  for (int unit = kHalfImage ? blockIdx.x / 2 : blockIdx.x; unit < units; unit += stride) {
-    // z2 straight to where dz2 will be, a1 and its routing beside it; g2 and the pixels through registers.
-    fetch_pixels(std::integral_constant<int, kConv1Channels>{}, s.a1, Shared::kA1, Shared::kA1Bytes, unit);
-    for (int i = tid; i < kImages * kRoute1Words / 4; i += kConvThreads)
-      if (unit * kImages + i / (kRoute1Words / 4) < s.batch)
-        copy_async_16(shared_address(shared + Shared::kRoute) + i * 16,
-                      s.route1 + std::size_t(unit) * kImages * kRoute1Words + i * 4);
-    fetch_pixels(std::integral_constant<int, kConv2Channels>{}, s.z2, Shared::kDz, Shared::kDzBytes, unit);
-    copy_async_commit();
-    if (!first_unit) fetch_gradient(unit);
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      const int i = tid + k * kConvThreads, image = unit * kImages + i / kImageWords;
-      if (i < kImages * kImageWords && image < s.batch) {
-        const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-        store_image_word<P>(shared + Shared::kImage + i / kImageWords * kImageBytes, i % kImageWords,
-                            reinterpret_cast<const std::uint32_t*>(s.samples.images +
-                                                                   std::size_t(index) * kImagePixels)[i % kImageWords]);
-      }
-    }
-    if (first_unit) {
-      first_unit = false;
-      wait_for_predecessor();  // B1: g2 and its sums
-      fetch_gradient(unit);
-      load_bn2_backward(s, bn, partial);
-    }
-    copy_async_wait<0>();
-    __syncthreads();
+  }
+  // Which sample a unit is; asked for one unit ahead, so that nobody waits for the answer.
+  __device__ __forceinline__ int sample(int unit) const {
+    return unit >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(slot) * s.batch + unit] : 0;
+  }
+  // What is known before B1 has run.
+  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage) const {
+    const std::uint32_t to = stage_address(stage);
+    if (tid < kImagePixels / 16)
+      copy_async_16(to + Shared::kBytesOfImage + tid * 16,
+                    s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
+    copy_pixels<kConv2Channels>(to + Shared::kDz, s.z2, unit);
+    copy_pixels<kConv1Channels>(to + Shared::kA1, s.a1, unit);
+    constexpr int kRowWords = kRoute1Words / kPool1Side;
+    for (int i = tid; i < kRows * kRowWords / 4; i += kRoleThreads)
+      copy_async_16(to + Shared::kRoute + i * 16,
+                    s.route1 + std::size_t(unit) * kRoute1Words + y0 * kRowWords + i * 4);
+  }
+  __device__ __forceinline__ void copy_gradient(int unit, int stage) const {
+    const T* from = static_cast<const T*>(s.g2) + (std::size_t(unit) * kCells2 + first_cell()) * kConv2Channels;
+    for (int i = tid; i < Shared::kCells * kParts; i += kRoleThreads)
+      copy_async_16(stage_address(stage) + Shared::kG2 + i * 16, from + i * kChunk<P>);
+  }
+  __device__ __forceinline__ void announce_copies(int stage) const {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
+  }
+  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
+    std::uint32_t done;
+    do {
+      asm volatile(
+          "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+          : "=r"(done)
+          : "r"(shared_address(arrived + stage)), "r"(parity)
+          : "memory");
+    } while (!done);
+  }
 
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int i = pass * kCellsAtOnce + tid / kParts;
-      if (i >= kImages * kCells) continue;
-      const int k = i / kCells, cell = first_cell + i % kCells, image = unit * kImages + k;
-      const int cy = cell / kPool2Side, cx = cell % kPool2Side;
-      unsigned char* corner =
-          shared + Shared::kDz + k * Shared::kDzBytes + ((2 * cy - y0 + 1) * kSlots) * Shared::kDzPitch + part * 16;
+  // ---- the data role -----------------------------------------------------------------------------------------------
+
+  // dz2 over z2, and the image's pixels from its bytes.
+  __device__ __forceinline__ void form(int unit, int stage) const {
+    unsigned char* const here = shared + stage * Shared::kStage;
+    if (tid < kImageWords) {
+      using Pixel = typename P::Pixel;
+      const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[tid];
+      const int y = tid / 7, j = tid % 7;
+      constexpr int kList = kQuadListBytes / 2;
+      auto* lists = reinterpret_cast<Pixel*>(here + Shared::kQuads + (y + 1) * kQuadRowBytes) + j;
+      const auto pixel = [&](int k) { return to_pixel<Pixel>(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+      lists[3 * kList] = pixel(0);
+      lists[4 * kList] = lists[0 * kList + 1] = pixel(1);
+      lists[5 * kList] = lists[1 * kList + 1] = pixel(2);
+      lists[2 * kList + 1] = pixel(3);
+    }
+    const int part = tid % kParts;
+#pragma unroll 1
+    for (int i = tid / kParts; i < Shared::kCells; i += kRoleThreads / kParts) {
+      const int cell = first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
+      unsigned char* corner = here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * 16;
       unsigned char* at[4];
-      T z[4][kChunk<P>];
+      T z[4][kChunk<P>], g2[kChunk<P>];
 #pragma unroll
       for (int position = 0; position < 4; ++position) {
         at[position] = corner + ((position >> 1) * kSlots + slot_of(2 * cx + 1 + (position & 1))) * Shared::kDzPitch;
         *reinterpret_cast<uint4*>(z[position]) = *reinterpret_cast<const uint4*>(at[position]);
       }
-      if (image >= s.batch) {  // the last pair's missing image
-#pragma unroll
-        for (int position = 0; position < 4; ++position)
-          *reinterpret_cast<uint4*>(at[position]) = make_uint4(0, 0, 0, 0);
-        continue;
-      }
-      const T* g2 = reinterpret_cast<const T*>(&gradient[pass]);
+      *reinterpret_cast<uint4*>(g2) = *reinterpret_cast<const uint4*>(here + Shared::kG2 + (i * kParts + part) * 16);
 #pragma unroll
       for (int c = 0; c < kChunk<P>; ++c) {
         const int channel = part * kChunk<P> + c;
@@ -355,7 +380,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
         const float best = scale == 0.f ? value[0] : fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
         const bool is0 = value[0] == best, is1 = value[1] == best && !is0, is2 = value[2] == best && !is0 && !is1;
         if (s.route2)
-          s.route2[(std::size_t(image) * kConv2Channels + channel) * kCells2 + cell] =
+          s.route2[(std::size_t(unit) * kConv2Channels + channel) * kCells2 + cell] =
               fmaf(scale, best, bn.shift[channel]) > 0.f ? (is0   ? 0
                                                             : is1 ? 1
                                                             : is2 ? 2
@@ -375,68 +400,144 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
       for (int position = 0; position < 4; ++position)
         *reinterpret_cast<uint4*>(at[position]) = *reinterpret_cast<const uint4*>(z[position]);
     }
-    __syncthreads();
-
-    const std::uint32_t pixels = shared_address(shared + Shared::kImage + my_image * kImageBytes);
-    if (row_count > 0) {
-      float acc[kMaxRows][2][4] = {};
-      const std::uint32_t dz = shared_address(shared + Shared::kDz + my_image * Shared::kDzBytes) +
-                               (first_row - 1) * kSlots * Shared::kDzPitch;
-      const std::uint32_t filter =
-          shared_address(shared + Shared::kFilter) + channel0 * kFilterPitch<P, kConv2Channels>;
-      if (row_count == kMaxRows)
-        conv3x3_rows<P, kConv2Channels, kMaxRows, AlignedShift, false>(acc, dz, filter, lane);
-      else if constexpr (kMaxRows > 1)
-        conv3x3_rows<P, kConv2Channels, kMaxRows - 1, AlignedShift, false>(acc, dz, filter, lane);
-#pragma unroll
-      for (int r = 0; r < kMaxRows; ++r)
-        if (r < row_count) {
-          const int cy = y0 + first_row + r - 1;
-          const auto* words = reinterpret_cast<const std::uint32_t*>(shared + Shared::kRoute) +
-                              my_image * kRoute1Words + (cy * 2 + (warp & 1)) * 64 + lane;
-          const std::uint32_t route[2] = {words[0], words[32]};
-          if constexpr (P::kDrainAccumulators) {
-            float row_g1[2][4] = {};
-            accumulate_g1<P>(row_g1, acc[r], route, pixels, cy, lane);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
-          } else {
-            accumulate_g1<P>(g1, acc[r], route, pixels, cy, lane);
-          }
-        }
-    }
-
-#pragma unroll 1
-    for (int k = 0; k < kImages; ++k) {
-      const std::uint32_t dz =
-          shared_address(shared + Shared::kDz + k * Shared::kDzBytes) + (warp & 3) * 16 * sizeof(T);
-      const std::uint32_t a1_image =
-          shared_address(shared + Shared::kA1 + k * Shared::kA1Bytes) + (warp >> 2) * 8 * sizeof(T);
-      weight_gradient<P, kRows>(dw, dz, a1_image, lane);
-    }
-    __syncthreads();
   }
 
-  const int g = lane >> 2, t = lane & 3;
-  // Thread by thread, so that the stores are whole; update_conv2() knows which value lies where.
-  auto* conv2_out = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
+  // da1, the gradient of conv1's pooled cells, and from it G. A warp makes 4 or 3 rows of 16 channels; of half an
+  // image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
+  __device__ __forceinline__ void data_role(int warp) const {
+    constexpr int kKParts = kHalfImage ? 2 : 1, kSteps = kConv2Channels / kStep<P> / kKParts;
+    const int channel0 = (warp & 1) * 16, k_part = kHalfImage ? warp >> 2 : 0;
+    // Warps w and w + 4 share a scheduler; together they have 7 rows.
+    const int member = kHalfImage ? (warp >> 1 ^ warp >> 2) & 1 : warp >> 1;
+    const bool four = member == 0 || member == 3;
+    const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
+    const std::uint32_t filter = shared_address(shared) + Shared::kFilter +
+                                 channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
+    float g1[2][4] = {};
+    int stage = 0, parity = 0;
+    for (int unit = first_unit(); unit >= 0; unit -= stride()) {
+      wait_for_copies(stage, parity);
+      form(unit, stage);
+      barrier_sync<kRoleThreads>(kDataRole);
+      barrier_arrive<kConvThreads>(kFormed + stage);
+      const std::uint32_t here = stage_address(stage);
+      float acc[4][2][4] = {};
+      const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
+      if (four)
+        conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, lane);
+      else
+        conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, lane);
 #pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap)
-    conv2_out[tap * kConvThreads + tid] = make_float4(dw[tap][0], dw[tap][1], dw[tap][2], dw[tap][3]);
+      for (int r = 0; r < 4; ++r) {
+        if (r == 3 && !four) break;
+        const int row = first_row - 1 + r;
+        const std::uint32_t words = here + Shared::kRoute + ((row * 2 + (warp & 1)) * 64 + lane) * 4;
+        const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
+        const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * kQuadRowBytes;
+        if constexpr (P::kDrainAccumulators) {
+          float row_g1[2][4] = {};
+          accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
+        } else {
+          accumulate_g1<P>(g1, acc[r], route, quads, lane);
+        }
+      }
+      barrier_arrive<kConvThreads>(kDone + stage);
+      if (kStages == 1 || stage == 1) parity ^= 1;
+      stage = kStages == 2 ? stage ^ 1 : 0;
+    }
+    __syncthreads();
+    const int g = lane >> 2, t = lane & 3;
+    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kConv1Channels * kG1Columns;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int n = k >> 2, i = k & 3;
+      warp_g1[(channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
+    }
+  }
 
-  auto* warp_g1 = reinterpret_cast<float*>(shared + Shared::kA1);  // [8 warps of each half][32][16]
+  // ---- the weight role ---------------------------------------------------------------------------------------------
+
+  // A warp makes 16 of conv2's channels by 16 of conv1's, all taps.
+  __device__ __forceinline__ void weight_role(int warp) const {
+    const auto copy = [&](int unit, int sample, int stage) {
+      copy_gradient(unit, stage);
+      copy_forward(unit, sample, stage);
+      announce_copies(stage);
+    };
+    float dw[kTaps][2][4] = {};
+    const int out = (warp & 3) * 16, in = (warp >> 2) * 16;
+    const int ahead = kStages * stride();
+    if (kStages == 2 && first_unit() >= stride())
+      copy(first_unit() - stride(), sample(first_unit() - stride()), 1);
+    int stage = 0;
+    for (int unit = first_unit(); unit >= 0; unit -= stride()) {
+      const int next_sample = sample(unit - ahead);
+      barrier_sync<kConvThreads>(kFormed + stage);
+      const std::uint32_t here = stage_address(stage);
+      weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
+                                here + Shared::kA1 + in * int(sizeof(T)), lane);
+      barrier_sync<kConvThreads>(kDone + stage);  // nobody reads the stage any more
+      if (unit >= ahead) copy(unit - ahead, next_sample, stage);
+      stage = kStages == 2 ? stage ^ 1 : 0;
+    }
+    __syncthreads();
+    // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
+    auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int n = k >> 2, i = k & 3;
-    warp_g1[(warp >> 1) * 512 + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
+    for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        to[tap * kConvThreads + ((warp & 3) + 4 * (2 * (warp >> 2) + n)) * 32 + lane] =
+            make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
+  }
+};
+
+template <class P, int kRows, int kStages>
+__global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int slot) {
+  using Shared = Backward2Shared<P, kRows, kStages>;
+  using Block = Backward2<P, kRows, kStages>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Bn2Backward bn;
+  __shared__ std::uint64_t arrived[kStages];
+  const int tid = threadIdx.x, warp = tid >> 5;
+  const bool weights = tid >= Block::kRoleThreads;
+  const Block block{
+      s, bn, shared, arrived, slot, tid % Block::kRoleThreads, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
+
+  const int sample = weights ? block.sample(block.first_unit()) : 0;
+  if (tid == 0)
+    for (int stage = 0; stage < kStages; ++stage)
+      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + stage)), "r"(Block::kRoleThreads)
+                   : "memory");
+  for (int stage = 0; stage < kStages; ++stage) {
+    auto* words = reinterpret_cast<uint4*>(shared + stage * Shared::kStage);
+    for (int i = tid; i < Shared::kQuads / 16; i += kConvThreads) words[i] = make_uint4(0, 0, 0, 0);
+    auto* pixels = reinterpret_cast<typename P::Pixel*>(shared + stage * Shared::kStage + Shared::kQuads);
+    for (int i = tid; i < kQuadBytes / 2; i += kConvThreads) pixels[i] = to_pixel<typename P::Pixel>(kZeroPixel);
   }
   __syncthreads();
-  {
-    float total = 0;
-#pragma unroll
-    for (int w = 0; w < 8; ++w) total += warp_g1[w * 512 + tid];
-    s.g1_sums[std::size_t(blockIdx.x) * 512 + tid] = total;
+  if (weights) block.copy_forward(block.first_unit(), sample, 0);
+  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
+  copy_async_commit();
+  wait_for_predecessor();  // B1: g2 and its sums
+  if (weights) {
+    block.copy_gradient(block.first_unit(), 0);
+    block.announce_copies(0);
   }
+  copy_async_wait<0>();  // the filter, which all threads copied
+  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial));
+
+  if (weights)
+    block.weight_role(warp - kConvWarps / 2);
+  else
+    block.data_role(warp);
+  __syncthreads();
+  constexpr int kValues = kConv1Channels * kG1Columns;
+  const auto* parts = reinterpret_cast<const float*>(shared);
+  s.g1_sums[std::size_t(blockIdx.x) * kValues + tid] =
+      (parts[tid] + parts[kValues + tid]) + (parts[2 * kValues + tid] + parts[3 * kValues + tid]);
 }
 
 }  // namespace mnist::fused

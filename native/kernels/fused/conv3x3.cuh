@@ -40,7 +40,8 @@ struct AlignedShift {
 // row, `filter` of the warp's first filter row.
 //   kPixelsFirst: acc[r][n] is the mma result with rows = the 16 outputs, columns = filter rows 8n..8n+7
 //   otherwise:    acc[r][group], rows = the 16 filter rows, columns = the 8 outputs of a group
-template <class P, int C, int R, class Shift, bool kPixelsFirst, int kRowsOfAcc>
+// kSteps: how many k-steps of the channels are summed, from the one at which both addresses point.
+template <class P, int C, int R, class Shift, bool kPixelsFirst, int kSteps, int kRowsOfAcc>
 __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std::uint32_t image, std::uint32_t filter,
                                              int lane) {
   constexpr int kPitch = kSlotPitch<P, C>, kRowBytes = kSlots * kPitch;
@@ -51,7 +52,7 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
       filter + (kPixelsFirst ? b_lane_offset(lane, kFilterPitch<P, C>) : a_lane_offset(lane, kFilterPitch<P, C>));
   float part[R][2][4] = {};
 #pragma unroll 1
-  for (int step = 0; step < kTapBytes / kStepBytes; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int v = 0; v < 3; ++v) {
       if constexpr (P::kDrainAccumulators)

@@ -59,7 +59,7 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
   using T = typename P::T;
   const int g = lane >> 2, t = lane & 3;
   float acc[R][2][4] = {};
-  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true>(
+  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kConv1Channels / kStep<P>>(
       acc, a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>, filter, lane);
   if (g == 7) return;  // the eighth window of a row is padding
   const int channel = quarter * 16 + 4 * t;

@@ -54,10 +54,19 @@ struct Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
 };
 
+// Waits for B1 and for all copies, among them those that copy_gradient() starts.
+template <class Copy>
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn,
-                                                  double (*partial)[2][kConv2Channels]) {
+                                                  double (*partial)[2][kConv2Channels], Copy copy_gradient) {
   constexpr int kGroups = kConvThreads / 64;
+  constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
+  const double scale = s.bn2[channel], mean = s.bn2[128 + channel], inv_sigma = s.bn2[192 + channel];
+  const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = s.scalars[0];
+  const float beta = s.parameters[beta_at + channel];
+  wait_for_predecessor();  // B1: g2 and its sums
+  copy_gradient();
+  copy_async_commit();
   double sum = 0, sum_xhat = 0;
 #pragma unroll
   for (int k = 0; k < (kCells2 + kGroups - 1) / kGroups; ++k) {
@@ -73,24 +82,23 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
-    const double scale = s.bn2[tid], mean = s.bn2[128 + tid], inv_sigma = s.bn2[192 + tid];
     const double kappa = -scale * dgamma * inv_sigma * s.inv_n2;
     bn.scale[tid] = float(scale);
-    bn.shift[tid] = s.bn2[64 + tid];
+    bn.shift[tid] = shift;
     bn.kappa[tid] = float(kappa);
     bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - kappa * mean);
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
-      constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
-      const float gamma = s.parameters[gamma_at + tid], sign = gamma < 0 ? -1.f : 1.f, learning_rate = s.scalars[0];
+      const float sign = gamma < 0 ? -1.f : 1.f;
       s.dbn2[tid] = sign;  // of the step that is ending: U folds it out of conv2's gradient
       s.parameters[gamma_at + tid] = gamma - learning_rate * float(sign * dgamma);
-      s.parameters[beta_at + tid] -= learning_rate * float(dbeta);
+      s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);
       if (s.gradients) {
         s.gradients[gamma_at + tid] = float(sign * dgamma);
         s.gradients[beta_at + tid] = float(dbeta);
       }
     }
   }
+  copy_async_wait<0>();
   __syncthreads();
 }
 
@@ -206,45 +214,40 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
     load_dz(a[kFirst - 1], kFirst - 1);
     load_dz(a[kFirst], kFirst);
   }
-#pragma unroll 1
-  for (int base = kFirst; base <= kLast; base += 3) {
+#pragma unroll(kKeep ? kRows + 2 : 1)
+  for (int row = kFirst; row <= kLast; ++row) {  // of a1
+    if constexpr (kKeep) {
+      if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
-    for (int k = 0; k < 3; ++k) {
-      const int row = base + k;  // of a1
-      if (row > kLast) break;
-      if constexpr (kKeep) {
-        if (counts(row + 1)) load_dz(a[(kFirst + k + 1) % 3], row + 1);
+      for (int v = 0; v < 3; ++v) {
+        std::uint32_t b[kPlanes][2][2];
+        load_a1(b, row, v);
+#pragma unroll
+        for (int u = 0; u < 3; ++u) {
+          if (!counts(row + 1 - u)) continue;
+#pragma unroll
+          for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+              P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < 3; ++u) {
+        if (!counts(row + 1 - u)) continue;
+        load_dz(a[0], row + 1 - u);
 #pragma unroll
         for (int v = 0; v < 3; ++v) {
           std::uint32_t b[kPlanes][2][2];
           load_a1(b, row, v);
+          float part[2][4] = {};
 #pragma unroll
-          for (int u = 0; u < 3; ++u) {
-            if (!counts(row + 1 - u)) continue;
+          for (int plane = 0; plane < kPlanes; ++plane)
 #pragma unroll
-            for (int plane = 0; plane < kPlanes; ++plane)
+            for (int n = 0; n < 2; ++n) P::mma(part[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
 #pragma unroll
-              for (int n = 0; n < 2; ++n)
-                P::mma(dw[3 * u + v][n], a[(kFirst + k + 4 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int u = 0; u < 3; ++u) {
-          if (!counts(row + 1 - u)) continue;
-          load_dz(a[0], row + 1 - u);
-#pragma unroll
-          for (int v = 0; v < 3; ++v) {
-            std::uint32_t b[kPlanes][2][2];
-            load_a1(b, row, v);
-            float part[2][4] = {};
-#pragma unroll
-            for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-              for (int n = 0; n < 2; ++n) P::mma(part[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) dw[3 * u + v][i >> 2][i & 3] += part[i >> 2][i & 3];
-          }
+          for (int i = 0; i < 8; ++i) dw[3 * u + v][i >> 2][i & 3] += part[i >> 2][i & 3];
         }
       }
     }
@@ -254,15 +257,6 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
 // Barriers of a block. Copies end at an mbarrier (`arrived`), everything else is a named barrier; those of the two
 // stages are neighbours.
 enum BlockBarrier { kDataRole = 1, kFormed = 2, kDone = 4 };
-
-template <int kCount>
-__device__ __forceinline__ void barrier_sync(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
-}
-template <int kCount>
-__device__ __forceinline__ void barrier_arrive(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
-}
 
 // The units that a block owns, their copies in shared memory, and the two roles.
 template <class P, int kRows, int kStages>
@@ -277,7 +271,7 @@ struct Backward2 {
   const Bn2Backward& bn;
   unsigned char* shared;
   std::uint64_t* arrived;    // a stage each
-  int slot, tid, lane, y0;  // tid: of the role
+  int slot, tid, lane, y0;  // tid: of the role's
 
   // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch.
   __device__ __forceinline__ int first_unit() const {
@@ -285,45 +279,63 @@ struct Backward2 {
   }
   __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
   __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
+  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;  // of a1 and z2, from this one:
+  __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
     return shared_address(shared) + stage * Shared::kStage;
   }
 
-  // ---- copies, by the threads of one role --------------------------------------------------------------------------
+  // ---- copies, by kThreads threads: thread `tid` of them -----------------------------------------------------------
 
   // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C>
-  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image) const {
+  template <int C, int kThreads>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
     constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
-    const int first = kHalfImage && y0 > 0 ? 6 : 0, rows = kHalfImage ? 8 : kPool1Side;
+    const int first = first_pixel_row(), rows = kPixelRows;
     to += (first - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
     const T* from = static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first * kPool1Side) * C +
                     tid % kChunks * kChunk<P>;
-    for (int pixel = tid / kChunks; pixel < rows * kPool1Side; pixel += kRoleThreads / kChunks) {
+    for (int pixel = tid / kChunks; pixel < rows * kPool1Side; pixel += kThreads / kChunks) {
       const int y = pixel / kPool1Side, x = pixel % kPool1Side;
       copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
     }
   }
+  // Zeros around the pixels of a stage.
+  __device__ __forceinline__ void clear_padding(int stage, int tid) const {
+    constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
+    const int first = first_pixel_row() - y0 + 1;
+    for (int i = tid; i < ((kRows + 2) * kSlots + 1) * kChunks; i += kConvThreads) {
+      const int at = i / kChunks, chunk = i % kChunks, row = at / kSlots, slot = at % kSlots;
+      if (row >= first && row < first + kPixelRows && slot > 0 && slot < kSlots - 1) continue;
+      const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
+                                      : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
+      *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
+    }
+    auto* quads = reinterpret_cast<std::uint32_t*>(shared + stage * Shared::kStage + Shared::kQuads);
+    for (int i = tid; i < kQuadBytes / 4; i += kConvThreads) quads[i] = two_padding_pixels<P>();
+  }
   // Which sample a unit is; asked for one unit ahead, so that nobody waits for the answer.
-  __device__ __forceinline__ int sample(int unit) const {
+  __device__ __forceinline__ int sample(int unit, int tid) const {
     return unit >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(slot) * s.batch + unit] : 0;
   }
   // What is known before B1 has run.
-  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage) const {
+  template <int kThreads>
+  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
     if (tid < kImagePixels / 16)
       copy_async_16(to + Shared::kBytesOfImage + tid * 16,
                     s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
-    copy_pixels<kConv2Channels>(to + Shared::kDz, s.z2, unit);
-    copy_pixels<kConv1Channels>(to + Shared::kA1, s.a1, unit);
+    copy_pixels<kConv2Channels, kThreads>(to + Shared::kDz, s.z2, unit, tid);
+    copy_pixels<kConv1Channels, kThreads>(to + Shared::kA1, s.a1, unit, tid);
     constexpr int kRowWords = kRoute1Words / kPool1Side;
-    for (int i = tid; i < kRows * kRowWords / 4; i += kRoleThreads)
+    for (int i = tid; i < kRows * kRowWords / 4; i += kThreads)
       copy_async_16(to + Shared::kRoute + i * 16,
                     s.route1 + std::size_t(unit) * kRoute1Words + y0 * kRowWords + i * 4);
   }
-  __device__ __forceinline__ void copy_gradient(int unit, int stage) const {
+  template <int kThreads>
+  __device__ __forceinline__ void copy_gradient(int unit, int stage, int tid) const {
     const T* from = static_cast<const T*>(s.g2) + (std::size_t(unit) * kCells2 + first_cell()) * kConv2Channels;
-    for (int i = tid; i < Shared::kCells * kParts; i += kRoleThreads)
+    for (int i = tid; i < Shared::kCells * kParts; i += kThreads)
       copy_async_16(stage_address(stage) + Shared::kG2 + i * 16, from + i * kChunk<P>);
   }
   __device__ __forceinline__ void announce_copies(int stage) const {
@@ -342,6 +354,21 @@ struct Backward2 {
 
   // ---- the data role -----------------------------------------------------------------------------------------------
 
+  // For a probe: where each window's gradient goes. Where the scale is 0 all positions tie and the first one wins.
+  __device__ __forceinline__ void tell_routing(int unit, int cell, int part, const T (&z)[4][kChunk<P>]) const {
+#pragma unroll
+    for (int c = 0; c < kChunk<P>; ++c) {
+      const int channel = part * kChunk<P> + c;
+      float best = P::load(z[0][c]);
+      int where = 0;
+#pragma unroll
+      for (int position = 1; position < 4; ++position)
+        if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best) best = P::load(z[position][c]), where = position;
+      s.route2[(std::size_t(unit) * kConv2Channels + channel) * kCells2 + cell] =
+          fmaf(bn.scale[channel], best, bn.shift[channel]) > 0.f ? where : Routing::kDead;
+    }
+  }
+
   // dz2 over z2, and the image's pixels from its bytes.
   __device__ __forceinline__ void form(int unit, int stage) const {
     unsigned char* const here = shared + stage * Shared::kStage;
@@ -358,7 +385,7 @@ struct Backward2 {
       lists[2 * kList + 1] = pixel(3);
     }
     const int part = tid % kParts;
-#pragma unroll 1
+#pragma unroll 2
     for (int i = tid / kParts; i < Shared::kCells; i += kRoleThreads / kParts) {
       const int cell = first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
       unsigned char* corner = here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * 16;
@@ -370,6 +397,7 @@ struct Backward2 {
         *reinterpret_cast<uint4*>(z[position]) = *reinterpret_cast<const uint4*>(at[position]);
       }
       *reinterpret_cast<uint4*>(g2) = *reinterpret_cast<const uint4*>(here + Shared::kG2 + (i * kParts + part) * 16);
+      if (s.route2) tell_routing(unit, cell, part, z);
 #pragma unroll
       for (int c = 0; c < kChunk<P>; ++c) {
         const int channel = part * kChunk<P> + c;
@@ -377,15 +405,8 @@ struct Backward2 {
         float value[4];
 #pragma unroll
         for (int position = 0; position < 4; ++position) value[position] = P::load(z[position][c]);
-        const float best = scale == 0.f ? value[0] : fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
+        const float best = fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
         const bool is0 = value[0] == best, is1 = value[1] == best && !is0, is2 = value[2] == best && !is0 && !is1;
-        if (s.route2)
-          s.route2[(std::size_t(unit) * kConv2Channels + channel) * kCells2 + cell] =
-              fmaf(scale, best, bn.shift[channel]) > 0.f ? (is0   ? 0
-                                                            : is1 ? 1
-                                                            : is2 ? 2
-                                                                  : 3)
-                                                         : Routing::kDead;
         const float routed = scale * P::load(g2[c]);
 #pragma unroll
         for (int position = 0; position < 4; ++position) value[position] = fmaf(kappa, value[position], alpha);
@@ -416,7 +437,10 @@ struct Backward2 {
     float g1[2][4] = {};
     int stage = 0, parity = 0;
     for (int unit = first_unit(); unit >= 0; unit -= stride()) {
-      wait_for_copies(stage, parity);
+      if (unit != first_unit()) {
+        wait_for_copies(stage, parity);
+        if (stage == 0) parity ^= 1;
+      }
       form(unit, stage);
       barrier_sync<kRoleThreads>(kDataRole);
       barrier_arrive<kConvThreads>(kFormed + stage);
@@ -444,7 +468,6 @@ struct Backward2 {
         }
       }
       barrier_arrive<kConvThreads>(kDone + stage);
-      if (kStages == 1 || stage == 1) parity ^= 1;
       stage = kStages == 2 ? stage ^ 1 : 0;
     }
     __syncthreads();
@@ -462,18 +485,18 @@ struct Backward2 {
   // A warp makes 16 of conv2's channels by 16 of conv1's, all taps.
   __device__ __forceinline__ void weight_role(int warp) const {
     const auto copy = [&](int unit, int sample, int stage) {
-      copy_gradient(unit, stage);
-      copy_forward(unit, sample, stage);
+      copy_gradient<kRoleThreads>(unit, stage, tid);
+      copy_forward<kRoleThreads>(unit, sample, stage, tid);
       announce_copies(stage);
     };
     float dw[kTaps][2][4] = {};
     const int out = (warp & 3) * 16, in = (warp >> 2) * 16;
     const int ahead = kStages * stride();
     if (kStages == 2 && first_unit() >= stride())
-      copy(first_unit() - stride(), sample(first_unit() - stride()), 1);
+      copy(first_unit() - stride(), sample(first_unit() - stride(), tid), 1);
     int stage = 0;
     for (int unit = first_unit(); unit >= 0; unit -= stride()) {
-      const int next_sample = sample(unit - ahead);
+      const int next_sample = sample(unit - ahead, tid);
       barrier_sync<kConvThreads>(kFormed + stage);
       const std::uint32_t here = stage_address(stage);
       weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
@@ -506,28 +529,18 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   const Block block{
       s, bn, shared, arrived, slot, tid % Block::kRoleThreads, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
-  const int sample = weights ? block.sample(block.first_unit()) : 0;
+  // The first unit and the filter, by all threads.
+  const int unit = block.first_unit(), sample = block.sample(unit, tid);
   if (tid == 0)
     for (int stage = 0; stage < kStages; ++stage)
       asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + stage)), "r"(Block::kRoleThreads)
                    : "memory");
-  for (int stage = 0; stage < kStages; ++stage) {
-    auto* words = reinterpret_cast<uint4*>(shared + stage * Shared::kStage);
-    for (int i = tid; i < Shared::kQuads / 16; i += kConvThreads) words[i] = make_uint4(0, 0, 0, 0);
-    auto* pixels = reinterpret_cast<typename P::Pixel*>(shared + stage * Shared::kStage + Shared::kQuads);
-    for (int i = tid; i < kQuadBytes / 2; i += kConvThreads) pixels[i] = to_pixel<typename P::Pixel>(kZeroPixel);
-  }
-  __syncthreads();
-  if (weights) block.copy_forward(block.first_unit(), sample, 0);
   load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
-  copy_async_commit();
-  wait_for_predecessor();  // B1: g2 and its sums
-  if (weights) {
-    block.copy_gradient(block.first_unit(), 0);
-    block.announce_copies(0);
-  }
-  copy_async_wait<0>();  // the filter, which all threads copied
-  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial));
+  for (int stage = 0; stage < kStages; ++stage)
+    if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
+  block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
+  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                    [&] { block.template copy_gradient<kConvThreads>(unit, 0, tid); });
 
   if (weights)
     block.weight_role(warp - kConvWarps / 2);

@@ -109,13 +109,19 @@ __device__ __forceinline__ void store_a1(unsigned char* row, int channel0, int p
   }
 }
 
-// Copies `rows` filter rows from global memory, packed, to shared memory, pitched. Commit and wait are the caller's.
+// Copies chunk i of a filter from global memory, packed, to shared memory, pitched. Commit and wait are the caller's.
+template <class P, int C>
+inline constexpr int kFilterChunks = kTaps * C * int(sizeof(typename P::T)) / 16;  // of a row
+template <class P, int C>
+__device__ __forceinline__ void copy_filter_chunk(unsigned char* shared, const void* packed, int i) {
+  constexpr int kChunks = kFilterChunks<P, C>;
+  copy_async_16(shared_address(shared) + i / kChunks * kFilterPitch<P, C> + i % kChunks * 16,
+                static_cast<const char*>(packed) + std::size_t(i) * 16);
+}
 template <class P, int C>
 __device__ __forceinline__ void load_filter(unsigned char* shared, const void* packed, int rows) {
-  constexpr int kRow = kTaps * C * int(sizeof(typename P::T)), kChunks = kRow / 16;
-  for (int i = threadIdx.x; i < rows * kChunks; i += blockDim.x)
-    copy_async_16(shared_address(shared) + i / kChunks * kFilterPitch<P, C> + i % kChunks * 16,
-                  static_cast<const char*>(packed) + std::size_t(i) * 16);
+  for (int i = threadIdx.x; i < rows * kFilterChunks<P, C>; i += blockDim.x)
+    copy_filter_chunk<P, C>(shared, packed, i);
 }
 
 }  // namespace mnist::fused

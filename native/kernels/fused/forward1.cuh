@@ -132,31 +132,33 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   const int stride = kHalves == 1 ? gridDim.x / 2 : gridDim.x;
   int unit = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x;
   const int units = (s.batch + kImages - 1) / kImages;
-  if (unit < units) fetch(unit);
-  for (int i = tid; i < kImages * Shared::kA1Bytes / 4; i += kConvThreads)
-    reinterpret_cast<std::uint32_t*>(shared + Shared::kA1)[i] = 0;
-  clear_images<P>(shared + Shared::kImage, kImages);
-
-  wait_for_predecessor();  // U: filters and bn1
-  load_filter<P, kConv1Channels>(shared + Shared::kFilter,
-                                 static_cast<const char*>(s.conv2_forward) +
-                                     std::size_t(half0) * 32 * kTaps * kConv1Channels * sizeof(typename P::T),
-                                 32 * kHalves);
-  copy_async_commit();
-  if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
-  Conv1<P> conv1;
-  conv1.load(s.conv1, s.bn1, conv1_channel, lane);
-  copy_async_wait<0>();
-  __syncthreads();
-  for (; unit < units; unit += stride) {
+  const auto store = [&](int unit) {
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
       const int i = tid + k * kConvThreads;
       if (i < kImages * kImageWords && unit * kImages + i / kImageWords < s.batch)
         store_image_word<P>(shared + Shared::kImage + i / kImageWords * kImageBytes, i % kImageWords, words[k]);
     }
-    __syncthreads();
-    if (unit + stride < units) fetch(unit + stride);  // in flight while this unit is computed
+  };
+  if (unit < units) fetch(unit);
+  for (int i = tid; i < kImages * Shared::kA1Bytes / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(shared + Shared::kImage, kImages);
+  __syncthreads();
+  if (unit < units) store(unit);
+  if (unit + stride < units) fetch(unit + stride);
+
+  wait_for_predecessor();  // U: filters and bn1
+  Conv1<P> conv1;
+  conv1.load(s.conv1, s.bn1, conv1_channel, lane);
+  load_filter<P, kConv1Channels>(shared + Shared::kFilter,
+                                 static_cast<const char*>(s.conv2_forward) +
+                                     std::size_t(half0) * 32 * kTaps * kConv1Channels * sizeof(typename P::T),
+                                 32 * kHalves);
+  copy_async_commit();
+  if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
+  for (; unit < units; unit += stride) {
+    __syncthreads();  // the images are stored, and nobody reads the last unit's a1 any more
     for (int row = warp >> 1; row < kImages * kPool1Side; row += kConvWarps / 2) {
       const int image = row / kPool1Side, cy = row % kPool1Side;
       unsigned char* to =
@@ -169,7 +171,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
                              plane * 32 + lane] = route;
                 });
     }
+    copy_async_wait<0>();  // the filter
     __syncthreads();
+    if (unit + stride < units) store(unit + stride);
+    if (unit + 2 * stride < units) fetch(unit + 2 * stride);  // in flight until the next unit needs its place
     // a1 for B2, in whole 16-byte chunks; where two blocks share an image each copies every other one.
     constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kPieces = kHalves == 1 ? 2 : 1;
     for (int i = tid * kPieces + half0; i < kImages * kCells1 * kChunks; i += kConvThreads * kPieces) {
@@ -214,6 +219,114 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
       if (2 * half0 + w / kWarpsOfTask % kQuarters == channel / 16)
         total += warp_sums[(w * 2 + which) * 16 + channel % 16];
     s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
+  }
+}
+
+// Large batches: a block takes one image at a time, in two roles of 8 warps. The first makes a1 of the next image while
+// the second makes z2 of this one: conv1 is bound by instructions, conv2 by the tensor cores.
+template <class P>
+struct Forward1RolesShared {
+  static constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;
+  static constexpr int kFilter = 0;
+  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;  // two
+  static constexpr int kImage = kA1 + 2 * kA1Bytes;                                      // two
+  static constexpr int kBytes = kImage + 2 * kImageBytes;
+};
+
+template <class P>
+__global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s, int slot) {
+  using T = typename P::T;
+  using Shared = Forward1RolesShared<P>;
+  constexpr int kRoleThreads = kConvThreads / 2, kPitch = kSlotPitch<P, kConv1Channels>;
+  enum { kRole = 1, kFull = 2, kFree = 4 };  // barriers; those of the two stages are neighbours
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float gamma2[kConv2Channels];
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
+  const bool first_role = threadIdx.x < kRoleThreads;
+
+  // The image of a unit: a word a thread, fetched one unit ahead.
+  std::uint32_t word = 0;
+  const auto fetch = [&](int image) {
+    if (first_role && tid < kImageWords && image < s.batch) {
+      const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
+      word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
+    }
+  };
+  fetch(blockIdx.x);
+  for (int i = threadIdx.x; i < 2 * Shared::kA1Bytes / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(shared + Shared::kImage, 2);
+  __syncthreads();
+
+  wait_for_predecessor();  // U: filters and bn1
+  auto* warp_sums = reinterpret_cast<float*>(shared + Shared::kA1);  // [8 warps][2][16 channels], at the end
+  if (first_role) {
+    const int channel0 = (warp & 1) * 16;
+    Conv1<P> conv1;
+    conv1.load(s.conv1, s.bn1, channel0, lane);
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      unsigned char* const pixels = shared + Shared::kImage + stage * kImageBytes;
+      unsigned char* const a1 = shared + Shared::kA1 + stage * Shared::kA1Bytes;
+      if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+      fetch(image + gridDim.x);
+      barrier_sync<kRoleThreads>(kRole);
+      if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);
+      for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
+        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
+          store_a1<P>(a1 + (cy + 1) * kSlots * kPitch, channel0, plane, a, lane);
+          s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+        });
+      barrier_arrive<kConvThreads>(kFull + stage);
+      barrier_sync<kRoleThreads>(kRole);
+      constexpr int kChunks = kConv1Channels * int(sizeof(T)) / 16;
+      for (int i = tid; i < kCells1 * kChunks; i += kRoleThreads) {
+        const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * kSlots + slot_of(pixel % kPool1Side + 1);
+        reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
+            *reinterpret_cast<const uint4*>(a1 + at * kPitch + i % kChunks * 16);
+      }
+    }
+    __syncthreads();
+  } else {
+    for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
+      copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
+    copy_async_commit();
+    if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
+    copy_async_wait<0>();
+    barrier_sync<kRoleThreads>(kFree);  // not yet in use for a stage
+    const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
+    const std::uint32_t filter =
+        shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
+    float sum[4] = {}, squares[4] = {};
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      barrier_sync<kConvThreads>(kFull + stage);
+      const std::uint32_t a1 = shared_address(shared + Shared::kA1 + stage * Shared::kA1Bytes);
+      int row = row_begin;
+      for (; row + 2 <= row_end; row += 2)
+        forward1_rows<P, 4>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int mask = 4; mask < 32; mask <<= 1) {
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], mask);
+        squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], mask);
+      }
+      if (lane < 4) {
+        warp_sums[(warp * 2 + 0) * 16 + 4 * lane + i] = sum[i];
+        warp_sums[(warp * 2 + 1) * 16 + 4 * lane + i] = squares[i];
+      }
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < 2 * kConv2Channels) {
+    const int which = threadIdx.x / kConv2Channels, channel = threadIdx.x % kConv2Channels;
+    const auto part = [&](int w) { return warp_sums[(w * 2 + which) * 16 + channel % 16]; };
+    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + threadIdx.x] = part(channel / 16) + part(4 + channel / 16);
   }
 }
 

@@ -31,7 +31,9 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
   MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, state, arguments...));
 }
 
-inline constexpr int kStaticShared = 2 * 1024;  // more than any of the kernels declares statically
+template <class P>
+inline constexpr int kWholeStages = sizeof(typename P::T) == 2 ? 2 : 1;  // of B2 on whole images
+inline constexpr int kStaticShared = 10 * 1024;  // more than any of the kernels declares statically
 
 template <Precision kPrecision>
 int Launch<kPrecision>::shared_needed() {
@@ -56,18 +58,19 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
   s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
   const int sms = multiprocessors, pairs = (s.batch + 1) / 2;
-  if (s.batch > sms && fits(Forward1Shared<P, 2, 2>::kBytes))
+  const char* hack = getenv("MNIST_F1");
+  if (hack && s.batch > sms)
+    s.f1_images = 0, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
+  else if (s.batch > sms && fits(Forward1Shared<P, 2, 2>::kBytes))
     s.f1_images = 2, s.f1_halves = 2, s.f1_blocks = std::min(pairs, sms);
   else if (s.batch > sms / 2 && fits(Forward1Shared<P, 1, 2>::kBytes))
     s.f1_images = 1, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
   else
     s.f1_images = 1, s.f1_halves = 1, s.f1_blocks = 2 * std::min(s.batch, sms);
-  const char* hack = getenv("MNIST_B2");
-  const bool whole = hack ? hack[0] == 'w' : sizeof(typename P::T) == 2;
-  if (whole && s.batch > sms / 2)
-    s.b2_rows = 14, s.b2_stages = sizeof(typename P::T) == 2 ? 2 : 1, s.b2_blocks = std::min(s.batch, sms);
+  if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
+    s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
-    s.b2_rows = 7, s.b2_stages = fits(Backward2Shared<P, 7, 2>::kBytes) ? 2 : 1, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
+    s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
   s.f2_rows = s.batch > 128 && fits(kForward2Bytes<P, 64>) ? 64 : 16;
   const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
   const int wanted = std::clamp((s.batch > 512 ? 2 : 1) * sms / tiles, 1, kCells2);
@@ -80,7 +83,9 @@ template <Precision kPrecision>
 void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.f1_blocks, kConvThreads, bytes, stream, s, slot); };
-  if (s.f1_halves == 1)
+  if (s.f1_images == 0)
+    run(forward1_roles_kernel<P>, Forward1RolesShared<P>::kBytes);
+  else if (s.f1_halves == 1)
     run(forward1_kernel<P, 1, 1>, Forward1Shared<P, 1, 1>::kBytes);
   else if (s.f1_images == 1)
     run(forward1_kernel<P, 1, 2>, Forward1Shared<P, 1, 2>::kBytes);
@@ -113,10 +118,11 @@ template <Precision kPrecision>
 void Launch<kPrecision>::backward2(const State& s, int slot, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.b2_blocks, kConvThreads, bytes, stream, s, slot); };
-  constexpr int kWhole = sizeof(typename P::T) == 2 ? 2 : 1;
-  if (s.b2_rows == 14) return run(backward2_kernel<P, 14, kWhole>, Backward2Shared<P, 14, kWhole>::kBytes);
-  if (s.b2_stages == 2) return run(backward2_kernel<P, 7, 2>, Backward2Shared<P, 7, 2>::kBytes);
-  run(backward2_kernel<P, 7, 1>, Backward2Shared<P, 7, 1>::kBytes);
+  constexpr int kStages = kWholeStages<P>;
+  if (s.b2_rows == 14)
+    run(backward2_kernel<P, 14, kStages>, Backward2Shared<P, 14, kStages>::kBytes);
+  else
+    run(backward2_kernel<P, 7, 1>, Backward2Shared<P, 7, 1>::kBytes);
 }
 
 template <Precision kPrecision>

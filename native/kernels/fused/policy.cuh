@@ -75,6 +75,17 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Named barriers, for kCount of a block's threads. Who only arrives does not wait, but what it wrote is visible to
+// those that do.
+template <int kCount>
+__device__ __forceinline__ void barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+}
+template <int kCount>
+__device__ __forceinline__ void barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+}
+
 // Programmatic dependent launch (Hopper and newer): a phase starts while its predecessor still runs, does what does not
 // depend on it, and waits here for all of its results. Every phase lets its successor start only after its own wait,
 // so what earlier phases wrote is complete even before the wait. Elsewhere launches are serial and these are empty.

@@ -70,7 +70,7 @@ struct State {
   int f1_images, f1_halves, f1_blocks;  // of a block: images at a time, halves of the channels
   int f2_rows, f2_slices;               // samples of a block; parts the features are cut into
   int head_blocks;
-  int b2_rows, b2_stages, b2_blocks;  // of a block: rows of an image at a time, buffers for them
+  int b2_rows, b2_blocks;  // of a block: rows of an image at a time
 };
 
 template <Precision kPrecision>

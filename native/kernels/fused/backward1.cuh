@@ -30,19 +30,9 @@ struct Backward1Shared {
   static __device__ __forceinline__ int e2(int n) { return kE2 + n % kStages * kCellBytes; }
 };
 
-inline constexpr int kRoleThreads = kConvThreads / 2;
-
-// Named barriers of kThreads threads, because the roles wait in different places of the code: kArrived and kFormed are
-// of the whole block (at kFormed the wgrad warps only arrive), the other two of one role.
-inline constexpr int kArrived = 0, kFormed = 1, kDgradOnly = 2, kWgradOnly = 3;
-template <int kBarrier, int kThreads>
-__device__ __forceinline__ void barrier_sync() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
-}
-template <int kBarrier, int kThreads>
-__device__ __forceinline__ void barrier_arrive() {
-  asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
-}
+// B1's barriers, named because the roles wait in different places of the code: kArrived and kA2Formed are of the whole
+// block (at kA2Formed the wgrad warps only arrive), the other two of one role.
+inline constexpr int kArrived = 0, kA2Formed = 1, kDgradOnly = 2, kWgradOnly = 3;
 
 // A permutation of every 8 rows. Rows of e2 and a2 four apart lie in opposite halves of the banks, so this order makes
 // a 16-byte access conflict-free when every four lanes share a row.
@@ -170,7 +160,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
   const int cell_at = row * Shared::kCellPitch + my_column * Shared::kSize;
   for (int chunk = 0, first = 0; first < s.batch; ++chunk, first += kRows) {
     copy_async_wait<1>();
-    barrier_sync<kArrived, kConvThreads>();  // this chunk has arrived, and the last one's readers are done
+    barrier_sync<kConvThreads>(kArrived);  // this chunk has arrived, and the last one's readers are done
     fetch_dh<P>(s, base, chunk + 2);
 
     const bool has_samples = first + tile * 16 < s.batch;
@@ -190,7 +180,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
           }
       }
     }
-    barrier_sync<kFormed, kConvThreads>();  // a2
+    barrier_sync<kConvThreads>(kA2Formed);  // a2
     if (has_samples) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -229,7 +219,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
       warp_sums[tile][1][my_column + v] = sum_xhat[v];
     }
   }
-  barrier_sync<kDgradOnly, kRoleThreads>();
+  barrier_sync<kRoleThreads>(kDgradOnly);
   if (tid < 64) {
     const int which = tid >> 5;
     float total = 0;
@@ -281,7 +271,7 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
   float dw[2][4][4] = {};
   for (int chunk = 0; chunk < chunks; ++chunk) {
     copy_async_wait<1>();
-    barrier_sync<kArrived, kConvThreads>();  // this chunk has arrived, and the last one's readers are done
+    barrier_sync<kConvThreads>(kArrived);  // this chunk has arrived, and the last one's readers are done
     fetch_rest(chunk + 2);
     fetch_dh<P>(s, base, chunk + 2);
 #pragma unroll
@@ -293,8 +283,8 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
       for (int i = 0; i < kChunk<P>; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
     }
-    barrier_arrive<kFormed, kConvThreads>();
-    barrier_sync<kWgradOnly, kRoleThreads>();
+    barrier_arrive<kConvThreads>(kA2Formed);
+    barrier_sync<kRoleThreads>(kWgradOnly);
 
     const int steps = min((s.batch - chunk * kRows + kStep<P> - 1) / kStep<P>, kSteps);  // that have a sample
     float sums[2][4][4] = {};
@@ -357,7 +347,7 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
   for (int n = 0; n < 4; ++n)
     halves[(warp * 4 + n) * 32] = make_float4(dw[1][n][0], dw[1][n][1], dw[1][n][2], dw[1][n][3]);
   copy_async_wait<0>();
-  barrier_sync<kWgradOnly, kRoleThreads>();
+  barrier_sync<kRoleThreads>(kWgradOnly);
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const float4 other = halves[((warp ^ 4) * 4 + n) * 32];

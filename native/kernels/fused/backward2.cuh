@@ -254,17 +254,14 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
   }
 }
 
-// Barriers of a block. Copies end at an mbarrier (`arrived`), everything else is a named barrier; those of the two
-// stages are neighbours.
-enum BlockBarrier { kDataRole = 1, kFormed = 2, kDone = 4 };
-
 // The units that a block owns, their copies in shared memory, and the two roles.
 template <class P, int kRows, int kStages>
 struct Backward2 {
   using T = typename P::T;
   using Shared = Backward2Shared<P, kRows, kStages>;
   static constexpr bool kHalfImage = kRows == 7;
-  static constexpr int kRoleThreads = kConvThreads / 2;
+  // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
+  enum Barrier { kDataRole = 1, kFormed = 2, kDone = 4 };
   static constexpr int kParts = kConv2Channels / kChunk<P>;  // 16-byte chunks of a cell
 
   const State& s;
@@ -525,15 +522,15 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   __shared__ Bn2Backward bn;
   __shared__ std::uint64_t arrived[kStages];
   const int tid = threadIdx.x, warp = tid >> 5;
-  const bool weights = tid >= Block::kRoleThreads;
+  const bool weights = tid >= kRoleThreads;
   const Block block{
-      s, bn, shared, arrived, slot, tid % Block::kRoleThreads, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
+      s, bn, shared, arrived, slot, tid % kRoleThreads, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
   // The first unit and the filter, by all threads.
   const int unit = block.first_unit(), sample = block.sample(unit, tid);
   if (tid == 0)
     for (int stage = 0; stage < kStages; ++stage)
-      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + stage)), "r"(Block::kRoleThreads)
+      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + stage)), "r"(kRoleThreads)
                    : "memory");
   load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
   for (int stage = 0; stage < kStages; ++stage)

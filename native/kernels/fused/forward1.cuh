@@ -13,6 +13,7 @@ namespace mnist::fused {
 
 inline constexpr int kConvThreads = 512;  // F1 and B2
 inline constexpr int kConvWarps = kConvThreads / 32;
+inline constexpr int kRoleThreads = kConvThreads / 2;  // where two halves of a block do different things
 inline constexpr int kThreads = 256;  // the others
 
 template <class P, int kImages, int kHalves>
@@ -237,7 +238,7 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s, int slot) {
   using T = typename P::T;
   using Shared = Forward1RolesShared<P>;
-  constexpr int kRoleThreads = kConvThreads / 2, kPitch = kSlotPitch<P, kConv1Channels>;
+  constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
   enum { kRole = 1, kFull = 2, kFree = 4 };  // barriers; those of the two stages are neighbours
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float gamma2[kConv2Channels];

@@ -58,7 +58,7 @@ class FusedEngine final : public Engine {
       place(state_.bn1, 3 * kConv1Channels * 4);
       place(state_.bn2, 4 * kConv2Channels * 4);
       place(state_.dbn2, 2 * kConv2Channels * 4);
-      place(state_.moments, kMoments * 8);
+      place(state_.moments, kConv1Blocks * kMoments * 8);
     });
     if (!shadow()) state_.fc1 = parameters_.data() + kParameters[kFc1Weight].offset;
     cuda::fill_bytes(small_.data(), 0, small_.size(), stream());

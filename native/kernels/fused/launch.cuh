@@ -137,7 +137,7 @@ void Launch<kPrecision>::pack(const State& s, cudaStream_t stream) {
 
 template <Precision kPrecision>
 void Launch<kPrecision>::prepare(const State& s, int slot, cudaStream_t stream) {
-  launch(prepare_kernel<Policy<kPrecision>>, 1, kUpdateThreads, 0, stream, s, slot);
+  launch(prepare_kernel<Policy<kPrecision>>, kConv1Blocks, kUpdateThreads, 0, stream, s, slot);
 }
 
 }  // namespace mnist::fused

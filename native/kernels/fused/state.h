@@ -20,6 +20,7 @@ inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
 inline constexpr int kG1Columns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kConv1Blocks = 8;  // of U, for conv1's channels
 
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
 struct Samples {
@@ -63,7 +64,7 @@ struct State {
   float* g1_sums;         // (B2 blocks, 32, kG1Columns)
   float* dbn2;            // d gamma2 (sign-folded)[64], d beta2[64]
   double* moment_sums;    // (H blocks, kMoments) of the next batch
-  double* moments;        // kMoments of the current batch
+  double* moments;        // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
   StepResult* results;    // one a slot
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
 

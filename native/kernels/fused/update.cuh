@@ -15,16 +15,23 @@ namespace mnist::fused {
 
 inline constexpr int kUpdateThreads = 512;
 inline constexpr int kUpdateGroups = kUpdateThreads / 64;
+inline constexpr int kConv1Share = kConv1Channels / kConv1Blocks;  // channels of a block, a warp each
+inline constexpr int kG1Groups = kUpdateThreads / (kConv1Share * kG1Columns / 4);
 inline constexpr int kConv2Blocks = kConv2Values / (4 * 64);  // a block adds up 64 float4 columns
+inline constexpr int kLoadsInFlight = 17;  // of a thread; eight groups cover a block an SM in one round
 inline constexpr int kHeadBlocks = (kHeadValues / 4 + 63) / 64;
-inline constexpr int kLoadsInFlight = 17;  // of a thread; eight groups cover a block of B2 an SM in one round
-inline constexpr int kUpdateBlocks = 1 + kHeadBlocks + kConv2Blocks;
+inline constexpr int kUpdateBlocks = kConv1Blocks + kHeadBlocks + kConv2Blocks;
+
+// Mean and covariance of the 9 pixels under a filter over a batch.
+struct PixelStatistics {
+  double mean[kTaps], covariance[kTaps][kTaps];
+};
 
 struct Bn1Scratch {
-  double moments[64], pbar[9], covariance[9][9];
-  double weights[kConv1Channels][kTaps];
+  double moments[kMoments], next_moments[kMoments];
+  PixelStatistics batch, next;
   double parts[kUpdateGroups][64];
-  float g1[4][512];
+  float g1[kG1Groups][kConv1Share * kG1Columns + 16];  // padded: rows next to each other lie in other banks
 };
 
 // Row of conv2_forward that holds a channel; see forward1.cuh.
@@ -40,103 +47,85 @@ __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap,
   static_cast<T*>(s.conv2_data)[(in * kTaps + (kTaps - 1 - tap)) * kConv2Channels + out] = P::store(value);
 }
 
-// pbar and C from scratch.moments, which are sums of v' = v - kZeroPixel over 1 / inv_n positions.
-__device__ __forceinline__ void covariance_of(Bn1Scratch& scratch, double inv_n) {
-  const int tid = threadIdx.x;
-  if (tid < 9) scratch.pbar[tid] = kPixelScale * inv_n * scratch.moments[tid];
-  __syncthreads();
-  if (tid < 81) {
-    const int j = min(tid / 9, tid % 9), k = max(tid / 9, tid % 9);
-    const double second = scratch.moments[9 + j * 9 - j * (j - 1) / 2 + (k - j)];
-    scratch.covariance[tid / 9][tid % 9] =
-        kPixelScale * kPixelScale * inv_n * second - scratch.pbar[j] * scratch.pbar[k];
-  }
-  __syncthreads();
+// From sums of v' = v - kZeroPixel and of its products over 1 / inv_n positions; threads 0 .. 80 of those that call.
+__device__ __forceinline__ void set_statistics(PixelStatistics& to, const double (&moments)[kMoments], double inv_n,
+                                               int thread) {
+  if (thread < 0 || thread >= kTaps * kTaps) return;
+  const int row = thread / kTaps, column = thread % kTaps, j = min(row, column), k = max(row, column);
+  const auto mean = [&](int tap) { return kPixelScale * inv_n * moments[tap]; };
+  const double second = moments[kTaps + j * kTaps - j * (j - 1) / 2 + (k - j)];
+  to.covariance[row][column] = kPixelScale * kPixelScale * inv_n * second - mean(j) * mean(k);
+  if (row == column) to.mean[row] = mean(row);
 }
 
-__device__ __forceinline__ double sum_of_8_lanes(double x) {
+__device__ __forceinline__ double sum_of_16_lanes(double x) {
 #pragma unroll
-  for (int mask = 4; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  for (int mask = 8; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
   return x;
+}
+
+// A filter before the pixels of a batch, by a warp: lane l, and lane l + 16 again, holds tap l, or 0 from 9 on.
+struct Filtered {
+  double total, mean, variance;  // sum of w; mean and variance of w . p
+  double cw;                     // this lane's value of C w
+};
+__device__ __forceinline__ Filtered filtered(const PixelStatistics& pixels, double own) {
+  const int tap = min(int(threadIdx.x) & 15, kTaps - 1);
+  Filtered f{};
+#pragma unroll
+  for (int k = 0; k < kTaps; ++k) {
+    const double w = __shfl_sync(0xffffffffu, own, k);
+    f.total += w;
+    f.mean += w * pixels.mean[k];
+    f.cw += pixels.covariance[tap][k] * w;
+  }
+  f.variance = fmax(sum_of_16_lanes(own * f.cw), 0.0);
+  return f;
 }
 
 // k index of tap (u, v) in a packed conv1 filter.
 __device__ __forceinline__ int packed_tap(int tap) { return tap / 3 * 4 + tap % 3; }
 
-// The weight a packed filter stands for: the sum of its parts, sign folded in.
-template <class P>
-__device__ __forceinline__ double packed_weight(const State& s, int channel, int tap) {
-  const auto* packed = static_cast<const typename P::Pixel*>(s.conv1);
-  double w = 0;
+// Splits a weight of conv1 into what the tensor cores get, store(part, value), and returns what that adds up to.
+template <class P, class Store>
+__device__ __forceinline__ double split_weight(float weight, Store store) {
+  float rest = weight;
 #pragma unroll
-  for (int part = 0; part < P::kConv1Terms; ++part)
-    w += double(from_pixel(packed[(part * kConv1Channels + channel) * 16 + packed_tap(tap)]));
-  return w;
+  for (int part = 0; part < P::kConv1Terms; ++part) {
+    const auto value = to_pixel<typename P::Pixel>(rest);
+    store(part, value);
+    rest -= from_pixel(value);
+  }
+  return double(weight) - rest;
 }
 
-// Packs conv1 and sets bn1 for the batch whose covariance is in scratch. Thread c*8 + i serves channel c, tap i
-// (and i = 0 tap 8 as well).
+// Packs a channel of conv1 and sets its bn1 for a batch with these pixels, by a warp that holds the weights as
+// filtered() has them.
 template <class P>
-__device__ __forceinline__ void begin_conv1(const State& s, Bn1Scratch& scratch) {
-  using Pixel = typename P::Pixel;
-  if (threadIdx.x >= 8 * kConv1Channels) return;
-  const int channel = threadIdx.x >> 3, i = threadIdx.x & 7;
-  const float gamma = s.parameters[kParameters[kBn1Weight].offset + channel];
-  const float beta = s.parameters[kParameters[kBn1Bias].offset + channel];
-  const float sign = gamma < 0 ? -1.f : 1.f;
-  auto* packed = static_cast<Pixel*>(s.conv1);
-  for (int tap = i; tap < kTaps; tap += 8) {
-    const float exact = sign * s.parameters[kParameters[kConv1Weight].offset + channel * kTaps + tap];
-    float rest = exact;
-#pragma unroll
-    for (int part = 0; part < P::kConv1Terms; ++part) {
-      const Pixel value = to_pixel<Pixel>(rest);
-      packed[(part * kConv1Channels + channel) * 16 + packed_tap(tap)] = value;
-      rest -= from_pixel(value);
-    }
-    scratch.weights[channel][tap] = double(exact) - rest;
-  }
-  __syncwarp();
-  double w[kTaps], total = 0, mean = 0, var = 0;
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-    w[tap] = scratch.weights[channel][tap];
-    total += w[tap];
-    mean += w[tap] * scratch.pbar[tap];
-  }
-  for (int tap = i; tap < kTaps; tap += 8) {
-    double cw = 0;
-#pragma unroll
-    for (int k = 0; k < kTaps; ++k) cw += scratch.covariance[tap][k] * w[k];
-    double own = 0;
-#pragma unroll
-    for (int k = 0; k < kTaps; ++k) own = k == tap ? w[k] : own;
-    var += own * cw;
-  }
-  var = fmax(sum_of_8_lanes(var), 0.0);
-  if (i == 0) {
-    const double scale = fabs(double(gamma)) * rsqrt(var + kBatchNormEpsilon);
+__device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistics& pixels, int channel, float weight,
+                                            float gamma, float beta) {
+  const int lane = threadIdx.x & 31;
+  const auto store = [&](int part, typename P::Pixel value) {
+    if (lane < kTaps)
+      static_cast<typename P::Pixel*>(s.conv1)[(part * kConv1Channels + channel) * 16 + packed_tap(lane)] = value;
+  };
+  const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, store));
+  const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
+  if (lane == 0) {
     s.bn1[channel] = float(scale * kPixelScale);
-    s.bn1[32 + channel] = float(beta - scale * (mean + kPixelScale * kZeroPixelExact * total));
+    s.bn1[32 + channel] = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
     s.bn1[64 + channel] = gamma == 0.f ? 1.f : 0.f;
   }
 }
 
-// Sum over `blocks` rows of `width` values at `from`, for columns column and column + 1 .. as a float4; this thread
-// takes rows group, group + groups, ...
-template <int kGroups>
+// Sum over `blocks` rows of `width` values at `from`, for the four columns of float4 column4; this thread takes rows
+// group, group + kGroups, ...
+template <int kGroups, int kLoads>
 __device__ __forceinline__ float4 sum_rows(const float* from, int blocks, int width, int column4, int group) {
   float4 total = {};
-  for (int first = group; first < blocks; first += kGroups * kLoadsInFlight) {
-    float4 x[kLoadsInFlight];
-#pragma unroll
-    for (int k = 0; k < kLoadsInFlight; ++k) {
-      const int b = first + kGroups * k;
-      x[k] = b < blocks ? reinterpret_cast<const float4*>(from + std::size_t(b) * width)[column4] : float4{};
-    }
-#pragma unroll
-    for (int k = 0; k < kLoadsInFlight; ++k) total.x += x[k].x, total.y += x[k].y, total.z += x[k].z, total.w += x[k].w;
-  }
+  for_rows<kGroups, kLoads>(
+      blocks, group, [&](int b) { return reinterpret_cast<const float4*>(from + std::size_t(b) * width)[column4]; },
+      [&](float4 x) { total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w; });
   return total;
 }
 
@@ -148,150 +137,157 @@ __device__ __forceinline__ float sum_groups(const float4 (&parts)[kUpdateGroups]
   return total;
 }
 
-__device__ __forceinline__ void set_moments(const State& s, Bn1Scratch& scratch) {
+// The groups' shares of the next batch's moments, to `to` and to the block's own copy in global memory.
+__device__ __forceinline__ void set_moments(const State& s, double (&to)[kMoments],
+                                            const double (&parts)[kUpdateGroups][64], int block) {
   const int tid = threadIdx.x;
   if (tid >= kMoments) return;
   double total = 0;
 #pragma unroll
-  for (int k = 0; k < kUpdateGroups; ++k) total += scratch.parts[k][tid];
-  scratch.moments[tid] = total;
-  s.moments[tid] = total;
+  for (int k = 0; k < kUpdateGroups; ++k) total += parts[k][tid];
+  to[tid] = total;
+  s.moments[block * kMoments + tid] = total;
 }
 
+// conv1 and bn1, channels kConv1Share * block .. After the sums over B2's blocks everything stays in the registers of
+// a warp a channel.
 template <class P>
-__device__ void update_conv1(const State& s, Bn1Scratch& scratch) {
-  const int tid = threadIdx.x, group = tid >> 6, column = tid & 63;
-  reinterpret_cast<float4*>(scratch.g1[tid >> 7])[tid & 127] =
-      sum_rows<4>(s.g1_sums, s.b2_blocks, 512, tid & 127, tid >> 7);
-  double next = 0;
-  if (column < kMoments)
-    for (int first = group; first < s.head_blocks; first += kUpdateGroups * kLoadsInFlight) {
-      double x[kLoadsInFlight];
-#pragma unroll
-      for (int k = 0; k < kLoadsInFlight; ++k) {
-        const int b = first + kUpdateGroups * k;
-        x[k] = b < s.head_blocks ? s.moment_sums[std::size_t(b) * kMoments + column] : 0.0;
-      }
-#pragma unroll
-      for (int k = 0; k < kLoadsInFlight; ++k) next += x[k];
-    }
-  scratch.parts[group][column] = next;
-  if (tid < kMoments) scratch.moments[tid] = s.moments[tid];
-  __syncthreads();
-  covariance_of(scratch, s.inv_n1);
-
-  const int channel = tid >> 3 & 31, i = tid & 7;  // the upper half of the threads repeats the lower without storing
-  const bool stores = tid < 8 * kConv1Channels;
-  const auto g1 = [&](int c) {
-    return (double(scratch.g1[0][channel * 16 + c]) + scratch.g1[1][channel * 16 + c]) +
-           (double(scratch.g1[2][channel * 16 + c]) + scratch.g1[3][channel * 16 + c]);
-  };
+__device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   constexpr auto weight_at = kParameters[kConv1Weight].offset, gamma_at = kParameters[kBn1Weight].offset,
                  beta_at = kParameters[kBn1Bias].offset;
-  const float gamma = s.parameters[gamma_at + channel], learning_rate = s.scalars[0];
-  const double sign = gamma < 0 ? -1 : 1, d = g1(9);
-  double w[kTaps], cw[2] = {}, gt[2] = {}, w_gt = 0, var = 0;
-#pragma unroll
-  for (int k = 0; k < kTaps; ++k) w[k] = sign * packed_weight<P>(s, channel, k);
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const int tap = i + 8 * n;
-    if (tap >= kTaps) continue;
-    gt[n] = kPixelScale * (g1(tap) - kZeroPixelExact * d) - d * scratch.pbar[tap];
-    double own = 0;
-#pragma unroll
-    for (int k = 0; k < kTaps; ++k) {
-      cw[n] += scratch.covariance[tap][k] * w[k];
-      own = k == tap ? w[k] : own;
-    }
-    w_gt += own * gt[n];
-    var += own * cw[n];
+  const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, tap = lane & 15;
+  const int channel = block * kConv1Share + warp % kConv1Share;
+  const bool has_tap = tap < kTaps, computes = warp < kConv1Share;
+
+  // B2 has no part in the pixels of either batch (H summed the next one's) nor in this step's weights.
+  const float weight = has_tap ? s.parameters[weight_at + channel * kTaps + tap] : 0.f;
+  float gamma = s.parameters[gamma_at + channel], beta = s.parameters[beta_at + channel];
+  const float learning_rate = s.scalars[0];
+  {
+    const int group = tid >> 6, column = min(tid & 63, kMoments - 1);
+    const double current = s.moments[block * kMoments + column];
+    double next = 0;
+    for_rows<kUpdateGroups, kLoadsInFlight>(
+        s.head_blocks, group, [&](int b) { return s.moment_sums[std::size_t(b) * kMoments + column]; },
+        [&](double x) { next += x; });
+    if (tid < kMoments) scratch.moments[tid] = current;
+    scratch.parts[group][tid & 63] = next;
   }
-  w_gt = sum_of_8_lanes(w_gt);
-  var = fmax(sum_of_8_lanes(var), 0.0);
-  const double inv_sigma = rsqrt(var + kBatchNormEpsilon), inv_var = inv_sigma * inv_sigma;
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const int tap = i + 8 * n;
-    if (tap >= kTaps) continue;
-    const float dw = float(double(gamma) * inv_sigma * (gt[n] - w_gt * inv_var * cw[n]));
-    if (!stores) continue;
-    s.parameters[weight_at + channel * kTaps + tap] -= learning_rate * dw;
-    if (s.gradients) s.gradients[weight_at + channel * kTaps + tap] = dw;
+  __syncthreads();
+  set_moments(s, scratch.next_moments, scratch.parts, block);
+  __syncthreads();
+  set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
+  set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);
+  __syncthreads();
+  const double own = split_weight<P>(weight, [](int, auto) {});  // as F1 used it, without gamma's sign
+  double cw = 0, pixel_mean = 0, inv_sigma = 0;
+  if (computes) {
+    const Filtered f = filtered(scratch.batch, own);
+    cw = f.cw;
+    pixel_mean = scratch.batch.mean[min(tap, kTaps - 1)];
+    inv_sigma = rsqrt(f.variance + kBatchNormEpsilon);
   }
-  if (i == 0 && stores) {
-    s.parameters[gamma_at + channel] = gamma - learning_rate * float(w_gt * inv_sigma);
-    s.parameters[beta_at + channel] -= learning_rate * float(d);
+
+  wait_for_predecessor();  // B2: g1_sums
+  constexpr int kColumns4 = kUpdateThreads / kG1Groups;
+  const int column4 = tid % kColumns4, group = tid / kColumns4;
+  reinterpret_cast<float4*>(scratch.g1[group])[column4] = sum_rows<kG1Groups, 5>(
+      s.g1_sums + block * kColumns4 * 4, s.b2_blocks, kConv1Channels * kG1Columns, column4, group);
+  __syncthreads();
+  if (!computes) return;
+  // Each half of the warp adds up every other group, four at a time in float.
+  double g = 0;
+#pragma unroll
+  for (int k = 0; k < kG1Groups / 2; k += 4) {
+    const auto part = [&](int i) { return scratch.g1[2 * (k + i) + (lane >> 4)][warp * kG1Columns + tap]; };
+    g += (part(0) + part(1)) + (part(2) + part(3));
+  }
+  g += __shfl_xor_sync(0xffffffffu, g, 16);
+  const double d = __shfl_sync(0xffffffffu, g, kTaps);  // column 9
+  const double gt = kPixelScale * (g - kZeroPixelExact * d) - d * pixel_mean;
+  const double w_gt = sum_of_16_lanes(own * gt);
+  const float dw = float(double(gamma) * inv_sigma * (gt - w_gt * (inv_sigma * inv_sigma) * cw));
+  const float dgamma = float(w_gt * inv_sigma), dbeta = float(d);
+  const float updated = has_tap ? weight - learning_rate * dw : 0.f;
+  gamma -= learning_rate * dgamma;
+  beta -= learning_rate * dbeta;
+  begin_conv1<P>(s, scratch.next, channel, updated, gamma, beta);
+  if (lane < kTaps) {
+    s.parameters[weight_at + channel * kTaps + lane] = updated;
+    if (s.gradients) s.gradients[weight_at + channel * kTaps + lane] = dw;
+  }
+  if (lane == 0) {
+    s.parameters[gamma_at + channel] = gamma;
+    s.parameters[beta_at + channel] = beta;
     if (s.gradients) {
-      s.gradients[gamma_at + channel] = float(w_gt * inv_sigma);
-      s.gradients[beta_at + channel] = float(d);
+      s.gradients[gamma_at + channel] = dgamma;
+      s.gradients[beta_at + channel] = dbeta;
     }
   }
-  __syncthreads();
-  set_moments(s, scratch);
-  __syncthreads();
-  covariance_of(scratch, s.inv_n1);
-  begin_conv1<P>(s, scratch);
 }
 
-// Values 256 * block .. of head_sums.
+// Values 256 * block .. of head_sums, which H wrote: only the end of the step has to be waited for.
 __device__ __forceinline__ void update_head(const State& s, float4 (&parts)[kUpdateGroups][64], int slot, int block) {
-  const int tid = threadIdx.x, column = tid & 63, group = tid >> 6;
-  if (block * 64 + column < kHeadValues / 4)
-    parts[group][column] = sum_rows<kUpdateGroups>(s.head_sums, s.head_blocks, kHeadValues, block * 64 + column, group);
-  __syncthreads();
-  const int i = block * 256 + tid;
-  if (tid >= 256 || i >= kHeadValues) return;
-  const float total = sum_groups(parts, tid);
   constexpr int kWeights = kClasses * kHidden;
-  if (i >= kHeadValues - 2) {
-    if (i == kHeadValues - 2)
-      s.results[slot].loss = double(total) / s.batch;
-    else
-      s.results[slot].correct = int(total);
-    return;
-  }
+  const int tid = threadIdx.x, column = tid & 63, group = tid >> 6, i = block * 256 + tid;
   const auto at = i < kWeights             ? kParameters[kFc2Weight].offset + i
                   : i < kWeights + kHidden ? kParameters[kFc1Bias].offset + i - kWeights
                                            : kParameters[kFc2Bias].offset + i - kWeights - kHidden;
-  s.parameters[at] -= s.scalars[0] * total;
-  if (s.gradients) s.gradients[at] = total;
+  const bool is_parameter = tid < 256 && i < kHeadValues - 2;
+  const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = s.scalars[0];
+  parts[group][column] = sum_rows<kUpdateGroups, kLoadsInFlight>(s.head_sums, s.head_blocks, kHeadValues,
+                                                                 min(block * 64 + column, kHeadValues / 4 - 1), group);
+  __syncthreads();
+  const float total = tid < 256 && i < kHeadValues ? sum_groups(parts, tid) : 0.f;
+  wait_for_predecessor();  // B2, although it has no part in this: see wait_for_predecessor()
+  if (is_parameter) {
+    s.parameters[at] = old - learning_rate * total;
+    if (s.gradients) s.gradients[at] = total;
+  } else if (tid < 256 && i == kHeadValues - 2) {
+    s.results[slot].loss = double(total) / s.batch;
+  } else if (tid < 256 && i == kHeadValues - 1) {
+    s.results[slot].correct = int(total);
+  }
 }
 
 template <class P>
 __device__ void update_conv2(const State& s, float4 (&parts)[kUpdateGroups][64], int block) {
   const int tid = threadIdx.x, column = tid & 63, group = tid >> 6;
-  parts[group][column] = sum_rows<kUpdateGroups>(s.conv2_sums, s.b2_blocks, kConv2Values, block * 64 + column, group);
-  __syncthreads();
-  if (tid >= 256) return;
-  // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result.
-  const int e = block * 256 + tid, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
+  // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result. The
+  // upper half of the threads repeats the lower, and stops before it stores.
+  const int e = block * 256 + tid % 256, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
   const int warp = thread / 32, lane = thread % 32;
   const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
   const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
-  const float dw = s.dbn2[out] * sum_groups(parts, tid);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
-  const float w = s.parameters[at] - s.scalars[0] * dw;
+  const float old = s.parameters[at], learning_rate = s.scalars[0];
+  wait_for_predecessor();  // B2: conv2_sums, and bn2's update
+  const float old_sign = s.dbn2[out];
+  const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
+  parts[group][column] =
+      sum_rows<kUpdateGroups, kLoadsInFlight>(s.conv2_sums, s.b2_blocks, kConv2Values, block * 64 + column, group);
+  __syncthreads();
+  if (tid >= 256) return;
+  const float dw = old_sign * sum_groups(parts, tid);
+  const float w = old - learning_rate * dw;
   s.parameters[at] = w;
   if (s.gradients) s.gradients[at] = dw;
-  const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   pack_conv2<P>(s, sign * w, tap, out, in);
 }
 
 template <class P>
-__global__ void __launch_bounds__(kUpdateThreads) update_kernel(State s, int slot) {
+__global__ void __launch_bounds__(kUpdateThreads, 1) update_kernel(State s, int slot) {
   __shared__ union {
     Bn1Scratch bn1;
     float4 parts[kUpdateGroups][64];
   } scratch;
   const int block = blockIdx.x;
-  wait_for_predecessor();  // B2
-  if (block == 0)
-    update_conv1<P>(s, scratch.bn1);
-  else if (block <= kHeadBlocks)
-    update_head(s, scratch.parts, slot, block - 1);
+  if (block < kConv1Blocks)
+    update_conv1<P>(s, scratch.bn1, block);
+  else if (block < kConv1Blocks + kHeadBlocks)
+    update_head(s, scratch.parts, slot, block - kConv1Blocks);
   else
-    update_conv2<P>(s, scratch.parts, block - 1 - kHeadBlocks);
+    update_conv2<P>(s, scratch.parts, block - kConv1Blocks - kHeadBlocks);
 }
 
 // After parameters were set: every operand copy from the slab.
@@ -308,11 +304,11 @@ __global__ void pack_kernel(State s) {
   }
 }
 
-// One block: the moments of a slot's batch, then conv1 as U leaves it.
+// kConv1Blocks blocks: the moments of a slot's batch, then their channels of conv1 as U leaves them.
 template <class P>
 __global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int slot) {
   __shared__ Bn1Scratch scratch;
-  const int tid = threadIdx.x, group = tid >> 6, column = tid & 63;
+  const int tid = threadIdx.x, group = tid >> 6, column = tid & 63, warp = tid >> 5, tap = tid & 15;
   wait_for_predecessor();
   double total = 0;
   if (column < kMoments)
@@ -321,10 +317,16 @@ __global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int sl
       total += s.samples.moments[std::size_t(s.samples.order[std::size_t(slot) * s.batch + b]) * kMoments + column];
   scratch.parts[group][column] = total;
   __syncthreads();
-  set_moments(s, scratch);
+  set_moments(s, scratch.moments, scratch.parts, blockIdx.x);
   __syncthreads();
-  covariance_of(scratch, s.inv_n1);
-  begin_conv1<P>(s, scratch);
+  set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
+  __syncthreads();
+  if (warp >= kConv1Share) return;
+  const int channel = blockIdx.x * kConv1Share + warp;
+  begin_conv1<P>(s, scratch.batch, channel,
+                 tap < kTaps ? s.parameters[kParameters[kConv1Weight].offset + channel * kTaps + tap] : 0.f,
+                 s.parameters[kParameters[kBn1Weight].offset + channel],
+                 s.parameters[kParameters[kBn1Bias].offset + channel]);
 }
 
 }  // namespace mnist::fused

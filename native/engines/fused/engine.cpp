@@ -130,7 +130,7 @@ class FusedEngine final : public Engine {
     if (batch <= reserved_) return;
     graphs_.clear();
     reserved_ = 0;
-    const std::int64_t blocks1 = 2 * multiprocessors_, blocks2 = multiprocessors_ + 1;
+    const std::int64_t blocks1 = multiprocessors_, blocks2 = multiprocessors_ + 1;
     carve(workspace_, [&](auto place) {
       place(state_.a1, batch * kPool1Size * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
@@ -348,7 +348,7 @@ class FusedEngine final : public Engine {
       kernels_.prepare(s, 0, stream());
       cuda::upload(state_.bn1, bn1_operand(p, statistics_), stream());
       kernels_.forward1(s, 0, stream());
-      std::vector<float> blocks(std::size_t(s.f1_blocks) * 2 * kConv2Channels);
+      std::vector<float> blocks(std::size_t(s.z2_rows) * 2 * kConv2Channels);
       cuda::download(blocks, s.z2_sums, stream());
       for (std::size_t i = 0; i < blocks.size(); ++i) sums[i % sums.size()] += blocks[i];
     });

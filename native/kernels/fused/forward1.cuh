@@ -219,7 +219,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
     for (int w = 0; w < kConvWarps; ++w)
       if (2 * half0 + w / kWarpsOfTask % kQuarters == channel / 16)
         total += warp_sums[(w * 2 + which) * 16 + channel % 16];
-    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
+    const std::size_t row = blockIdx.x * kHalves / 2;  // two blocks that share their images share one
+    if (kHalves == 2 || channel / 32 == half0) s.z2_sums[row * 2 * kConv2Channels + tid] = total;
   }
 }
 

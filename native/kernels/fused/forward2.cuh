@@ -29,67 +29,85 @@ struct Eight {
 };
 
 // bn2's scale and shift for all 64 channels in shared memory: from F1's block sums in training, from s.bn2 otherwise.
-__device__ __forceinline__ void load_bn2(const State& s, float (&scale)[kConv2Channels], float (&shift)[kConv2Channels],
-                                         double (&partial)[8][2 * kConv2Channels]) {
+// Threads 4c .. 4c + 3 finish channel c, whose gamma and beta they bring.
+struct __align__(16) Bn2 {
+  float scale[kConv2Channels], shift[kConv2Channels];
+  double partial[kThreads / 32][2][kConv2Channels + 8];  // padded: sums and squares of a channel lie in other banks
+};
+
+__device__ __forceinline__ void load_bn2(const State& s, Bn2& bn, float gamma, float beta) {
   const int tid = threadIdx.x;
   if (s.bn2_given) {
     if (tid < kConv2Channels) {
-      scale[tid] = s.bn2[tid];
-      shift[tid] = s.bn2[kConv2Channels + tid];
+      bn.scale[tid] = s.bn2[tid];
+      bn.shift[tid] = s.bn2[kConv2Channels + tid];
     }
     __syncthreads();
     return;
   }
-  constexpr int kLoadsInFlight = 17;  // a round covers a block of F1 an SM
+  constexpr int kGroups = kThreads / 32;
   const int column = tid & 31, group = tid >> 5;
+  // Four rows are added in float: conversions to double are slow.
+  float4 four = {};
   double total[4] = {};
-  for (int first = group; first < s.f1_blocks; first += 8 * kLoadsInFlight) {
-    float4 x[kLoadsInFlight];
+  const auto flush = [&] {
+    total[0] += four.x, total[1] += four.y, total[2] += four.z, total[3] += four.w;
+    four = {};
+  };
+  const auto load = [&](int row) {
+    return reinterpret_cast<const float4*>(s.z2_sums + std::size_t(row) * 2 * kConv2Channels)[column];
+  };
+  const auto add = [&](float4 x, int k) {
+    four.x += x.x, four.y += x.y, four.z += x.z, four.w += x.w;
+    if (k % 4 == 3) flush();
+  };
+  if (s.z2_rows > kGroups * 8)
+    for_rows<kGroups, 17>(s.z2_rows, group, load, add);  // a row an SM in one round
+  else
+    for_rows<kGroups, 8>(s.z2_rows, group, load, add);
+  flush();
 #pragma unroll
-    for (int k = 0; k < kLoadsInFlight; ++k) {
-      const int b = first + 8 * k;
-      x[k] = b < s.f1_blocks ? reinterpret_cast<const float4*>(s.z2_sums + std::size_t(b) * 128)[column] : float4{};
-    }
-#pragma unroll
-    for (int k = 0; k < kLoadsInFlight; ++k)
-      total[0] += x[k].x, total[1] += x[k].y, total[2] += x[k].z, total[3] += x[k].w;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) partial[group][4 * column + i] = total[i];
+  for (int i = 0; i < 4; ++i) bn.partial[group][column >> 4][4 * (column & 15) + i] = total[i];
   __syncthreads();
-  if (tid < 2 * kConv2Channels)
+
+  const int channel = tid >> 2, which = tid & 1, half = tid >> 1 & 1;
+  double sum = 0;
 #pragma unroll
-    for (int k = 1; k < 8; ++k) partial[0][tid] += partial[k][tid];
-  __syncthreads();
-  if (tid < kConv2Channels) {
-    const double mean = partial[0][tid] * s.inv_n2;
-    const double var = fmax(partial[0][64 + tid] * s.inv_n2 - mean * mean, 0.0);
-    const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
-    const double gamma = fabs(double(s.parameters[kParameters[kBn2Weight].offset + tid]));
-    const double beta = s.parameters[kParameters[kBn2Bias].offset + tid];
-    scale[tid] = float(gamma * inv_sigma);
-    shift[tid] = float(beta - gamma * inv_sigma * mean);
+  for (int k = 0; k < kGroups / 2; ++k) sum += bn.partial[half * (kGroups / 2) + k][which][channel];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  const double other = __shfl_xor_sync(0xffffffffu, sum, 1);
+  const double mean = (which == 0 ? sum : other) * s.inv_n2;
+  const double var = fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);
+  const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
+  if ((tid & 3) == 0) {
+    const double exact = fabs(double(gamma)) * inv_sigma;
+    const float scale = float(exact), shift = float(beta - exact * mean);
+    bn.scale[channel] = scale;
+    bn.shift[channel] = shift;
     if (blockIdx.x == 0 && blockIdx.y == 0) {
-      s.bn2[tid] = scale[tid];
-      s.bn2[64 + tid] = shift[tid];
-      s.bn2[128 + tid] = float(mean);
-      s.bn2[192 + tid] = float(inv_sigma);
+      s.bn2[channel] = scale;
+      s.bn2[64 + channel] = shift;
+      s.bn2[128 + channel] = float(mean);
+      s.bn2[192 + channel] = float(inv_sigma);
     }
   }
   __syncthreads();
 }
 
+// Blocks on an SM that the registers are to allow: batches above 512 give F2 two an SM.
+template <class P, int kRows>
+inline constexpr int kForward2Blocks = kRows == 64 && P::kDrainAccumulators ? 1 : 2;
+
 // h_parts[slice] = relu(bn2(e2)) fc1^T over the slice's cells. Grid: (row tiles, slices). Warp w makes hidden units
 // 16w .. 16w+15 of all kRows rows.
 template <class P, int kRows>
-__global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
+__global__ void __launch_bounds__(kThreads, kForward2Blocks<P, kRows>) forward2_kernel(State s) {
   using T = typename P::T;
   constexpr int kItems = kRows * 8 / kThreads > 0 ? kRows * 8 / kThreads : 1;  // eights of a tile a thread loads
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float scale[kConv2Channels], shift[kConv2Channels];
-  __shared__ double partial[8][2 * kConv2Channels];
-  unsigned char* weight_tile[2] = {shared, shared + kHidden * kTilePitch<P>};
-  unsigned char* row_tile[2] = {shared + 2 * kHidden * kTilePitch<P>, shared + (2 * kHidden + kRows) * kTilePitch<P>};
+  __shared__ Bn2 bn;
+  const auto weight_tile = [&](int buffer) { return shared + buffer * kHidden * kTilePitch<P>; };
+  const auto row_tile = [&](int buffer) { return shared + (2 * kHidden + buffer * kRows) * kTilePitch<P>; };
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   const int row0 = blockIdx.x * kRows;
   const int cells = (kCells2 + gridDim.y - 1) / gridDim.y;
@@ -100,29 +118,30 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
     const int part = tid % kChunks;
 #pragma unroll
     for (int row = tid / kChunks; row < kHidden; row += kThreads / kChunks)
-      copy_async_16(shared_address(weight_tile[buffer]) + row * kTilePitch<P> + part * 16,
+      copy_async_16(shared_address(weight_tile(buffer)) + row * kTilePitch<P> + part * 16,
                     static_cast<const T*>(s.fc1) + std::size_t(row) * kFeatures + cell * 64 + part * kChunk<P>);
     copy_async_commit();
   };
-  Eight<P> e[kItems];
+  Eight<P> e[kItems], next_e[kItems];  // of this cell and of the next
   const int eight = tid & 7;
-  const auto fetch_rows = [&](int cell) {
+  const auto fetch_rows = [&](Eight<P>(&to)[kItems], int cell) {
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const int row = (tid >> 3) + k * (kThreads / 8);
-      if (row < kRows && row0 + row < s.batch)
-        e[k].load(static_cast<const T*>(s.e2) + (std::size_t(row0 + row) * kCells2 + cell) * 64 + eight * 8);
+      if (row < kRows && row0 + row < s.batch && cell < end)
+        to[k].load(static_cast<const T*>(s.e2) + (std::size_t(row0 + row) * kCells2 + cell) * 64 + eight * 8);
       else
-        e[k].clear();
+        to[k].clear();
     }
   };
   fetch_weights(begin, 0);
+  if (begin + 1 < end) fetch_weights(begin + 1, 1);
+  const float gamma = s.parameters[kParameters[kBn2Weight].offset + (tid >> 2)];
+  const float beta = s.parameters[kParameters[kBn2Bias].offset + (tid >> 2)];
   wait_for_predecessor();  // F1: e2 and the channel sums
-  fetch_rows(begin);
-  load_bn2(s, scale, shift, partial);
-  float my_scale[8], my_shift[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) my_scale[i] = scale[eight * 8 + i], my_shift[i] = shift[eight * 8 + i];
+  fetch_rows(e, begin);
+  fetch_rows(next_e, begin + 1);
+  load_bn2(s, bn, gamma, beta);
 
   float acc[kRows / 16][2][4] = {};
   for (int cell = begin; cell < end; ++cell) {
@@ -133,19 +152,20 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
       if (row < kRows) {
         float a[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) a[i] = relu_keep_nan(fmaf(my_scale[i], e[k][i], my_shift[i]));
-        store_8<P>(reinterpret_cast<T*>(row_tile[buffer] + row * kTilePitch<P>) + eight * 8, a);
+        for (int i = 0; i < 8; ++i)
+          a[i] = relu_keep_nan(fmaf(bn.scale[eight * 8 + i], e[k][i], bn.shift[eight * 8 + i]));
+        store_8<P>(reinterpret_cast<T*>(row_tile(buffer) + row * kTilePitch<P>) + eight * 8, a);
       }
     }
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) e[k] = next_e[k];
+    fetch_rows(next_e, cell + 2);
     copy_async_wait<0>();
     __syncthreads();  // this cell's tiles are complete, and nobody reads the other buffer any more
-    if (cell + 1 < end) {
-      fetch_weights(cell + 1, buffer ^ 1);
-      fetch_rows(cell + 1);
-    }
+    if (cell > begin && cell + 1 < end) fetch_weights(cell + 1, buffer ^ 1);
     const std::uint32_t weights =
-        shared_address(weight_tile[buffer]) + warp * 16 * kTilePitch<P> + b_lane_offset(lane, kTilePitch<P>);
-    const std::uint32_t rows = shared_address(row_tile[buffer]) + a_lane_offset(lane, kTilePitch<P>);
+        shared_address(weight_tile(buffer)) + warp * 16 * kTilePitch<P> + b_lane_offset(lane, kTilePitch<P>);
+    const std::uint32_t rows = shared_address(row_tile(buffer)) + a_lane_offset(lane, kTilePitch<P>);
     float part[kRows / 16][2][4] = {};
 #pragma unroll
     for (int step = 0; step < 64 / kStep<P>; ++step) {
@@ -175,11 +195,25 @@ __global__ void __launch_bounds__(kThreads) forward2_kernel(State s) {
       }
 }
 
-// One warp a sample at a time; lane l owns hidden units 4l .. 4l+3. head_sums of a block: d fc2.weight, d fc1.bias,
-// d fc2.bias, loss and hits, summed over its samples in a fixed order.
+// Sums over the warp of up to 16 values at once: lane l gets that of value l / 2.
+__device__ __forceinline__ float warp_sums(float (&x)[16], int lane) {
+#pragma unroll
+  for (int n = 8; n > 0; n /= 2) {
+    const bool upper = lane & 2 * n;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (k >= n) break;
+      const float low = x[k], high = x[k + n];
+      x[k] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, 2 * n);
+    }
+  }
+  return x[0] + __shfl_xor_sync(0xffffffffu, x[0], 1);
+}
+
+// One warp a sample at a time; lane l owns hidden units 4l .. 4l+3, and class l / 2. head_sums of a block: d
+// fc2.weight, d fc1.bias, d fc2.bias, loss and hits, summed over its samples in a fixed order.
 template <class P>
-__global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
-  constexpr int kSlicesInFlight = 13;
+__global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int slot) {
   __shared__ __align__(16) float sums[8][kHeadValues];
   __shared__ double moments[4][64];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -188,13 +222,20 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
   };
   const float4 bias = parameter4(kParameters[kFc1Bias].offset);
   float4 w[kClasses];
-  float class_bias[kClasses];
 #pragma unroll
-  for (int k = 0; k < kClasses; ++k) {
-    w[k] = parameter4(kParameters[kFc2Weight].offset + k * kHidden);
-    class_bias[k] = s.parameters[kParameters[kFc2Bias].offset + k];
-  }
+  for (int k = 0; k < kClasses; ++k) w[k] = parameter4(kParameters[kFc2Weight].offset + k * kHidden);
+  const int my_class = lane >> 1;
+  const bool stores_class = (lane & 1) == 0 && my_class < kClasses;
+  const float class_bias = my_class < kClasses ? s.parameters[kParameters[kFc2Bias].offset + my_class] : 0.f;
   const float upstream = s.scalars[1] / float(s.batch);
+
+  const int rows = (s.batch + gridDim.x - 1) / gridDim.x;
+  const int end = min(int(blockIdx.x + 1) * rows, s.batch);
+  int row = blockIdx.x * rows + warp;
+  const auto label_of = [&](int row) {
+    return row < end ? int(s.samples.labels[s.samples.order[std::size_t(slot) * s.batch + row]]) : 0;
+  };
+  int label = label_of(row);
 
   // The next batch's pixel moments, this block's share: they depend on nothing, so they are summed while F2 ends.
   const int column = tid & 63, group = tid >> 6;
@@ -205,49 +246,43 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
           s.samples.moments[std::size_t(s.samples.order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];
   wait_for_predecessor();  // F2: h_parts
   float4 dw[kClasses] = {}, dbias = {};
-  float dclass[kClasses] = {}, loss = 0, hits = 0;
+  float dclass = 0, loss = 0, hits = 0;
 
-  const int rows = (s.batch + gridDim.x - 1) / gridDim.x;
-  const int end = min(int(blockIdx.x + 1) * rows, s.batch);
-  for (int row = blockIdx.x * rows + warp; row < end; row += 8) {
-    const int label = s.samples.labels[s.samples.order[std::size_t(slot) * s.batch + row]];
+  for (; row < end; row += 8, label = label_of(row)) {
     float4 h = bias;
-    for (int first = 0; first < s.f2_slices; first += kSlicesInFlight) {
-      float4 part[kSlicesInFlight];
-#pragma unroll
-      for (int k = 0; k < kSlicesInFlight; ++k)
-        part[k] =
-            first + k < s.f2_slices
-                ? reinterpret_cast<const float4*>(s.h_parts + (std::size_t(first + k) * s.batch + row) * kHidden)[lane]
-                : float4{};
-#pragma unroll
-      for (int k = 0; k < kSlicesInFlight; ++k) h.x += part[k].x, h.y += part[k].y, h.z += part[k].z, h.w += part[k].w;
-    }
+    const auto slice = [&](int k) {
+      return reinterpret_cast<const float4*>(s.h_parts + (std::size_t(k) * s.batch + row) * kHidden)[lane];
+    };
+    const auto add = [&](float4 x, int) { h.x += x.x, h.y += x.y, h.z += x.z, h.w += x.w; };
+    if (s.f2_slices > 13)
+      for_rows<1, 25>(s.f2_slices, 0, slice, add);
+    else
+      for_rows<1, 13>(s.f2_slices, 0, slice, add);
     h = make_float4(relu_keep_nan(h.x), relu_keep_nan(h.y), relu_keep_nan(h.z), relu_keep_nan(h.w));
     reinterpret_cast<float4*>(s.h + std::size_t(row) * kHidden)[lane] = h;
-    float score[kClasses];
+    float products[16] = {};
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k)
-      score[k] = warp_sum(h.x * w[k].x + h.y * w[k].y + h.z * w[k].z + h.w * w[k].w) + class_bias[k];
-    float top = score[0], total = 0, of_label = 0;
+    for (int k = 0; k < kClasses; ++k) products[k] = h.x * w[k].x + h.y * w[k].y + h.z * w[k].z + h.w * w[k].w;
+    const float score = warp_sums(products, lane) + class_bias;
+    if (stores_class) s.logits[std::size_t(row) * kClasses + my_class] = score;
+    const auto of_class = [](float x, int k) { return __shfl_sync(0xffffffffu, x, 2 * k); };
+    float top = of_class(score, 0), total = 0;
     int best = 0;
 #pragma unroll
     for (int k = 1; k < kClasses; ++k)
-      if (score[k] > top) top = score[k], best = k;
+      if (const float other = of_class(score, k); other > top) top = other, best = k;
+    const float power = expf(score - top);
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k) {
-      total += expf(score[k] - top);
-      if (k == label) of_label = score[k];
-      if (lane == k) s.logits[std::size_t(row) * kClasses + k] = score[k];
-    }
+    for (int k = 0; k < kClasses; ++k) total += of_class(power, k);
     const float log_total = logf(total);
-    loss += log_total - (of_label - top);
+    loss += log_total - (of_class(score, label) - top);
     hits += best == label ? 1.f : 0.f;
+    const float my_d = upstream * (expf(score - top - log_total) - (my_class == label ? 1.f : 0.f));
+    dclass += my_d;
     float4 dh = {};
 #pragma unroll
     for (int k = 0; k < kClasses; ++k) {
-      const float d = upstream * (expf(score[k] - top - log_total) - (k == label ? 1.f : 0.f));
-      dclass[k] += d;
+      const float d = of_class(my_d, k);
       dw[k].x = fmaf(d, h.x, dw[k].x), dw[k].y = fmaf(d, h.y, dw[k].y);
       dw[k].z = fmaf(d, h.z, dw[k].z), dw[k].w = fmaf(d, h.w, dw[k].w);
       dh.x = fmaf(d, w[k].x, dh.x), dh.y = fmaf(d, w[k].y, dh.y);
@@ -266,10 +301,8 @@ __global__ void __launch_bounds__(kThreads) head_kernel(State s, int slot) {
 
   moments[group][column] = moment;
 #pragma unroll
-  for (int k = 0; k < kClasses; ++k) {
-    reinterpret_cast<float4*>(sums[warp] + k * kHidden)[lane] = dw[k];
-    if (lane == k) sums[warp][kClasses * kHidden + kHidden + k] = dclass[k];
-  }
+  for (int k = 0; k < kClasses; ++k) reinterpret_cast<float4*>(sums[warp] + k * kHidden)[lane] = dw[k];
+  if (stores_class) sums[warp][kClasses * kHidden + kHidden + my_class] = dclass;
   reinterpret_cast<float4*>(sums[warp] + kClasses * kHidden)[lane] = dbias;
   if (lane == 0) {
     sums[warp][kHeadValues - 2] = loss;

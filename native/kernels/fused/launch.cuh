@@ -67,6 +67,7 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
     s.f1_images = 1, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
   else
     s.f1_images = 1, s.f1_halves = 1, s.f1_blocks = 2 * std::min(s.batch, sms);
+  s.z2_rows = s.f1_blocks * s.f1_halves / 2;
   if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
@@ -76,7 +77,9 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   const int wanted = std::clamp((s.batch > 512 ? 2 : 1) * sms / tiles, 1, kCells2);
   const int cells = (kCells2 + wanted - 1) / wanted;
   s.f2_slices = (kCells2 + cells - 1) / cells;
-  s.head_blocks = std::min(sms, (s.batch + 7) / 8);
+  // Eight samples a block, a warp each; fewer where F2 leaves multiprocessors free, on which H's blocks start early.
+  const int free = sms - tiles * s.f2_slices;
+  s.head_blocks = std::min(sms, std::max((s.batch + 7) / 8, std::min((s.batch + 1) / 2, free)));
 }
 
 template <Precision kPrecision>

@@ -19,7 +19,7 @@ inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  //
 inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
-inline constexpr int kG1Columns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kG1Columns = 16;   // of a channel's routed sums: 9 taps, their total, 6 unused
 inline constexpr int kConv1Blocks = 8;  // of U, for conv1's channels
 
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
@@ -52,7 +52,7 @@ struct State {
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
   void* z2;               // (B, 196, 64) T, sign-folded conv2 output
   void* e2;               // (B, 49, 64) T, its maximum in each pooling window
-  float* z2_sums;         // (F1 blocks, 128): sum[64], sum of squares[64]
+  float* z2_sums;         // (z2_rows, 128): sum[64], sum of squares[64]
   float* h_parts;         // (F2 slices, B, 128)
   float* h;               // (B, 128) after relu
   float* logits;          // (B, 10)
@@ -69,6 +69,7 @@ struct State {
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
 
   int f1_images, f1_halves, f1_blocks;  // of a block: images at a time, halves of the channels
+  int z2_rows;                          // sums that F1 leaves: one for the blocks that share their images
   int f2_rows, f2_slices;               // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time

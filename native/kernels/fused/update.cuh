@@ -18,7 +18,8 @@ inline constexpr int kUpdateGroups = kUpdateThreads / 64;
 inline constexpr int kConv1Share = kConv1Channels / kConv1Blocks;  // channels of a block, a warp each
 inline constexpr int kG1Groups = kUpdateThreads / (kConv1Share * kG1Columns / 4);
 inline constexpr int kConv2Blocks = kConv2Values / (4 * 64);  // a block adds up 64 float4 columns
-inline constexpr int kLoadsInFlight = 17;  // of a thread; eight groups cover a block an SM in one round
+inline constexpr int kLoadsInFlight = 17;     // of a thread; eight groups cover a block an SM in one round
+inline constexpr int kHeadLoadsInFlight = 6;  // of H's sums, which are few, or complete long before they are needed
 inline constexpr int kHeadBlocks = (kHeadValues / 4 + 63) / 64;
 inline constexpr int kUpdateBlocks = kConv1Blocks + kHeadBlocks + kConv2Blocks;
 
@@ -125,7 +126,7 @@ __device__ __forceinline__ float4 sum_rows(const float* from, int blocks, int wi
   float4 total = {};
   for_rows<kGroups, kLoads>(
       blocks, group, [&](int b) { return reinterpret_cast<const float4*>(from + std::size_t(b) * width)[column4]; },
-      [&](float4 x) { total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w; });
+      [&](float4 x, int) { total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w; });
   return total;
 }
 
@@ -167,9 +168,9 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
     const int group = tid >> 6, column = min(tid & 63, kMoments - 1);
     const double current = s.moments[block * kMoments + column];
     double next = 0;
-    for_rows<kUpdateGroups, kLoadsInFlight>(
+    for_rows<kUpdateGroups, kHeadLoadsInFlight>(
         s.head_blocks, group, [&](int b) { return s.moment_sums[std::size_t(b) * kMoments + column]; },
-        [&](double x) { next += x; });
+        [&](double x, int) { next += x; });
     if (tid < kMoments) scratch.moments[tid] = current;
     scratch.parts[group][tid & 63] = next;
   }
@@ -235,8 +236,8 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&parts)[kUpd
                                            : kParameters[kFc2Bias].offset + i - kWeights - kHidden;
   const bool is_parameter = tid < 256 && i < kHeadValues - 2;
   const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = s.scalars[0];
-  parts[group][column] = sum_rows<kUpdateGroups, kLoadsInFlight>(s.head_sums, s.head_blocks, kHeadValues,
-                                                                 min(block * 64 + column, kHeadValues / 4 - 1), group);
+  parts[group][column] = sum_rows<kUpdateGroups, kHeadLoadsInFlight>(
+      s.head_sums, s.head_blocks, kHeadValues, min(block * 64 + column, kHeadValues / 4 - 1), group);
   __syncthreads();
   const float total = tid < 256 && i < kHeadValues ? sum_groups(parts, tid) : 0.f;
   wait_for_predecessor();  // B2, although it has no part in this: see wait_for_predecessor()

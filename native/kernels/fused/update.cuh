@@ -32,7 +32,7 @@ struct Bn1Scratch {
   double moments[kMoments], next_moments[kMoments];
   PixelStatistics batch, next;
   double parts[kUpdateGroups][64];
-  float g1[kG1Groups][kConv1Share * kG1Columns + 16];  // padded: rows next to each other lie in other banks
+  alignas(16) float g1[kG1Groups][kConv1Share * kG1Columns + 16];  // padded: rows next to each other lie in other banks
 };
 
 // Row of conv2_forward that holds a channel; see forward1.cuh.

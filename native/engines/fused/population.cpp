@@ -47,7 +47,7 @@ void set_bn2_statistics(std::span<double> statistics, std::span<const double> pa
 }
 
 std::vector<float> bn1_operand(std::span<const double> parameters, std::span<const double> statistics) {
-  std::vector<float> bn1(3 * kConv1Channels);
+  std::vector<float> bn1(2 * kConv1Channels);
   for (int c = 0; c < kConv1Channels; ++c) {
     const double gamma = parameter(parameters, kBn1Weight, c), sign = gamma < 0 ? -1 : 1;
     const double scale = std::abs(gamma) / std::sqrt(statistic(statistics, kBn1Var, c) + kBatchNormEpsilon);
@@ -57,7 +57,6 @@ std::vector<float> bn1_operand(std::span<const double> parameters, std::span<con
     bn1[c] = float(scale * kPixelScale);
     bn1[kConv1Channels + c] =
         float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
-    bn1[2 * kConv1Channels + c] = gamma == 0;
   }
   return bn1;
 }

@@ -367,7 +367,7 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
       if constexpr (Shared::kSize == 2)
         *reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);
       else
-        *reinterpret_cast<float2*>(stored) = P::round(value.x, value.y);
+        *reinterpret_cast<float2*>(stored) = P::unpack(P::pack(value.x, value.y));
     }
   }
 }

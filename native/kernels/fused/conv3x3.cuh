@@ -89,7 +89,8 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
     for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] = part[i >> 3][i >> 2 & 1][i & 3];
 }
 
-// Writes four values of conv1's row() into a padded image: channel channel0 + g (+8), slots 2t and 2t+1 of a plane.
+// Writes four values of conv1's row() into a padded image: channel channel0 + g (+8), slots 2t and 2t+1 of a plane, but
+// for those that are padding and stay 0.
 template <class P>
 __device__ __forceinline__ void store_a1(unsigned char* row, int channel0, int plane, const float (&a)[4], int lane) {
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
@@ -99,13 +100,17 @@ __device__ __forceinline__ void store_a1(unsigned char* row, int channel0, int p
     for (int half = 0; half < 2; ++half) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(a[2 * half], a[2 * half + 1]);
       const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
-      *reinterpret_cast<std::uint32_t*>(row + (plane * 8 + g) * kPitch + (channel0 + half * 8 + 2 * t) * 2) = turned;
+      if (g != (plane == 0 ? 0 : 7))
+        *reinterpret_cast<std::uint32_t*>(row + (plane * 8 + g) * kPitch + (channel0 + half * 8 + 2 * t) * 2) = turned;
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      *reinterpret_cast<float*>(row + (plane * 8 + 2 * t + (i & 1)) * kPitch + (channel0 + (i >> 1) * 8 + g) * 4) =
-          P::store(a[i]);
+    for (int i = 0; i < 4; ++i) {
+      const int slot = 2 * t + (i & 1);
+      if (slot != (plane == 0 ? 0 : 7))
+        *reinterpret_cast<float*>(row + (plane * 8 + slot) * kPitch + (channel0 + (i >> 1) * 8 + g) * 4) =
+            P::store(a[i]);
+    }
   }
 }
 

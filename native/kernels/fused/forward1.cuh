@@ -39,23 +39,31 @@ __device__ __forceinline__ void store_8(typename P::T* to, const float (&x)[8]) 
   }
 }
 
+// Four neighbouring values as two pairs.
 template <class P>
-__device__ __forceinline__ void store_4(typename P::T* to, const float (&x)[4]) {
-  if constexpr (sizeof(typename P::T) == 2) {
-    uint2 packed;
-    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&packed);
-    pairs[0] = __floats2bfloat162_rn(x[0], x[1]);
-    pairs[1] = __floats2bfloat162_rn(x[2], x[3]);
-    *reinterpret_cast<uint2*>(to) = packed;
-  } else {
-    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+struct Four {
+  typename P::Pair pair[2];
+  __device__ __forceinline__ void store(typename P::T* to) const {
+    if constexpr (sizeof(typename P::T) == 2)
+      *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
+    else
+      *reinterpret_cast<float4*>(to) = make_float4(pair[0].x, pair[0].y, pair[1].x, pair[1].y);
   }
+};
+
+// Which of channels 4t .. 4t+3 of a quarter have a batch norm scale of 0, bit by bit.
+__device__ __forceinline__ unsigned zero_scales(const State& s, int quarter, int lane) {
+  unsigned zeros = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    zeros |= (s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + 4 * (lane & 3) + i] == 0.f) << i;
+  return zeros;
 }
 
 // R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp.
 template <class P, int R>
 __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
-                                              std::uint32_t filter, const float* gamma2, int image, int quarter,
+                                              std::uint32_t filter, unsigned zeros, int image, int quarter,
                                               int window_row, int lane) {
   using T = typename P::T;
   const int g = lane >> 2, t = lane & 3;
@@ -63,35 +71,41 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
   conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kConv1Channels / kStep<P>>(
       acc, a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>, filter, lane);
   if (g == 7) return;  // the eighth window of a row is padding
-  const int channel = quarter * 16 + 4 * t;
+  T* const z2 = static_cast<T*>(s.z2) +
+                (std::size_t(image) * kCells1 + 2 * window_row * kPool1Side + 2 * g) * kConv2Channels + quarter * 16 + 4 * t;
+  T* const e2 = static_cast<T*>(s.e2) + (std::size_t(image) * kCells2 + window_row * kPool2Side + g) * kConv2Channels +
+                quarter * 16 + 4 * t;
 #pragma unroll
   for (int q = 0; q < R / 2; ++q) {
-    const std::size_t cell = std::size_t(image) * kCells2 + (window_row + q) * kPool2Side + g;
-    float top[4], first[4];
+    Four<P> top, first;
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
-      float z[4];
+      Four<P> z;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const auto& value = acc[2 * q + (position >> 1)][n];
-        const float2 rounded = P::round(value[(position & 1) * 2], value[(position & 1) * 2 + 1]);
-        z[2 * n] = rounded.x;
-        z[2 * n + 1] = rounded.y;
+        z.pair[n] = P::pack(value[(position & 1) * 2], value[(position & 1) * 2 + 1]);
+        const float2 x = P::unpack(z.pair[n]);
+        sum[2 * n] += x.x;
+        sum[2 * n + 1] += x.y;
+        squares[2 * n] = fmaf(x.x, x.x, squares[2 * n]);
+        squares[2 * n + 1] = fmaf(x.y, x.y, squares[2 * n + 1]);
+        if (position == 0) first.pair[n] = z.pair[n];
+        top.pair[n] = position == 0 ? z.pair[n] : P::max(top.pair[n], z.pair[n]);
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[i] += z[i];
-        squares[i] = fmaf(z[i], z[i], squares[i]);
-        if (position == 0) first[i] = z[i];
-        top[i] = position == 0 || z[i] > top[i] ? z[i] : top[i];
-      }
-      const int pixel = (2 * (window_row + q) + (position >> 1)) * kPool1Side + 2 * g + (position & 1);
-      store_4<P>(static_cast<T*>(s.z2) + (std::size_t(image) * kCells1 + pixel) * kConv2Channels + channel, z);
+      z.store(z2 + ((2 * q + (position >> 1)) * kPool1Side + (position & 1)) * kConv2Channels);
     }
+    if (zeros) {  // where the scale is 0 every position ties, and the first one wins
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (gamma2[channel + i] == 0.f) top[i] = first[i];  // every position ties, the first one wins
-    store_4<P>(static_cast<T*>(s.e2) + cell * kConv2Channels + channel, top);
+      for (int i = 0; i < 4; ++i)
+        if (zeros >> i & 1) {
+          if (i & 1)
+            top.pair[i >> 1].y = first.pair[i >> 1].y;
+          else
+            top.pair[i >> 1].x = first.pair[i >> 1].x;
+        }
+    }
+    top.store(e2 + q * kPool2Side * kConv2Channels);
   }
 }
 
@@ -100,7 +114,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   using Shared = Forward1Shared<P, kImages, kHalves>;
   constexpr int kQuarters = 2 * kHalves, kTasks = kImages * kQuarters, kWarpsOfTask = kConvWarps / kTasks;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float gamma2[kConv2Channels];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
 
   const int half0 = kHalves == 1 ? blockIdx.x & 1 : 0;  // the grid is even, so a block keeps its half
@@ -141,6 +154,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
         store_image_word<P>(shared + Shared::kImage + i / kImageWords * kImageBytes, i % kImageWords, words[k]);
     }
   };
+  const unsigned zeros = zero_scales(s, quarter, lane);
   if (unit < units) fetch(unit);
   for (int i = tid; i < kImages * Shared::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
@@ -157,7 +171,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
                                      std::size_t(half0) * 32 * kTaps * kConv1Channels * sizeof(typename P::T),
                                  32 * kHalves);
   copy_async_commit();
-  if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
   for (; unit < units; unit += stride) {
     __syncthreads();  // the images are stored, and nobody reads the last unit's a1 any more
     for (int row = warp >> 1; row < kImages * kPool1Side; row += kConvWarps / 2) {
@@ -191,8 +204,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
       int row = row_begin;
       if constexpr (kWarpsOfTask < 8)
         for (; row + 2 <= row_end; row += 2)
-          forward1_rows<P, 4>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
-      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+          forward1_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
+      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
     }
   }
 
@@ -242,7 +255,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
   enum { kRole = 1, kFull = 2, kFree = 4 };  // barriers; those of the two stages are neighbours
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float gamma2[kConv2Channels];
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
 
@@ -255,6 +267,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
     }
   };
   fetch(blockIdx.x);
+  const unsigned zeros = zero_scales(s, warp & 3, lane);
   for (int i = threadIdx.x; i < 2 * Shared::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(shared + Shared::kImage, 2);
@@ -293,8 +306,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
     for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
     copy_async_commit();
-    if (tid < kConv2Channels) gamma2[tid] = s.parameters[kParameters[kBn2Weight].offset + tid];
-    copy_async_wait<0>();
+      copy_async_wait<0>();
     barrier_sync<kRoleThreads>(kFree);  // not yet in use for a stage
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter =
@@ -306,8 +318,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
       const std::uint32_t a1 = shared_address(shared + Shared::kA1 + stage * Shared::kA1Bytes);
       int row = row_begin;
       for (; row + 2 <= row_end; row += 2)
-        forward1_rows<P, 4>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
-      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, gamma2, image, quarter, row, lane);
+        forward1_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
+      if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
     }
     __syncthreads();

@@ -84,20 +84,27 @@ __device__ __forceinline__ Filtered filtered(const PixelStatistics& pixels, doub
   return f;
 }
 
-// k index of tap (u, v) in a packed conv1 filter.
-__device__ __forceinline__ int packed_tap(int tap) { return tap / 3 * 4 + tap % 3; }
+// The power of two below a channel's largest weight, by a warp that holds the weights as filtered() has them. What the
+// tensor cores get is divided by it: 16-bit parts then lose nothing where weights are small.
+__device__ __forceinline__ float filter_unit(float weight) {
+  float largest = fabsf(weight);
+#pragma unroll
+  for (int mask = 8; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+  const unsigned exponent = __float_as_uint(largest) & 0x7f800000u;
+  return exponent == 0 ? 1.f : __uint_as_float(exponent);
+}
 
 // Splits a weight of conv1 into what the tensor cores get, store(part, value), and returns what that adds up to.
 template <class P, class Store>
-__device__ __forceinline__ double split_weight(float weight, Store store) {
-  float rest = weight;
+__device__ __forceinline__ double split_weight(float weight, float unit, Store store) {
+  float rest = weight / unit;
 #pragma unroll
   for (int part = 0; part < P::kConv1Terms; ++part) {
     const auto value = to_pixel<typename P::Pixel>(rest);
     store(part, value);
     rest -= from_pixel(value);
   }
-  return double(weight) - rest;
+  return double(weight) - double(rest) * unit;
 }
 
 // Packs a channel of conv1 and sets its bn1 for a batch with these pixels, by a warp that holds the weights as
@@ -105,17 +112,28 @@ __device__ __forceinline__ double split_weight(float weight, Store store) {
 template <class P>
 __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistics& pixels, int channel, float weight,
                                             float gamma, float beta) {
-  const int lane = threadIdx.x & 31;
-  const auto store = [&](int part, typename P::Pixel value) {
-    if (lane < kTaps)
-      static_cast<typename P::Pixel*>(s.conv1)[(part * kConv1Channels + channel) * 16 + packed_tap(lane)] = value;
+  using Pixel = typename P::Pixel;
+  const int lane = threadIdx.x & 31, row = lane >> 2 & 3, column = lane & 3;
+  // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma is
+  // 0 every position ties and the first one must win: there all of them are the first.
+  const auto store = [&](int part, Pixel value) {
+    const unsigned bits = *reinterpret_cast<const std::uint16_t*>(&value);
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      const int position = 2 * (lane >> 4) + x, u = row - (gamma == 0 ? 0 : lane >> 4), v = column - (gamma == 0 ? 0 : x);
+      const bool inside = u >= 0 && u < 3 && v >= 0 && v < 3;
+      const unsigned tap = __shfl_sync(0xffffffffu, bits, inside ? 3 * u + v : 0);
+      static_cast<std::uint16_t*>(s.conv1)[((part * 4 + position) * kConv1Channels + channel) * 16 + lane % 16] =
+          std::uint16_t(inside ? tap : 0);
+    }
   };
-  const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, store));
+  const float unit = filter_unit(weight);
+  const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, unit, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
   if (lane == 0) {
     s.bn1[channel] = float(scale * kPixelScale);
     s.bn1[32 + channel] = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
-    s.bn1[64 + channel] = gamma == 0.f ? 1.f : 0.f;
+    s.bn1[64 + channel] = unit;
   }
 }
 
@@ -180,7 +198,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
   set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);
   __syncthreads();
-  const double own = split_weight<P>(weight, [](int, auto) {});  // as F1 used it, without gamma's sign
+  const double own = split_weight<P>(weight, filter_unit(weight), [](int, auto) {});  // as F1 used it, without gamma's sign
   double cw = 0, pixel_mean = 0, inv_sigma = 0;
   if (computes) {
     const Filtered f = filtered(scratch.batch, own);

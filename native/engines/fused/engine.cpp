@@ -56,7 +56,7 @@ class FusedEngine final : public Engine {
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
       place(state_.bn1, 3 * kConv1Channels * 4);
-      place(state_.bn2, 4 * kConv2Channels * 4);
+      place(state_.bn2, 5 * kConv2Channels * 4);
       place(state_.dbn2, 2 * kConv2Channels * 4);
       place(state_.moments, kConv1Blocks * kMoments * 8);
     });

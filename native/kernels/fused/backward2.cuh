@@ -6,13 +6,11 @@
 // follows in closed form from G[c] = sum over windows of the gradient times the 9 pixels under the winning position
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
-// A unit is a whole image (kRows = 14) or, so that small batches fill the GPU and floats fit twice, half of one (kRows =
-// 7 image rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
-//
-// Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G summed up:
-//   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
-//   weight role: once dz2 is formed, conv2's weight gradient, which stays in registers over all units; then it starts
-//                the copies of the unit that takes this one's place (with kStages = 2, the one after the next)
+// A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and the
+// neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. All warps form a unit's dz2;
+// then half of them make the dgrad and G, the other half conv2's weight gradient, side by side, so that the tensor cores
+// have work while G is added up. Meanwhile the next unit is copied into the other stage (kStages = 2), or, where
+// shared memory is too small for that, fetched as far as the L2 cache.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +20,20 @@
 namespace mnist::fused {
 
 // The pixels of an image for G: one list of 8 for each row and x'' mod 4, x'' = x + 1, because the cells of a plane are
-// 4 pixels apart; so the pixels of two neighbouring slots are one 32-bit word. Lists in memory: x'' = 4j - 2, 4j - 1, 4j,
-// 4j + 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 140 words apart,
-// which keeps the 8 taps of a load in different banks.
-inline constexpr int kQuadLists = 6, kQuadRowBytes = 16, kQuadListBytes = 560;
-inline constexpr int kQuadBytes = kQuadLists * kQuadListBytes;
+// 4 pixels apart; so the pixels of two neighbouring slots are neighbours. Lists in memory: x'' = 4j - 2, 4j - 1, 4j, 4j +
+// 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 35 rows apart, which
+// keeps the 8 taps of a load in different banks.
+template <class P>
+struct Quads {
+  using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::Pixel, float>;
+  static constexpr int kRowBytes = 8 * sizeof(T), kListBytes = 35 * kRowBytes, kBytes = 6 * kListBytes;
+  static __device__ __forceinline__ T value(float v) {
+    if constexpr (sizeof(T) == 2)
+      return to_pixel<T>(v);
+    else
+      return v;
+  }
+};
 
 template <class P, int kRows, int kStages>
 struct Backward2Shared {
@@ -36,7 +43,7 @@ struct Backward2Shared {
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
   static constexpr int kQuads = kDz + ((kRows + 2) * kSlots + 1) * kDzPitch;
-  static constexpr int kRoute = kQuads + kQuadBytes;
+  static constexpr int kRoute = kQuads + Quads<P>::kBytes;
   static constexpr int kG2 = kRoute + kRows * kRoute1Words / kPool1Side * 4;
   static constexpr int kBytesOfImage = kG2 + kCells * kConv2Channels * int(sizeof(typename P::T));
   // load_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
@@ -61,7 +68,8 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   constexpr int kGroups = kConvThreads / 64;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
-  const double scale = s.bn2[channel], mean = s.bn2[128 + channel], inv_sigma = s.bn2[192 + channel];
+  const double scale = s.bn2[channel], mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],
+               inv_sigma = s.bn2[192 + channel];
   const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = s.scalars[0];
   const float beta = s.parameters[beta_at + channel];
   wait_for_predecessor();  // B1: g2 and its sums
@@ -82,11 +90,12 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
-    const double kappa = -scale * dgamma * inv_sigma * s.inv_n2;
+    // An error of alpha or kappa repeats at every pixel, where dz2 itself sums up to 0: alpha goes with kappa as rounded.
+    const float kappa = float(-scale * dgamma * inv_sigma * s.inv_n2);
     bn.scale[tid] = float(scale);
     bn.shift[tid] = shift;
-    bn.kappa[tid] = float(kappa);
-    bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - kappa * mean);
+    bn.kappa[tid] = kappa;
+    bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
       const float sign = gamma < 0 ? -1.f : 1.f;
       s.dbn2[tid] = sign;  // of the step that is ending: U folds it out of conv2's gradient
@@ -109,58 +118,62 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
 template <class P>
 __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&da1)[2][4],
                                               const std::uint32_t (&route)[2], std::uint32_t quads, int lane) {
-  using Pixel = typename P::Pixel;
+  using Q = Quads<P>;
   const int g = lane >> 2, t = lane & 3;
-  const std::uint32_t tap = quads + g % 3 * kQuadListBytes + g / 3 * kQuadRowBytes + t * 4;
-  const std::uint32_t last_tap = quads + 2 * kQuadListBytes + 2 * kQuadRowBytes + t * 4;
-  const std::uint32_t ones = g != 1 ? 0u : std::is_same_v<Pixel, __half> ? 0x3c003c00u : 0x3f803f80u;
-  std::uint32_t packed[4];  // pairs of neighbouring slots in bf16
+  const std::uint32_t tap = quads + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
+  const std::uint32_t last_tap = quads + 2 * Q::kListBytes + 2 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
+  const auto at = [](int plane, int position) {
+    return (2 * plane + (position & 1)) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
+  };
+  if constexpr (sizeof(typename P::T) == 2) {
+    const std::uint32_t ones = g == 1 ? 0x3f803f80u : 0u;
+    std::uint32_t packed[4];  // pairs of neighbouring slots
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(da1[i >> 1][2 * (i & 1)], da1[i >> 1][2 * (i & 1) + 1]);
-    packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-#pragma unroll
-  for (int position = 0; position < 4; ++position) {
-    std::uint32_t b[2][2];  // [columns 0-7 or 8-15][plane], the pixels of slots 2t and 2t + 1
-#pragma unroll
-    for (int plane = 0; plane < 2; ++plane) {
-      const int at = (2 * plane + (position & 1)) * kQuadListBytes + (position >> 1) * kQuadRowBytes;
-      b[0][plane] = load_shared_32(tap + at);
-      const std::uint32_t last = load_shared_32(last_tap + at);
-      b[1][plane] = g == 0 ? last : ones;
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(da1[i >> 1][2 * (i & 1)], da1[i >> 1][2 * (i & 1) + 1]);
+      packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
     }
-    const std::uint32_t flags[2] = {route[0] << position, route[1] << position};
-    if constexpr (sizeof(typename P::T) == 2) {
-      std::uint32_t a[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = packed[i] & permute_bytes(flags[i >> 1], i & 1 ? 0xbbaa : 0x9988);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) mma_bf16(g1[n], a, b[n][0], b[n][1]);
-    } else {
+    for (int position = 0; position < 4; ++position) {
+      std::uint32_t a[4], b[2][2];  // b: [columns 0-7 or 8-15][plane]
 #pragma unroll
       for (int plane = 0; plane < 2; ++plane) {
-        const auto masked = [&](int i) {
-          return __float_as_uint(da1[plane][i]) & permute_bytes(flags[plane], 0x8888 + i * 0x1111);
-        };
+        b[0][plane] = load_shared_32(tap + at(plane, position));
+        const std::uint32_t last = load_shared_32(last_tap + at(plane, position));
+        b[1][plane] = g == 0 ? last : ones;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        a[i] = packed[i] & permute_bytes(route[i >> 1] << position, i & 1 ? 0xbbaa : 0x9988);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) mma_bf16(g1[n], a, b[n][0], b[n][1]);
+    }
+  } else {
+    const float ones = g == 1 ? 1.f : 0.f;
+#pragma unroll
+    for (int plane = 0; plane < 2; ++plane) {
+      std::uint32_t big[4], small[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t value = __float_as_uint(da1[plane][i]);
+        big[i] = P::kDrainAccumulators ? big_part(value) : __float_as_uint(P::store(da1[plane][i]));
+        small[i] = P::kDrainAccumulators ? small_part(value) : 0;
+      }
+#pragma unroll
+      for (int position = 0; position < 4; ++position) {
+        float2 b[2] = {load_shared_float2(tap + at(plane, position)), load_shared_float2(last_tap + at(plane, position))};
+        b[1] = g == 0 ? b[1] : make_float2(ones, ones);
+        std::uint32_t mask[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) mask[i] = permute_bytes(route[plane] << position, 0x8888 + i * 0x1111);
         // k = t is slot 2t and k = t + 4 slot 2t + 1, the order in which a product's result lies in the registers.
-        std::uint32_t a[4] = {masked(0), masked(2), masked(1), masked(3)};
-        float2 pixels[2];
+        const auto multiply = [&](const std::uint32_t (&value)[4]) {
+          const std::uint32_t a[4] = {value[0] & mask[0], value[2] & mask[2], value[1] & mask[1], value[3] & mask[3]};
 #pragma unroll
-        for (int n = 0; n < 2; ++n) pixels[n] = __half22float2(*reinterpret_cast<const __half2*>(&b[n][plane]));
-        if constexpr (P::kDrainAccumulators) {
-          const std::uint32_t small[4] = {small_part(a[0]), small_part(a[1]), small_part(a[2]), small_part(a[3])};
-#pragma unroll
-          for (int n = 0; n < 2; ++n)
-            mma_tf32(g1[n], small, __float_as_uint(pixels[n].x), __float_as_uint(pixels[n].y));
-#pragma unroll
-          for (auto& x : a) x = big_part(x);
-        } else {
-#pragma unroll
-          for (auto& x : a) x = __float_as_uint(P::store(__uint_as_float(x)));
-        }
-#pragma unroll
-        for (int n = 0; n < 2; ++n) mma_tf32(g1[n], a, __float_as_uint(pixels[n].x), __float_as_uint(pixels[n].y));
+          for (int n = 0; n < 2; ++n) mma_tf32(g1[n], a, __float_as_uint(b[n].x), __float_as_uint(b[n].y));
+        };
+        if constexpr (P::kDrainAccumulators) multiply(small);
+        multiply(big);
       }
     }
   }
@@ -254,102 +267,104 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
   }
 }
 
-// The units that a block owns, their copies in shared memory, and the two roles.
+// The units that a block owns and their copies in shared memory.
 template <class P, int kRows, int kStages>
 struct Backward2 {
   using T = typename P::T;
   using Shared = Backward2Shared<P, kRows, kStages>;
   static constexpr bool kHalfImage = kRows == 7;
-  // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
-  enum Barrier { kDataRole = 1, kFormed = 2, kDone = 4 };
-  static constexpr int kParts = kConv2Channels / kChunk<P>;  // 16-byte chunks of a cell
+  static constexpr int kParts = kConv2Channels / kChunk<P>;       // 16-byte chunks of a cell
+  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;  // of a1 and z2, from first_pixel_row()
+  static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  std::uint64_t* arrived;    // a stage each
-  int slot, tid, lane, y0;  // tid: of the role's
+  int slot, tid, lane, y0;
 
-  // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch.
+  // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch: F1 wrote the
+  // highest last, so they are the likeliest to be in the L2 cache still.
   __device__ __forceinline__ int first_unit() const {
     return s.batch - 1 - (kHalfImage ? int(blockIdx.x) / 2 : int(blockIdx.x));
   }
   __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
   __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
-  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;  // of a1 and z2, from this one:
   __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
     return shared_address(shared) + stage * Shared::kStage;
   }
-
-  // ---- copies, by kThreads threads: thread `tid` of them -----------------------------------------------------------
-
-  // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C, int kThreads>
-  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
-    constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
-    const int first = first_pixel_row(), rows = kPixelRows;
-    to += (first - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
-    const T* from = static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first * kPool1Side) * C +
-                    tid % kChunks * kChunk<P>;
-    for (int pixel = tid / kChunks; pixel < rows * kPool1Side; pixel += kThreads / kChunks) {
-      const int y = pixel / kPool1Side, x = pixel % kPool1Side;
-      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
-    }
+  __device__ __forceinline__ const T* pixels_of(const void* tensor, int channels, int image) const {
+    return static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first_pixel_row() * kPool1Side) * channels;
   }
-  // Zeros around the pixels of a stage.
-  __device__ __forceinline__ void clear_padding(int stage, int tid) const {
+  __device__ __forceinline__ const T* gradient_of(int image) const {
+    return static_cast<const T*>(s.g2) + (std::size_t(image) * kCells2 + first_cell()) * kConv2Channels;
+  }
+  __device__ __forceinline__ const std::uint32_t* route_of(int image) const {
+    return s.route1 + std::size_t(image) * kRoute1Words + y0 * (kRouteBytes / 4);
+  }
+
+  // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and below.
+  __device__ __forceinline__ void clear_padding(int stage) const {
     constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
-    const int first = first_pixel_row() - y0 + 1;
-    for (int i = tid; i < ((kRows + 2) * kSlots + 1) * kChunks; i += kConvThreads) {
-      const int at = i / kChunks, chunk = i % kChunks, row = at / kSlots, slot = at % kSlots;
-      if (row >= first && row < first + kPixelRows && slot > 0 && slot < kSlots - 1) continue;
+    constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
+    for (int i = tid; i < (kSides + kSlotsLeft) * kChunks; i += kConvThreads) {
+      const int chunk = i % kChunks, which = i / kChunks, left = which - kSides;
+      const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0) : left / (kSlots - 2) * (kRows + 1);
+      const int at = left < 0                  ? which / 2 * kSlots + which % 2 * (kSlots - 1)
+                     : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
+                                              : row * kSlots + 1 + left % (kSlots - 2);
       const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
                                       : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
-    auto* quads = reinterpret_cast<std::uint32_t*>(shared + stage * Shared::kStage + Shared::kQuads);
-    for (int i = tid; i < kQuadBytes / 4; i += kConvThreads) quads[i] = two_padding_pixels<P>();
+    auto* quads = reinterpret_cast<typename Quads<P>::T*>(shared + stage * Shared::kStage + Shared::kQuads);
+    for (int i = tid; i < Quads<P>::kBytes / int(sizeof(*quads)); i += kConvThreads)
+      quads[i] = Quads<P>::value(kZeroPixel);
+  }
+
+  // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
+  template <int C>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image) const {
+    constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
+    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
+    const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
+#pragma unroll
+    for (int k = 0; k < (kPixelRows * kPool1Side * kChunks + kConvThreads - 1) / kConvThreads; ++k) {
+      const int pixel = tid / kChunks + k * (kConvThreads / kChunks), y = pixel / kPool1Side, x = pixel % kPool1Side;
+      if (pixel < kPixelRows * kPool1Side)
+        copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
+    }
   }
   // Which sample a unit is; asked for one unit ahead, so that nobody waits for the answer.
-  __device__ __forceinline__ int sample(int unit, int tid) const {
+  __device__ __forceinline__ int sample(int unit) const {
     return unit >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(slot) * s.batch + unit] : 0;
   }
   // What is known before B1 has run.
-  template <int kThreads>
-  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage, int tid) const {
+  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage) const {
     const std::uint32_t to = stage_address(stage);
+    copy_pixels<kConv2Channels>(to + Shared::kDz, s.z2, unit);
+    copy_pixels<kConv1Channels>(to + Shared::kA1, s.a1, unit);
+    if (tid < kRows * kRouteBytes / 16) copy_async_16(to + Shared::kRoute + tid * 16, route_of(unit) + tid * 4);
     if (tid < kImagePixels / 16)
       copy_async_16(to + Shared::kBytesOfImage + tid * 16,
                     s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
-    copy_pixels<kConv2Channels, kThreads>(to + Shared::kDz, s.z2, unit, tid);
-    copy_pixels<kConv1Channels, kThreads>(to + Shared::kA1, s.a1, unit, tid);
-    constexpr int kRowWords = kRoute1Words / kPool1Side;
-    for (int i = tid; i < kRows * kRowWords / 4; i += kThreads)
-      copy_async_16(to + Shared::kRoute + i * 16,
-                    s.route1 + std::size_t(unit) * kRoute1Words + y0 * kRowWords + i * 4);
   }
-  template <int kThreads>
-  __device__ __forceinline__ void copy_gradient(int unit, int stage, int tid) const {
-    const T* from = static_cast<const T*>(s.g2) + (std::size_t(unit) * kCells2 + first_cell()) * kConv2Channels;
-    for (int i = tid; i < Shared::kCells * kParts; i += kThreads)
-      copy_async_16(stage_address(stage) + Shared::kG2 + i * 16, from + i * kChunk<P>);
+  __device__ __forceinline__ void copy_gradient(int unit, int stage) const {
+    for (int i = tid; i < Shared::kCells * kParts; i += kConvThreads)
+      copy_async_16(stage_address(stage) + Shared::kG2 + i * 16, gradient_of(unit) + i * kChunk<P>);
   }
-  __device__ __forceinline__ void announce_copies(int stage) const {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
+  // All of it but the image, towards the L2 cache.
+  __device__ __forceinline__ void fetch(int unit) const {
+    const auto lines = [&](const void* from, int bytes) {
+      for (int i = tid * 128; i < bytes; i += kConvThreads * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
+    };
+    constexpr int kPixels = kPixelRows * kPool1Side, kSize = sizeof(T);
+    lines(pixels_of(s.z2, kConv2Channels, unit), kPixels * kConv2Channels * kSize);
+    lines(pixels_of(s.a1, kConv1Channels, unit), kPixels * kConv1Channels * kSize);
+    lines(gradient_of(unit), Shared::kCells * kConv2Channels * kSize);
+    lines(route_of(unit), kRows * kRouteBytes);
   }
-  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
-    std::uint32_t done;
-    do {
-      asm volatile(
-          "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.b32 %0, 1, 0, p;\n\t}"
-          : "=r"(done)
-          : "r"(shared_address(arrived + stage)), "r"(parity)
-          : "memory");
-    } while (!done);
-  }
-
-  // ---- the data role -----------------------------------------------------------------------------------------------
 
   // For a probe: where each window's gradient goes. Where the scale is 0 all positions tie and the first one wins.
   __device__ __forceinline__ void tell_routing(int unit, int cell, int part, const T (&z)[4][kChunk<P>]) const {
@@ -369,21 +384,20 @@ struct Backward2 {
   // dz2 over z2, and the image's pixels from its bytes.
   __device__ __forceinline__ void form(int unit, int stage) const {
     unsigned char* const here = shared + stage * Shared::kStage;
-    if (tid < kImageWords) {
-      using Pixel = typename P::Pixel;
-      const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[tid];
-      const int y = tid / 7, j = tid % 7;
-      constexpr int kList = kQuadListBytes / 2;
-      auto* lists = reinterpret_cast<Pixel*>(here + Shared::kQuads + (y + 1) * kQuadRowBytes) + j;
-      const auto pixel = [&](int k) { return to_pixel<Pixel>(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+    if (tid >= kConvThreads - kImageWords) {  // those who have the least to do below
+      const int i = tid - (kConvThreads - kImageWords), y = i / 7, j = i % 7;
+      const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[i];
+      using Q = Quads<P>;
+      constexpr int kList = Q::kListBytes / sizeof(typename Q::T);
+      auto* lists = reinterpret_cast<typename Q::T*>(here + Shared::kQuads + (y + 1) * Q::kRowBytes) + j;
+      const auto pixel = [&](int k) { return Q::value(float(int(word >> 8 * k & 255) - kPixelOffset)); };
       lists[3 * kList] = pixel(0);
       lists[4 * kList] = lists[0 * kList + 1] = pixel(1);
       lists[5 * kList] = lists[1 * kList + 1] = pixel(2);
       lists[2 * kList + 1] = pixel(3);
     }
     const int part = tid % kParts;
-#pragma unroll 2
-    for (int i = tid / kParts; i < Shared::kCells; i += kRoleThreads / kParts) {
+    for (int i = tid / kParts; i < Shared::kCells; i += kConvThreads / kParts) {
       const int cell = first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
       unsigned char* corner = here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * 16;
       unsigned char* at[4];
@@ -398,13 +412,12 @@ struct Backward2 {
 #pragma unroll
       for (int c = 0; c < kChunk<P>; ++c) {
         const int channel = part * kChunk<P> + c;
-        const float scale = bn.scale[channel], alpha = bn.alpha[channel], kappa = bn.kappa[channel];
+        const float alpha = bn.alpha[channel], kappa = bn.kappa[channel], routed = bn.scale[channel] * P::load(g2[c]);
         float value[4];
 #pragma unroll
         for (int position = 0; position < 4; ++position) value[position] = P::load(z[position][c]);
         const float best = fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
         const bool is0 = value[0] == best, is1 = value[1] == best && !is0, is2 = value[2] == best && !is0 && !is1;
-        const float routed = scale * P::load(g2[c]);
 #pragma unroll
         for (int position = 0; position < 4; ++position) value[position] = fmaf(kappa, value[position], alpha);
         if (is0) value[0] += routed;
@@ -420,9 +433,9 @@ struct Backward2 {
     }
   }
 
-  // da1, the gradient of conv1's pooled cells, and from it G. A warp makes 4 or 3 rows of 16 channels; of half an
+  // da1, the gradient of conv1's pooled cells, and from it G: 4 or 3 rows of 16 channels by one of 8 warps. Of half an
   // image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
-  __device__ __forceinline__ void data_role(int warp) const {
+  __device__ __forceinline__ void data_gradient(float (&g1)[2][4], int warp, int stage) const {
     constexpr int kKParts = kHalfImage ? 2 : 1, kSteps = kConv2Channels / kStep<P> / kKParts;
     const int channel0 = (warp & 1) * 16, k_part = kHalfImage ? warp >> 2 : 0;
     // Warps w and w + 4 share a scheduler; together they have 7 rows.
@@ -431,120 +444,116 @@ struct Backward2 {
     const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
     const std::uint32_t filter = shared_address(shared) + Shared::kFilter +
                                  channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
-    float g1[2][4] = {};
-    int stage = 0, parity = 0;
-    for (int unit = first_unit(); unit >= 0; unit -= stride()) {
-      if (unit != first_unit()) {
-        wait_for_copies(stage, parity);
-        if (stage == 0) parity ^= 1;
+    const std::uint32_t here = stage_address(stage);
+    float acc[4][2][4] = {};
+    const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
+    if (four)
+      conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, lane);
+    else
+      conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, lane);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if (r == 3 && !four) break;
+      const int row = first_row - 1 + r;
+      const std::uint32_t words = here + Shared::kRoute + ((row * 2 + (warp & 1)) * 64 + lane) * 4;
+      const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
+      const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * Quads<P>::kRowBytes;
+      if constexpr (P::kDrainAccumulators) {
+        float row_g1[2][4] = {};
+        accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
+      } else {
+        accumulate_g1<P>(g1, acc[r], route, quads, lane);
       }
-      form(unit, stage);
-      barrier_sync<kRoleThreads>(kDataRole);
-      barrier_arrive<kConvThreads>(kFormed + stage);
-      const std::uint32_t here = stage_address(stage);
-      float acc[4][2][4] = {};
-      const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
-      if (four)
-        conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, lane);
-      else
-        conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, lane);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        if (r == 3 && !four) break;
-        const int row = first_row - 1 + r;
-        const std::uint32_t words = here + Shared::kRoute + ((row * 2 + (warp & 1)) * 64 + lane) * 4;
-        const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
-        const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * kQuadRowBytes;
-        if constexpr (P::kDrainAccumulators) {
-          float row_g1[2][4] = {};
-          accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
-        } else {
-          accumulate_g1<P>(g1, acc[r], route, quads, lane);
-        }
-      }
-      barrier_arrive<kConvThreads>(kDone + stage);
-      stage = kStages == 2 ? stage ^ 1 : 0;
     }
-    __syncthreads();
-    const int g = lane >> 2, t = lane & 3;
-    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kConv1Channels * kG1Columns;
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int n = k >> 2, i = k & 3;
-      warp_g1[(channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
-    }
-  }
-
-  // ---- the weight role ---------------------------------------------------------------------------------------------
-
-  // A warp makes 16 of conv2's channels by 16 of conv1's, all taps.
-  __device__ __forceinline__ void weight_role(int warp) const {
-    const auto copy = [&](int unit, int sample, int stage) {
-      copy_gradient<kRoleThreads>(unit, stage, tid);
-      copy_forward<kRoleThreads>(unit, sample, stage, tid);
-      announce_copies(stage);
-    };
-    float dw[kTaps][2][4] = {};
-    const int out = (warp & 3) * 16, in = (warp >> 2) * 16;
-    const int ahead = kStages * stride();
-    if (kStages == 2 && first_unit() >= stride())
-      copy(first_unit() - stride(), sample(first_unit() - stride(), tid), 1);
-    int stage = 0;
-    for (int unit = first_unit(); unit >= 0; unit -= stride()) {
-      const int next_sample = sample(unit - ahead, tid);
-      barrier_sync<kConvThreads>(kFormed + stage);
-      const std::uint32_t here = stage_address(stage);
-      weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
-                                here + Shared::kA1 + in * int(sizeof(T)), lane);
-      barrier_sync<kConvThreads>(kDone + stage);  // nobody reads the stage any more
-      if (unit >= ahead) copy(unit - ahead, next_sample, stage);
-      stage = kStages == 2 ? stage ^ 1 : 0;
-    }
-    __syncthreads();
-    // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
-    auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
-#pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-      for (int n = 0; n < 2; ++n)
-        to[tap * kConvThreads + ((warp & 3) + 4 * (2 * (warp >> 2) + n)) * 32 + lane] =
-            make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
   }
 };
 
 template <class P, int kRows, int kStages>
 __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int slot) {
   using Shared = Backward2Shared<P, kRows, kStages>;
-  using Block = Backward2<P, kRows, kStages>;
+  using T = typename P::T;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[kStages];
-  const int tid = threadIdx.x, warp = tid >> 5;
-  const bool weights = tid >= kRoleThreads;
-  const Block block{
-      s, bn, shared, arrived, slot, tid % kRoleThreads, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const Backward2<P, kRows, kStages> block{s, bn, shared, slot, tid, lane, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
-  // The first unit and the filter, by all threads.
-  const int unit = block.first_unit(), sample = block.sample(unit, tid);
-  if (tid == 0)
-    for (int stage = 0; stage < kStages; ++stage)
-      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + stage)), "r"(kRoleThreads)
-                   : "memory");
-  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
-  for (int stage = 0; stage < kStages; ++stage)
-    if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
-  block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
+  int unit = block.first_unit(), next = unit - block.stride(), stage = 0;
+  {
+    const int sample = block.sample(unit);
+    block.clear_padding(0);
+    if (kStages == 2 && next >= 0) block.clear_padding(1);
+    load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
+    block.copy_forward(unit, sample, 0);
+  }
+  int next_sample = block.sample(next);
   load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial),
-                    [&] { block.template copy_gradient<kConvThreads>(unit, 0, tid); });
+                    [&] { block.copy_gradient(unit, 0); });
 
-  if (weights)
-    block.weight_role(warp - kConvWarps / 2);
-  else
-    block.data_role(warp);
+  // What a warp adds up over all units. Warps 0-7: G, in the first tap's place; the rest is 0 and so needs no registers
+  // while they work. Warps 8-15: 16 of conv2's channels by 16 of conv1's, of all taps.
+  float sums[kTaps][2][4] = {};
+  const bool data_role = warp < kConvWarps / 2;
+  const int out = (warp & 3) * 16, in = (warp >> 2 & 1) * 16;
+  while (true) {
+    block.form(unit, stage);
+    __syncthreads();
+    if (next >= 0) {
+      if constexpr (kStages == 2) {
+        block.copy_gradient(next, stage ^ 1);
+        block.copy_forward(next, next_sample, stage ^ 1);
+        copy_async_commit();
+      } else {
+        block.fetch(next);
+      }
+    }
+    if (data_role) {
+      block.data_gradient(sums[0], warp, stage);
+#pragma unroll
+      for (int i = 8; i < 8 * kTaps; ++i) sums[i >> 3][i >> 2 & 1][i & 3] = 0.f;
+    } else {
+      const std::uint32_t here = block.stage_address(stage);
+      weight_gradient<P, kRows>(sums, here + Shared::kDz + out * int(sizeof(T)),
+                                here + Shared::kA1 + in * int(sizeof(T)), lane);
+    }
+    if (next < 0) break;
+    if constexpr (kStages == 2) {
+      stage ^= 1;
+    } else {
+      __syncthreads();
+      block.copy_gradient(next, 0);
+      block.copy_forward(next, next_sample, 0);
+      copy_async_commit();
+    }
+    unit = next;
+    next -= block.stride();
+    next_sample = block.sample(next);
+    copy_async_wait<0>();
+    __syncthreads();  // the unit has arrived, and nobody reads the other stage any more
+  }
+
   __syncthreads();
   constexpr int kValues = kConv1Channels * kG1Columns;
+  if (data_role) {
+    const int g = lane >> 2, t = lane & 3;
+    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kValues;
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        warp_g1[((warp & 1) * 16 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = sums[0][n][i];
+  } else {
+    // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
+    auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        to[tap * kConvThreads + (out / 16 + 4 * (in / 8 + n)) * 32 + lane] =
+            make_float4(sums[tap][n][0], sums[tap][n][1], sums[tap][n][2], sums[tap][n][3]);
+  }
+  __syncthreads();
   const auto* parts = reinterpret_cast<const float*>(shared);
   s.g1_sums[std::size_t(blockIdx.x) * kValues + tid] =
       (parts[tid] + parts[kValues + tid]) + (parts[2 * kValues + tid] + parts[3 * kValues + tid]);

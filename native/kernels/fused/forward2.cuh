@@ -89,6 +89,7 @@ __device__ __forceinline__ void load_bn2(const State& s, Bn2& bn, float gamma, f
       s.bn2[64 + channel] = shift;
       s.bn2[128 + channel] = float(mean);
       s.bn2[192 + channel] = float(inv_sigma);
+      s.bn2[256 + channel] = float(mean - double(float(mean)));
     }
   }
   __syncthreads();

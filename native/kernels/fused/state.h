@@ -44,7 +44,8 @@ struct State {
   void* fc1;            // fc1.weight in T, engine's order
   void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[64 + channel]
   float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units; unit[32] of the packed filter
-  float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output
+  float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
+                        // then what the mean lost in rounding[64]
   bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
   bool overlap;         // the GPU has programmatic dependent launch
 

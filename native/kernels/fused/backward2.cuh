@@ -7,10 +7,13 @@
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
 // A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and the
-// neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. All warps form a unit's dz2;
-// then half of them make the dgrad and G, the other half conv2's weight gradient, side by side, so that the tensor cores
-// have work while G is added up. Meanwhile the next unit is copied into the other stage (kStages = 2), or, where
-// shared memory is too small for that, fetched as far as the L2 cache.
+// neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
+//
+// Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G added up:
+//   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
+//   weight role: once dz2 is formed, conv2's weight gradient, which stays in registers over all units; then it starts
+//                the copies of the unit that takes this one's place: with kStages = 2 the one after the next; with 1,
+//                where shared memory holds no more, the next, which was fetched as far as the L2 cache meanwhile
 #pragma once
 
 #include <algorithm>
@@ -277,10 +280,14 @@ struct Backward2 {
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;  // of a1 and z2, from first_pixel_row()
   static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
+  // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
+  enum Barrier { kDataRole = 1, kFormed = 2, kDone = 4 };
+
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  int slot, tid, lane, y0;
+  std::uint64_t* arrived;  // a stage each
+  int slot, lane, y0;
 
   // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch: F1 wrote the
   // highest last, so they are the likeliest to be in the L2 cache still.
@@ -304,7 +311,7 @@ struct Backward2 {
   }
 
   // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and below.
-  __device__ __forceinline__ void clear_padding(int stage) const {
+  __device__ __forceinline__ void clear_padding(int stage, int tid) const {
     constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
     constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
     for (int i = tid; i < (kSides + kSlotsLeft) * kChunks; i += kConvThreads) {
@@ -322,41 +329,57 @@ struct Backward2 {
       quads[i] = Quads<P>::value(kZeroPixel);
   }
 
+  // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
+
   // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C>
-  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image) const {
+  template <int C, int kThreads>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
     constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
     to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
     const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
-#pragma unroll
-    for (int k = 0; k < (kPixelRows * kPool1Side * kChunks + kConvThreads - 1) / kConvThreads; ++k) {
-      const int pixel = tid / kChunks + k * (kConvThreads / kChunks), y = pixel / kPool1Side, x = pixel % kPool1Side;
-      if (pixel < kPixelRows * kPool1Side)
-        copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
+    for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
+      const int y = pixel / kPool1Side, x = pixel % kPool1Side;
+      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
     }
   }
   // Which sample a unit is; asked for one unit ahead, so that nobody waits for the answer.
-  __device__ __forceinline__ int sample(int unit) const {
+  __device__ __forceinline__ int sample(int unit, int tid) const {
     return unit >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(slot) * s.batch + unit] : 0;
   }
   // What is known before B1 has run.
-  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage) const {
+  template <int kThreads>
+  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
-    copy_pixels<kConv2Channels>(to + Shared::kDz, s.z2, unit);
-    copy_pixels<kConv1Channels>(to + Shared::kA1, s.a1, unit);
-    if (tid < kRows * kRouteBytes / 16) copy_async_16(to + Shared::kRoute + tid * 16, route_of(unit) + tid * 4);
+    copy_pixels<kConv2Channels, kThreads>(to + Shared::kDz, s.z2, unit, tid);
+    copy_pixels<kConv1Channels, kThreads>(to + Shared::kA1, s.a1, unit, tid);
+    for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
+      copy_async_16(to + Shared::kRoute + i * 16, route_of(unit) + i * 4);
     if (tid < kImagePixels / 16)
       copy_async_16(to + Shared::kBytesOfImage + tid * 16,
                     s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
   }
-  __device__ __forceinline__ void copy_gradient(int unit, int stage) const {
-    for (int i = tid; i < Shared::kCells * kParts; i += kConvThreads)
+  template <int kThreads>
+  __device__ __forceinline__ void copy_gradient(int unit, int stage, int tid) const {
+    for (int i = tid; i < Shared::kCells * kParts; i += kThreads)
       copy_async_16(stage_address(stage) + Shared::kG2 + i * 16, gradient_of(unit) + i * kChunk<P>);
   }
-  // All of it but the image, towards the L2 cache.
-  __device__ __forceinline__ void fetch(int unit) const {
+  __device__ __forceinline__ void announce_copies(int stage) const {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
+  }
+  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
+    std::uint32_t done;
+    do {
+      asm volatile(
+          "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+          : "=r"(done)
+          : "r"(shared_address(arrived + stage)), "r"(parity)
+          : "memory");
+    } while (!done);
+  }
+  // All of a unit but the image, towards the L2 cache.
+  __device__ __forceinline__ void fetch(int unit, int tid) const {
     const auto lines = [&](const void* from, int bytes) {
-      for (int i = tid * 128; i < bytes; i += kConvThreads * 128)
+      for (int i = tid * 128; i < bytes; i += kRoleThreads * 128)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
     };
     constexpr int kPixels = kPixelRows * kPool1Side, kSize = sizeof(T);
@@ -365,6 +388,8 @@ struct Backward2 {
     lines(gradient_of(unit), Shared::kCells * kConv2Channels * kSize);
     lines(route_of(unit), kRows * kRouteBytes);
   }
+
+  // ---- the data role -----------------------------------------------------------------------------------------------
 
   // For a probe: where each window's gradient goes. Where the scale is 0 all positions tie and the first one wins.
   __device__ __forceinline__ void tell_routing(int unit, int cell, int part, const T (&z)[4][kChunk<P>]) const {
@@ -382,10 +407,10 @@ struct Backward2 {
   }
 
   // dz2 over z2, and the image's pixels from its bytes.
-  __device__ __forceinline__ void form(int unit, int stage) const {
+  __device__ __forceinline__ void form(int unit, int stage, int tid) const {
     unsigned char* const here = shared + stage * Shared::kStage;
-    if (tid >= kConvThreads - kImageWords) {  // those who have the least to do below
-      const int i = tid - (kConvThreads - kImageWords), y = i / 7, j = i % 7;
+    if (tid >= kRoleThreads - kImageWords) {  // those who have the least to do below
+      const int i = tid - (kRoleThreads - kImageWords), y = i / 7, j = i % 7;
       const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[i];
       using Q = Quads<P>;
       constexpr int kList = Q::kListBytes / sizeof(typename Q::T);
@@ -397,7 +422,7 @@ struct Backward2 {
       lists[2 * kList + 1] = pixel(3);
     }
     const int part = tid % kParts;
-    for (int i = tid / kParts; i < Shared::kCells; i += kConvThreads / kParts) {
+    for (int i = tid / kParts; i < Shared::kCells; i += kRoleThreads / kParts) {
       const int cell = first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
       unsigned char* corner = here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * 16;
       unsigned char* at[4];
@@ -433,9 +458,10 @@ struct Backward2 {
     }
   }
 
-  // da1, the gradient of conv1's pooled cells, and from it G: 4 or 3 rows of 16 channels by one of 8 warps. Of half an
-  // image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
-  __device__ __forceinline__ void data_gradient(float (&g1)[2][4], int warp, int stage) const {
+  // da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an image,
+  // over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
+  __device__ __forceinline__ void data_role(int tid) const {
+    const int warp = tid >> 5;
     constexpr int kKParts = kHalfImage ? 2 : 1, kSteps = kConv2Channels / kStep<P> / kKParts;
     const int channel0 = (warp & 1) * 16, k_part = kHalfImage ? warp >> 2 : 0;
     // Warps w and w + 4 share a scheduler; together they have 7 rows.
@@ -444,106 +470,77 @@ struct Backward2 {
     const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
     const std::uint32_t filter = shared_address(shared) + Shared::kFilter +
                                  channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
-    const std::uint32_t here = stage_address(stage);
-    float acc[4][2][4] = {};
-    const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
-    if (four)
-      conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, lane);
-    else
-      conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, lane);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if (r == 3 && !four) break;
-      const int row = first_row - 1 + r;
-      const std::uint32_t words = here + Shared::kRoute + ((row * 2 + (warp & 1)) * 64 + lane) * 4;
-      const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
-      const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * Quads<P>::kRowBytes;
-      if constexpr (P::kDrainAccumulators) {
-        float row_g1[2][4] = {};
-        accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
-      } else {
-        accumulate_g1<P>(g1, acc[r], route, quads, lane);
+    float g1[2][4] = {};
+    int stage = 0, parity = 0;
+    for (int unit = first_unit(); unit >= 0; unit -= stride()) {
+      if (unit != first_unit()) {
+        wait_for_copies(stage, parity);
+        if (stage == 0) parity ^= 1;
       }
+      form(unit, stage, tid);
+      barrier_sync<kRoleThreads>(kDataRole);
+      barrier_arrive<kConvThreads>(kFormed + stage);
+      const std::uint32_t here = stage_address(stage);
+      float acc[4][2][4] = {};
+      const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
+      if (four)
+        conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, lane);
+      else
+        conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, lane);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        if (r == 3 && !four) break;
+        const int row = first_row - 1 + r;
+        const std::uint32_t words = here + Shared::kRoute + ((row * 2 + (warp & 1)) * 64 + lane) * 4;
+        const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
+        const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * Quads<P>::kRowBytes;
+        if constexpr (P::kDrainAccumulators) {
+          float row_g1[2][4] = {};
+          accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) g1[i >> 2][i & 3] += row_g1[i >> 2][i & 3];
+        } else {
+          accumulate_g1<P>(g1, acc[r], route, quads, lane);
+        }
+      }
+      barrier_arrive<kConvThreads>(kDone + stage);
+      stage = kStages == 2 ? stage ^ 1 : 0;
     }
-  }
-};
-
-template <class P, int kRows, int kStages>
-__global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int slot) {
-  using Shared = Backward2Shared<P, kRows, kStages>;
-  using T = typename P::T;
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ Bn2Backward bn;
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const Backward2<P, kRows, kStages> block{s, bn, shared, slot, tid, lane, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
-
-  int unit = block.first_unit(), next = unit - block.stride(), stage = 0;
-  {
-    const int sample = block.sample(unit);
-    block.clear_padding(0);
-    if (kStages == 2 && next >= 0) block.clear_padding(1);
-    load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
-    block.copy_forward(unit, sample, 0);
-  }
-  int next_sample = block.sample(next);
-  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial),
-                    [&] { block.copy_gradient(unit, 0); });
-
-  // What a warp adds up over all units. Warps 0-7: G, in the first tap's place; the rest is 0 and so needs no registers
-  // while they work. Warps 8-15: 16 of conv2's channels by 16 of conv1's, of all taps.
-  float sums[kTaps][2][4] = {};
-  const bool data_role = warp < kConvWarps / 2;
-  const int out = (warp & 3) * 16, in = (warp >> 2 & 1) * 16;
-  while (true) {
-    block.form(unit, stage);
     __syncthreads();
-    if (next >= 0) {
-      if constexpr (kStages == 2) {
-        block.copy_gradient(next, stage ^ 1);
-        block.copy_forward(next, next_sample, stage ^ 1);
-        copy_async_commit();
-      } else {
-        block.fetch(next);
-      }
-    }
-    if (data_role) {
-      block.data_gradient(sums[0], warp, stage);
+    const int g = lane >> 2, t = lane & 3;
+    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kConv1Channels * kG1Columns;
 #pragma unroll
-      for (int i = 8; i < 8 * kTaps; ++i) sums[i >> 3][i >> 2 & 1][i & 3] = 0.f;
-    } else {
-      const std::uint32_t here = block.stage_address(stage);
-      weight_gradient<P, kRows>(sums, here + Shared::kDz + out * int(sizeof(T)),
-                                here + Shared::kA1 + in * int(sizeof(T)), lane);
+    for (int k = 0; k < 8; ++k) {
+      const int n = k >> 2, i = k & 3;
+      warp_g1[(channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
     }
-    if (next < 0) break;
-    if constexpr (kStages == 2) {
-      stage ^= 1;
-    } else {
-      __syncthreads();
-      block.copy_gradient(next, 0);
-      block.copy_forward(next, next_sample, 0);
-      copy_async_commit();
-    }
-    unit = next;
-    next -= block.stride();
-    next_sample = block.sample(next);
-    copy_async_wait<0>();
-    __syncthreads();  // the unit has arrived, and nobody reads the other stage any more
   }
 
-  __syncthreads();
-  constexpr int kValues = kConv1Channels * kG1Columns;
-  if (data_role) {
-    const int g = lane >> 2, t = lane & 3;
-    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kValues;
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        warp_g1[((warp & 1) * 16 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = sums[0][n][i];
-  } else {
+  // ---- the weight role ---------------------------------------------------------------------------------------------
+
+  // A warp makes 16 of conv2's channels by 16 of conv1's, all taps.
+  __device__ __forceinline__ void weight_role(int tid) const {
+    const int warp = tid >> 5, out = (warp & 3) * 16, in = (warp >> 2) * 16, ahead = kStages * stride();
+    const auto copy = [&](int unit, int sample, int stage) {
+      copy_gradient<kRoleThreads>(unit, stage, tid);
+      copy_forward<kRoleThreads>(unit, sample, stage, tid);
+      announce_copies(stage);
+    };
+    float dw[kTaps][2][4] = {};
+    int stage = 0, unit = first_unit();
+    if (kStages == 2 && unit >= stride()) copy(unit - stride(), sample(unit - stride(), tid), 1);
+    for (; unit >= 0; unit -= stride()) {
+      const int next_sample = sample(unit - ahead, tid);
+      if (kStages == 1 && unit >= ahead) fetch(unit - ahead, tid);
+      barrier_sync<kConvThreads>(kFormed + stage);
+      const std::uint32_t here = stage_address(stage);
+      weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
+                                here + Shared::kA1 + in * int(sizeof(T)), lane);
+      barrier_sync<kConvThreads>(kDone + stage);  // nobody reads the stage any more
+      if (unit >= ahead) copy(unit - ahead, next_sample, stage);
+      stage = kStages == 2 ? stage ^ 1 : 0;
+    }
+    __syncthreads();
     // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
     auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
@@ -551,9 +548,37 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
 #pragma unroll
       for (int n = 0; n < 2; ++n)
         to[tap * kConvThreads + (out / 16 + 4 * (in / 8 + n)) * 32 + lane] =
-            make_float4(sums[tap][n][0], sums[tap][n][1], sums[tap][n][2], sums[tap][n][3]);
+            make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
   }
+};
+
+template <class P, int kRows, int kStages>
+__global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int slot) {
+  using Shared = Backward2Shared<P, kRows, kStages>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Bn2Backward bn;
+  __shared__ std::uint64_t arrived[kStages];
+  const int tid = threadIdx.x;
+  const Backward2<P, kRows, kStages> block{s, bn, shared, arrived, slot, tid & 31,
+                                           kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
+
+  // The first unit and the filter, by all threads.
+  const int unit = block.first_unit(), sample = block.sample(unit, tid);
+  block.clear_padding(0, tid);
+  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
+  block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
+  if (kStages == 2 && unit >= block.stride()) block.clear_padding(1, tid);
+  if (tid < kStages)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads) : "memory");
+  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                    [&] { block.template copy_gradient<kConvThreads>(unit, 0, tid); });
+
+  if (tid < kRoleThreads)
+    block.data_role(tid);
+  else
+    block.weight_role(tid - kRoleThreads);
   __syncthreads();
+  constexpr int kValues = kConv1Channels * kG1Columns;
   const auto* parts = reinterpret_cast<const float*>(shared);
   s.g1_sums[std::size_t(blockIdx.x) * kValues + tid] =
       (parts[tid] + parts[kValues + tid]) + (parts[2 * kValues + tid] + parts[3 * kValues + tid]);

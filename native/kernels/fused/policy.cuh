@@ -114,8 +114,10 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const std::uint32_t (&a)
   kernels::device::mma_tf32(c, a, {b0, b1});
 }
 
-// The 10 leading significand bits of a float, which tf32 keeps, and what they leave; big + small is exact.
-__device__ __forceinline__ std::uint32_t big_part(std::uint32_t x) { return x & 0xffffe000u; }
+// A float as two values of tf32: big is rounded to the nearest, so that small, exactly what it leaves, has either sign
+// and what the tensor cores cut off small is no bias. (Where images are flat dz2 is the same everywhere, and sums that
+// cancel show a bias of 2^-23.)
+__device__ __forceinline__ std::uint32_t big_part(std::uint32_t x) { return (x + 0x1000u) & 0xffffe000u; }
 __device__ __forceinline__ std::uint32_t small_part(std::uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(big_part(x)));
 }

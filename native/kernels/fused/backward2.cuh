@@ -64,11 +64,11 @@ struct Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
 };
 
-// Waits for B1 and for all copies, among them those that copy_gradient() starts.
-template <class Copy>
+// Waits for B1 and for all copies. While its loads are on their way it calls meanwhile().
+template <class Meanwhile>
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn,
-                                                  double (*partial)[2][kConv2Channels], Copy copy_gradient) {
-  constexpr int kGroups = kConvThreads / 64;
+                                                  double (*partial)[2][kConv2Channels], Meanwhile meanwhile) {
+  constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
   const double scale = s.bn2[channel], mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],
@@ -76,17 +76,22 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = s.scalars[0];
   const float beta = s.parameters[beta_at + channel];
   wait_for_predecessor();  // B1: g2 and its sums
-  copy_gradient();
+  float g2[kCells], g2_xhat[kCells];
+#pragma unroll
+  for (int k = 0; k < kCells; ++k) {
+    const int cell = min(group + k * kGroups, kCells2 - 1);
+    g2[k] = s.g2_sums[cell * 64 + channel];
+    g2_xhat[k] = s.g2_sums[(kCells2 + cell) * 64 + channel];
+  }
+  meanwhile();
   copy_async_commit();
   double sum = 0, sum_xhat = 0;
 #pragma unroll
-  for (int k = 0; k < (kCells2 + kGroups - 1) / kGroups; ++k) {
-    const int cell = group + k * kGroups;
-    if (cell < kCells2) {
-      sum += s.g2_sums[cell * 64 + channel];
-      sum_xhat += s.g2_sums[(kCells2 + cell) * 64 + channel];
+  for (int k = 0; k < kCells; ++k)
+    if (group + k * kGroups < kCells2) {
+      sum += g2[k];
+      sum_xhat += g2_xhat[k];
     }
-  }
   partial[group][0][channel] = sum;
   partial[group][1][channel] = sum_xhat;
   __syncthreads();
@@ -564,14 +569,16 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
 
   // The first unit and the filter, by all threads.
   const int unit = block.first_unit(), sample = block.sample(unit, tid);
-  block.clear_padding(0, tid);
-  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
   block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
-  if (kStages == 2 && unit >= block.stride()) block.clear_padding(1, tid);
-  if (tid < kStages)
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads) : "memory");
-  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial),
-                    [&] { block.template copy_gradient<kConvThreads>(unit, 0, tid); });
+  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
+  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial), [&] {
+    block.template copy_gradient<kConvThreads>(unit, 0, tid);
+    if (tid < kStages)
+      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads)
+                   : "memory");
+    for (int stage = 0; stage < kStages; ++stage)
+      if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
+  });
 
   if (tid < kRoleThreads)
     block.data_role(tid);

@@ -38,7 +38,7 @@ inline constexpr int kStaticShared = 10 * 1024;  // more than any of the kernels
 template <Precision kPrecision>
 int Launch<kPrecision>::shared_needed() {
   using P = Policy<kPrecision>;
-  return kStaticShared + std::max({Forward1Shared<P, 1, 1>::kBytes, kForward2Bytes<P, 16>, Backward1Shared<P>::kBytes,
+  return kStaticShared + std::max({Forward1RolesShared<P>::kBytes, kForward2Bytes<P, 16>, Backward1Shared<P>::kBytes,
                                    Backward2Shared<P, 7, 1>::kBytes});
 }
 
@@ -57,16 +57,10 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   const auto fits = [&](int bytes) { return bytes + kStaticShared <= shared_limit; };
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
   s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
-  const int sms = multiprocessors, pairs = (s.batch + 1) / 2;
-  const char* hack = getenv("MNIST_F1");
-  if (hack && s.batch > sms)
-    s.f1_images = 0, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
-  else if (s.batch > sms && fits(Forward1Shared<P, 2, 2>::kBytes))
-    s.f1_images = 2, s.f1_halves = 2, s.f1_blocks = std::min(pairs, sms);
-  else if (s.batch > sms / 2 && fits(Forward1Shared<P, 1, 2>::kBytes))
-    s.f1_images = 1, s.f1_halves = 2, s.f1_blocks = std::min(s.batch, sms);
-  else
-    s.f1_images = 1, s.f1_halves = 1, s.f1_blocks = 2 * std::min(s.batch, sms);
+  const int sms = multiprocessors;
+  s.f1_roles = s.batch > sms;
+  s.f1_halves = s.batch > sms / 2 ? 2 : 1;
+  s.f1_blocks = 2 / s.f1_halves * std::min(s.batch, sms);
   s.z2_rows = s.f1_blocks * s.f1_halves / 2;
   if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
@@ -86,14 +80,12 @@ template <Precision kPrecision>
 void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.f1_blocks, kConvThreads, bytes, stream, s, slot); };
-  if (s.f1_images == 0)
+  if (s.f1_roles)
     run(forward1_roles_kernel<P>, Forward1RolesShared<P>::kBytes);
-  else if (s.f1_halves == 1)
-    run(forward1_kernel<P, 1, 1>, Forward1Shared<P, 1, 1>::kBytes);
-  else if (s.f1_images == 1)
-    run(forward1_kernel<P, 1, 2>, Forward1Shared<P, 1, 2>::kBytes);
+  else if (s.f1_halves == 2)
+    run(forward1_kernel<P, 2>, Forward1Shared<P, 2>::kBytes);
   else
-    run(forward1_kernel<P, 2, 2>, Forward1Shared<P, 2, 2>::kBytes);
+    run(forward1_kernel<P, 1>, Forward1Shared<P, 1>::kBytes);
 }
 
 template <Precision kPrecision>

@@ -20,7 +20,7 @@ inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
 inline constexpr int kG1Columns = 16;   // of a channel's routed sums: 9 taps, their total, 6 unused
-inline constexpr int kConv1Blocks = 8;  // of U, for conv1's channels
+inline constexpr int kConv1Blocks = 4;  // of U, for conv1's channels
 
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
 struct Samples {
@@ -69,7 +69,8 @@ struct State {
   StepResult* results;    // one a slot
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
 
-  int f1_images, f1_halves, f1_blocks;  // of a block: images at a time, halves of the channels
+  int f1_halves, f1_blocks;             // halves of conv2's channels that a block makes
+  bool f1_roles;                        // conv1 and conv2 by different warps
   int z2_rows;                          // sums that F1 leaves: one for the blocks that share their images
   int f2_rows, f2_slices;               // samples of a block; parts the features are cut into
   int head_blocks;

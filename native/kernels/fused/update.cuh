@@ -210,7 +210,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   wait_for_predecessor();  // B2: g1_sums
   constexpr int kColumns4 = kUpdateThreads / kG1Groups;
   const int column4 = tid % kColumns4, group = tid / kColumns4;
-  reinterpret_cast<float4*>(scratch.g1[group])[column4] = sum_rows<kG1Groups, 5>(
+  reinterpret_cast<float4*>(scratch.g1[group])[column4] = sum_rows<kG1Groups, 9>(
       s.g1_sums + block * kColumns4 * 4, s.b2_blocks, kConv1Channels * kG1Columns, column4, group);
   __syncthreads();
   if (!computes) return;

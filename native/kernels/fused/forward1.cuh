@@ -19,20 +19,6 @@ inline constexpr int kThreads = 256;  // the others
 template <class P>
 inline constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;
 
-template <class P>
-__device__ __forceinline__ void store_8(typename P::T* to, const float (&x)[8]) {
-  if constexpr (sizeof(typename P::T) == 2) {
-    uint4 packed;
-    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&packed);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-    *reinterpret_cast<uint4*>(to) = packed;
-  } else {
-    reinterpret_cast<float4*>(to)[0] = make_float4(P::store(x[0]), P::store(x[1]), P::store(x[2]), P::store(x[3]));
-    reinterpret_cast<float4*>(to)[1] = make_float4(P::store(x[4]), P::store(x[5]), P::store(x[6]), P::store(x[7]));
-  }
-}
-
 // Four neighbouring values as two pairs.
 template <class P>
 struct Four {

@@ -1,4 +1,4 @@
-// F2: bn2 and relu of the pooled maxima, then fc1, its sum over 3136 features cut into slices of pooled cells.
+// F2: bn2 and relu of the pooled maxima, then fc1, its sum over 3136 features cut into slices.
 // H:  the slices added up, relu, fc2, log-softmax, the loss and the gradients of everything above fc1's output.
 #pragma once
 
@@ -6,47 +6,29 @@
 
 namespace mnist::fused {
 
+// A slice of the features is one half of the channels in some of the cells, so that a block needs the sums of these
+// channels only. It goes through shared memory in stages of 128 bytes a row: two cells in bf16, one in float.
+inline constexpr int kSliceChannels = kConv2Channels / 2;
 template <class P>
-inline constexpr int kTilePitch = 64 * int(sizeof(typename P::T)) + 16;  // a row of 64 values
+inline constexpr int kStageCells = 128 / (kSliceChannels * int(sizeof(typename P::T)));
+inline constexpr int kStagePitch = 128 + 16;  // odd multiple of 16: no bank conflicts
+inline constexpr int kForward2Stages = 5;     // what 152 KiB of shared memory hold
+template <int kRows>
+inline constexpr int kStageBytes = (kHidden + kRows) * kStagePitch;  // weights, then rows of e2
+template <int kRows>
+inline constexpr int kForward2Bytes = kForward2Stages * kStageBytes<kRows>;
 
-template <class P, int kRows>
-inline constexpr int kForward2Bytes = 2 * (kHidden + kRows) * kTilePitch<P>;
-
-// Eight consecutive values in the policy's type.
-template <class P>
-struct Eight {
-  using T = typename P::T;
-  uint4 raw[sizeof(T) / 2];
-  __device__ __forceinline__ void load(const T* from) {
-#pragma unroll
-    for (int i = 0; i < int(sizeof(T)) / 2; ++i) raw[i] = reinterpret_cast<const uint4*>(from)[i];
-  }
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (auto& r : raw) r = make_uint4(0, 0, 0, 0);
-  }
-  __device__ __forceinline__ float operator[](int i) const { return P::load(reinterpret_cast<const T*>(raw)[i]); }
-};
-
-// bn2's scale and shift for all 64 channels in shared memory: from F1's block sums in training, from s.bn2 otherwise.
-// Threads 4c .. 4c + 3 finish channel c, whose gamma and beta they bring.
+// bn2's scale and shift for one half of the channels in shared memory: from F1's block sums in training, from s.bn2
+// otherwise.
 struct __align__(16) Bn2 {
-  float scale[kConv2Channels], shift[kConv2Channels];
-  double partial[kThreads / 32][2][kConv2Channels + 8];  // padded: sums and squares of a channel lie in other banks
+  static constexpr int kGroups = kThreads / 16;
+  double partial[kGroups][2][kSliceChannels + 2];  // sums and squares; padded for finish_bn2()'s reads
+  float scale[kSliceChannels], shift[kSliceChannels];
 };
 
-__device__ __forceinline__ void load_bn2(const State& s, Bn2& bn, float gamma, float beta) {
-  const int tid = threadIdx.x;
-  if (s.bn2_given) {
-    if (tid < kConv2Channels) {
-      bn.scale[tid] = s.bn2[tid];
-      bn.shift[tid] = s.bn2[kConv2Channels + tid];
-    }
-    __syncthreads();
-    return;
-  }
-  constexpr int kGroups = kThreads / 32;
-  const int column = tid & 31, group = tid >> 5;
+__device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int half) {
+  if (s.bn2_given) return;
+  const int column = threadIdx.x & 15, group = threadIdx.x >> 4;
   // Four rows are added in float: conversions to double are slow.
   float4 four = {};
   double total[4] = {};
@@ -54,145 +36,205 @@ __device__ __forceinline__ void load_bn2(const State& s, Bn2& bn, float gamma, f
     total[0] += four.x, total[1] += four.y, total[2] += four.z, total[3] += four.w;
     four = {};
   };
+  const float* sums = s.z2_sums + (column >> 3) * kConv2Channels + half * kSliceChannels + (column & 7) * 4;
   const auto load = [&](int row) {
-    return reinterpret_cast<const float4*>(s.z2_sums + std::size_t(row) * 2 * kConv2Channels)[column];
+    return *reinterpret_cast<const float4*>(sums + std::size_t(row) * 2 * kConv2Channels);
   };
   const auto add = [&](float4 x, int k) {
     four.x += x.x, four.y += x.y, four.z += x.z, four.w += x.w;
     if (k % 4 == 3) flush();
   };
-  if (s.z2_rows > kGroups * 8)
-    for_rows<kGroups, 17>(s.z2_rows, group, load, add);  // a row an SM in one round
+  if (s.z2_rows > Bn2::kGroups * 4)
+    for_rows<Bn2::kGroups, 9>(s.z2_rows, group, load, add);  // a row an SM in one round
   else
-    for_rows<kGroups, 8>(s.z2_rows, group, load, add);
+    for_rows<Bn2::kGroups, 4>(s.z2_rows, group, load, add);
   flush();
-#pragma unroll
-  for (int i = 0; i < 4; ++i) bn.partial[group][column >> 4][4 * (column & 15) + i] = total[i];
-  __syncthreads();
+  auto* to = reinterpret_cast<double2*>(bn.partial[group][column >> 3]) + (column & 7) * 2;
+  to[0] = make_double2(total[0], total[1]);
+  to[1] = make_double2(total[2], total[3]);
+}
 
-  const int channel = tid >> 2, which = tid & 1, half = tid >> 1 & 1;
+// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, whose gamma and beta they bring.
+__device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int half, float gamma, float beta) {
+  const int tid = threadIdx.x;
+  if (s.bn2_given) {
+    if (tid < kSliceChannels) {
+      bn.scale[tid] = s.bn2[half * kSliceChannels + tid];
+      bn.shift[tid] = s.bn2[kConv2Channels + half * kSliceChannels + tid];
+    }
+    __syncthreads();
+    return;
+  }
+  __syncthreads();
+  const int channel = tid >> 3, which = tid & 1, quarter = tid >> 1 & 3;
   double sum = 0;
 #pragma unroll
-  for (int k = 0; k < kGroups / 2; ++k) sum += bn.partial[half * (kGroups / 2) + k][which][channel];
+  for (int k = 0; k < Bn2::kGroups; k += 4) sum += bn.partial[k + quarter][which][channel];
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 4);
   const double other = __shfl_xor_sync(0xffffffffu, sum, 1);
   const double mean = (which == 0 ? sum : other) * s.inv_n2;
   const double var = fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);
   const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
-  if ((tid & 3) == 0) {
+  if ((tid & 7) == 0) {
     const double exact = fabs(double(gamma)) * inv_sigma;
     const float scale = float(exact), shift = float(beta - exact * mean);
     bn.scale[channel] = scale;
     bn.shift[channel] = shift;
-    if (blockIdx.x == 0 && blockIdx.y == 0) {
-      s.bn2[channel] = scale;
-      s.bn2[64 + channel] = shift;
-      s.bn2[128 + channel] = float(mean);
-      s.bn2[192 + channel] = float(inv_sigma);
-      s.bn2[256 + channel] = float(mean - double(float(mean)));
+    if (blockIdx.x == 0 && blockIdx.y < 2) {  // the first slice of each half
+      float* out = s.bn2 + half * kSliceChannels + channel;
+      out[0] = scale;
+      out[64] = shift;
+      out[128] = float(mean);
+      out[192] = float(inv_sigma);
+      out[256] = float(mean - double(float(mean)));
     }
   }
   __syncthreads();
 }
 
-// Blocks on an SM that the registers are to allow: batches above 512 give F2 two an SM.
-template <class P, int kRows>
-inline constexpr int kForward2Blocks = kRows == 64 && P::kDrainAccumulators ? 1 : 2;
+// relu(scale * x + shift) of the values in one register of an operand, rounded as they are stored.
+template <class P, int kCount>
+__device__ __forceinline__ std::uint32_t bn2_relu(std::uint32_t x, const float (&scale)[kCount],
+                                                  const float (&shift)[kCount], int first) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    const float low = fmaf(scale[first], __uint_as_float(x << 16), shift[first]);
+    const float high = fmaf(scale[first + 1], __uint_as_float(x & 0xffff0000u), shift[first + 1]);
+    std::uint32_t result;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));  // keeps a NaN
+    return result;
+  } else {
+    return __float_as_uint(P::store(relu_keep_nan(fmaf(scale[first], __uint_as_float(x), shift[first]))));
+  }
+}
 
-// h_parts[slice] = relu(bn2(e2)) fc1^T over the slice's cells. Grid: (row tiles, slices). Warp w makes hidden units
-// 16w .. 16w+15 of all kRows rows.
+// h_parts[slice] = relu(bn2(e2)) fc1^T over the slice's features. Grid: (row tiles, slices); slices 2k and 2k + 1 are
+// the halves of the channels in the same cells; a single slice is both of them, one after the other. A warp makes up to
+// 32 rows; the operand that ldmatrix brings it is e2, and becomes relu(bn2(e2)) in registers.
 template <class P, int kRows>
-__global__ void __launch_bounds__(kThreads, kForward2Blocks<P, kRows>) forward2_kernel(State s) {
+__global__ void __launch_bounds__(kThreads, 1) forward2_kernel(State s) {
   using T = typename P::T;
-  constexpr int kItems = kRows * 8 / kThreads > 0 ? kRows * 8 / kThreads : 1;  // eights of a tile a thread loads
+  constexpr int kWarpRows = kRows < 32 ? kRows : 32, kRowWarps = kRows / kWarpRows;
+  constexpr int kWarpHidden = kHidden * kRowWarps / (kThreads / 32);
+  constexpr int kM = kWarpRows / 16, kN = kWarpHidden / 8;
+  constexpr int kCellChunks = 8 / kStageCells<P>;     // of 16 bytes, in a stage's row
+  constexpr int kLaneValues = 4 / int(sizeof(T));     // of a 16-byte chunk that a lane gets from ldmatrix
+  constexpr int kValues = kCellChunks * kLaneValues;  // of a cell
+  constexpr int kCopyRows = kThreads / 8;             // that the block copies at a time
+  constexpr int kSteps = 128 / 32, kCellSteps = kSteps / kStageCells<P>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2 bn;
-  const auto weight_tile = [&](int buffer) { return shared + buffer * kHidden * kTilePitch<P>; };
-  const auto row_tile = [&](int buffer) { return shared + (2 * kHidden + buffer * kRows) * kTilePitch<P>; };
+  const std::uint32_t base = shared_address(shared);
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   const int row0 = blockIdx.x * kRows;
-  const int cells = (kCells2 + gridDim.y - 1) / gridDim.y;
-  const int begin = blockIdx.y * cells, end = min(begin + cells, kCells2);
+  const int groups = (gridDim.y + 1) / 2, cells = (kCells2 + groups - 1) / groups;
+  const int begin = int(blockIdx.y / 2) * cells, end = min(begin + cells, kCells2);
+  const int stages = (end - begin + kStageCells<P> - 1) / kStageCells<P>;
 
-  const auto fetch_weights = [&](int cell, int buffer) {
-    constexpr int kChunks = 64 * int(sizeof(T)) / 16;
-    const int part = tid % kChunks;
-#pragma unroll
-    for (int row = tid / kChunks; row < kHidden; row += kThreads / kChunks)
-      copy_async_16(shared_address(weight_tile(buffer)) + row * kTilePitch<P> + part * 16,
-                    static_cast<const T*>(s.fc1) + std::size_t(row) * kFeatures + cell * 64 + part * kChunk<P>);
-    copy_async_commit();
-  };
-  Eight<P> e[kItems], next_e[kItems];  // of this cell and of the next
-  const int eight = tid & 7;
-  const auto fetch_rows = [&](Eight<P>(&to)[kItems], int cell) {
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int row = (tid >> 3) + k * (kThreads / 8);
-      if (row < kRows && row0 + row < s.batch && cell < end)
-        to[k].load(static_cast<const T*>(s.e2) + (std::size_t(row0 + row) * kCells2 + cell) * 64 + eight * 8);
-      else
-        to[k].clear();
-    }
-  };
-  fetch_weights(begin, 0);
-  if (begin + 1 < end) fetch_weights(begin + 1, 1);
-  const float gamma = s.parameters[kParameters[kBn2Weight].offset + (tid >> 2)];
-  const float beta = s.parameters[kParameters[kBn2Bias].offset + (tid >> 2)];
-  wait_for_predecessor();  // F1: e2 and the channel sums
-  fetch_rows(e, begin);
-  fetch_rows(next_e, begin + 1);
-  load_bn2(s, bn, gamma, beta);
+  const int warp_row = warp % kRowWarps * kWarpRows, warp_hidden = warp / kRowWarps * kWarpHidden;
+  const std::uint32_t weights = base + warp_hidden * kStagePitch + b_lane_offset(lane, kStagePitch);
+  const std::uint32_t rows = base + (kHidden + warp_row) * kStagePitch + a_lane_offset(lane, kStagePitch);
 
-  float acc[kRows / 16][2][4] = {};
-  for (int cell = begin; cell < end; ++cell) {
-    const int buffer = (cell - begin) & 1;
+  const int chunk = tid & 7, copy_row = tid >> 3;
+  const std::uint32_t to = base + copy_row * kStagePitch + chunk * 16;
+  // Where this thread's chunk of a stage lies in a row of features. Past the slice's end the last cell is repeated,
+  // and not used; so is the last row past the batch's.
+  const auto feature = [&](int half, int stage) {
+    const int cell = min(begin + stage * kStageCells<P> + chunk / kCellChunks, end - 1);
+    return cell * kConv2Channels + half * kSliceChannels + chunk % kCellChunks * kChunk<P>;
+  };
+  const auto fetch_weights = [&](int half, int stage) {
+    const T* from = static_cast<const T*>(s.fc1) + std::size_t(copy_row) * kFeatures + feature(half, stage);
+    const std::uint32_t into = to + stage % kForward2Stages * kStageBytes<kRows>;
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int row = (tid >> 3) + k * (kThreads / 8);
-      if (row < kRows) {
-        float a[8];
+    for (int row = 0; row < kHidden; row += kCopyRows) copy_async_16(into + row * kStagePitch, from + row * kFeatures);
+  };
+  const auto fetch_rows = [&](int half, int stage) {
+    const T* from = static_cast<const T*>(s.e2) + feature(half, stage);
+    const std::uint32_t into = to + stage % kForward2Stages * kStageBytes<kRows> + kHidden * kStagePitch;
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          a[i] = relu_keep_nan(fmaf(bn.scale[eight * 8 + i], e[k][i], bn.shift[eight * 8 + i]));
-        store_8<P>(reinterpret_cast<T*>(row_tile(buffer) + row * kTilePitch<P>) + eight * 8, a);
-      }
+    for (int row = 0; row < kRows; row += kCopyRows)
+      if (kRows % kCopyRows == 0 || copy_row < kRows)
+        copy_async_16(into + row * kStagePitch,
+                      from + std::size_t(min(row0 + copy_row + row, s.batch - 1)) * kFeatures);
+  };
+
+  float acc[kM][kN][4] = {}, part[kM][kN][4] = {};
+  const bool both = gridDim.y == 1;
+  for (int half = both ? 0 : blockIdx.y & 1, last = both ? 1 : half; half <= last; ++half) {
+#pragma unroll 1
+    for (int stage = 0; stage < min(stages, kForward2Stages); ++stage) fetch_weights(half, stage);
+    const int channel = half * kSliceChannels + (tid >> 3);
+    const float gamma = s.parameters[kParameters[kBn2Weight].offset + channel];
+    const float beta = s.parameters[kParameters[kBn2Bias].offset + channel];
+    wait_for_predecessor();  // F1: e2 and the channel sums
+    // A group of copies a stage, the weights of all in the first. Two stages go ahead of the channel sums; the others
+    // arrive while the statistics are finished.
+    constexpr int kEarly = 2;
+#pragma unroll 1
+    for (int stage = 0; stage < kForward2Stages; ++stage) {
+      if (stage == kEarly) sum_bn2(s, bn, half);
+      if (stage < stages) fetch_rows(half, stage);
+      copy_async_commit();
     }
+    finish_bn2(s, bn, half, gamma, beta);
+    float scale[kValues], shift[kValues];  // of the channels that this lane gets from ldmatrix
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) e[k] = next_e[k];
-    fetch_rows(next_e, cell + 2);
-    copy_async_wait<0>();
-    __syncthreads();  // this cell's tiles are complete, and nobody reads the other buffer any more
-    if (cell > begin && cell + 1 < end) fetch_weights(cell + 1, buffer ^ 1);
-    const std::uint32_t weights =
-        shared_address(weight_tile(buffer)) + warp * 16 * kTilePitch<P> + b_lane_offset(lane, kTilePitch<P>);
-    const std::uint32_t rows = shared_address(row_tile(buffer)) + a_lane_offset(lane, kTilePitch<P>);
-    float part[kRows / 16][2][4] = {};
-#pragma unroll
-    for (int step = 0; step < 64 / kStep<P>; ++step) {
-      std::uint32_t w[4];
-      load_matrix_x4(w, weights + step * 32);
-#pragma unroll
-      for (int m = 0; m < kRows / 16; ++m) {
-        std::uint32_t a[4];
-        load_matrix_x4(a, rows + m * 16 * kTilePitch<P> + step * 32);
-        P::mma(part[m][0], a, w[0], w[1]);
-        P::mma(part[m][1], a, w[2], w[3]);
-      }
+    for (int i = 0; i < kValues; ++i) {
+      const int at = i / kLaneValues * kChunk<P> + kLaneValues * t + i % kLaneValues;
+      scale[i] = bn.scale[at];
+      shift[i] = bn.shift[at];
     }
+
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage) {
+      copy_async_wait<kForward2Stages - 2>();
+      __syncthreads();  // this stage is complete, and nobody reads the one before any more
+      if (stage > 0) {
+        if (const int next = stage - 1 + kForward2Stages; next < stages) {
+          fetch_weights(half, next);
+          fetch_rows(half, next);
+        }
+        copy_async_commit();
+      }
+      const std::uint32_t at = stage % kForward2Stages * kStageBytes<kRows>;
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) acc[i >> 3][i >> 2 & 1][i & 3] += part[i >> 3][i >> 2 & 1][i & 3];
+      for (int step = 0; step < kSteps; ++step) {
+        if (step > 0 && step % kCellSteps == 0 && begin + stage * kStageCells<P> + step / kCellSteps >= end) break;
+        std::uint32_t w[kN / 2][4];
+#pragma unroll
+        for (int n = 0; n < kN / 2; ++n) load_matrix_x4(w[n], weights + at + n * 16 * kStagePitch + step * 32);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          std::uint32_t a[4];
+          load_matrix_x4(a, rows + at + m * 16 * kStagePitch + step * 32);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            a[i] = bn2_relu<P>(a[i], scale, shift, (2 * step + i / 2) % kCellChunks * kLaneValues);
+#pragma unroll
+          for (int n = 0; n < kN; ++n) P::mma(part[m][n], a, w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+        }
+      }
+      if constexpr (P::kDrainAccumulators)
+#pragma unroll
+        for (int i = 0; i < kM * kN * 4; ++i) {
+          acc[i / 4 / kN][i / 4 % kN][i % 4] += part[i / 4 / kN][i / 4 % kN][i % 4];
+          part[i / 4 / kN][i / 4 % kN][i % 4] = 0;
+        }
+    }
+    if (half < last) __syncthreads();  // before the buffers and bn are written again
   }
+  const auto& sums = P::kDrainAccumulators ? acc : part;
 #pragma unroll
-  for (int m = 0; m < kRows / 16; ++m)
+  for (int m = 0; m < kM; ++m)
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
+    for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row0 + m * 16 + g + half * 8;
+      for (int upper = 0; upper < 2; ++upper) {
+        const int row = row0 + warp_row + m * 16 + g + upper * 8;
         if (row < s.batch)
-          *reinterpret_cast<float2*>(s.h_parts + (std::size_t(blockIdx.y) * s.batch + row) * kHidden + warp * 16 +
-                                     n * 8 + 2 * t) = make_float2(acc[m][n][2 * half], acc[m][n][2 * half + 1]);
+          *reinterpret_cast<float2*>(s.h_parts + (std::size_t(blockIdx.y) * s.batch + row) * kHidden + warp_hidden +
+                                     n * 8 + 2 * t) = make_float2(sums[m][n][2 * upper], sums[m][n][2 * upper + 1]);
       }
 }
 
@@ -255,10 +297,10 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int slot) {
       return reinterpret_cast<const float4*>(s.h_parts + (std::size_t(k) * s.batch + row) * kHidden)[lane];
     };
     const auto add = [&](float4 x, int) { h.x += x.x, h.y += x.y, h.z += x.z, h.w += x.w; };
-    if (s.f2_slices > 13)
-      for_rows<1, 25>(s.f2_slices, 0, slice, add);
+    if (s.f2_slices > 14)
+      for_rows<1, 26>(s.f2_slices, 0, slice, add);
     else
-      for_rows<1, 13>(s.f2_slices, 0, slice, add);
+      for_rows<1, 14>(s.f2_slices, 0, slice, add);
     h = make_float4(relu_keep_nan(h.x), relu_keep_nan(h.y), relu_keep_nan(h.z), relu_keep_nan(h.w));
     reinterpret_cast<float4*>(s.h + std::size_t(row) * kHidden)[lane] = h;
     float products[16] = {};

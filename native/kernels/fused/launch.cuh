@@ -33,12 +33,12 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
 
 template <class P>
 inline constexpr int kWholeStages = sizeof(typename P::T) == 2 ? 2 : 1;  // of B2 on whole images
-inline constexpr int kStaticShared = 10 * 1024;  // more than any of the kernels declares statically
+inline constexpr int kStaticShared = 2304;  // more than F1, B1 and B2 declare statically; F2, which declares more, is smaller
 
 template <Precision kPrecision>
 int Launch<kPrecision>::shared_needed() {
   using P = Policy<kPrecision>;
-  return kStaticShared + std::max({Forward1RolesShared<P>::kBytes, kForward2Bytes<P, 16>, Backward1Shared<P>::kBytes,
+  return kStaticShared + std::max({Forward1RolesShared<P>::kBytes, kForward2Bytes<16>, Backward1Shared<P>::kBytes,
                                    Backward2Shared<P, 7, 1>::kBytes});
 }
 
@@ -66,11 +66,13 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
-  s.f2_rows = s.batch > 128 && fits(kForward2Bytes<P, 64>) ? 64 : 16;
+  s.f2_rows = s.batch > 128 && fits(kForward2Bytes<64> + 8 * 1024) ? 64 : 16;
   const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
-  const int wanted = std::clamp((s.batch > 512 ? 2 : 1) * sms / tiles, 1, kCells2);
-  const int cells = (kCells2 + wanted - 1) / wanted;
-  s.f2_slices = (kCells2 + cells - 1) / cells;
+  // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence
+  // f2_slices * tiles is at most sms or f2_slices is 1.
+  const int pairs_of_slices = sms / (2 * tiles);
+  const int cells = std::max(2, pairs_of_slices == 0 ? kCells2 : (kCells2 + pairs_of_slices - 1) / pairs_of_slices);
+  s.f2_slices = pairs_of_slices == 0 ? 1 : 2 * ((kCells2 + cells - 1) / cells);
   // Eight samples a block, a warp each; fewer where F2 leaves multiprocessors free, on which H's blocks start early.
   const int free = sms - tiles * s.f2_slices;
   s.head_blocks = std::min(sms, std::max((s.batch + 7) / 8, std::min((s.batch + 1) / 2, free)));
@@ -93,9 +95,9 @@ void Launch<kPrecision>::forward2(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const dim3 grid((s.batch + s.f2_rows - 1) / s.f2_rows, s.f2_slices);
   if (s.f2_rows == 16)
-    launch(forward2_kernel<P, 16>, grid, kThreads, kForward2Bytes<P, 16>, stream, s);
+    launch(forward2_kernel<P, 16>, grid, kThreads, kForward2Bytes<16>, stream, s);
   else
-    launch(forward2_kernel<P, 64>, grid, kThreads, kForward2Bytes<P, 64>, stream, s);
+    launch(forward2_kernel<P, 64>, grid, kThreads, kForward2Bytes<64>, stream, s);
 }
 
 template <Precision kPrecision>

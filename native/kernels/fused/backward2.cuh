@@ -64,10 +64,11 @@ struct Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
 };
 
-// Waits for B1 and for all copies. While its loads are on their way it calls meanwhile().
-template <class Meanwhile>
+// Waits for B1, and for all copies but those that last() starts. While its loads are on their way it calls meanwhile().
+template <class Meanwhile, class Last>
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn,
-                                                  double (*partial)[2][kConv2Channels], Meanwhile meanwhile) {
+                                                  double (*partial)[2][kConv2Channels], Meanwhile meanwhile,
+                                                  Last last) {
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
@@ -84,6 +85,8 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     g2_xhat[k] = s.g2_sums[(kCells2 + cell) * 64 + channel];
   }
   meanwhile();
+  copy_async_commit();
+  last();
   copy_async_commit();
   double sum = 0, sum_xhat = 0;
 #pragma unroll
@@ -115,7 +118,7 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
       }
     }
   }
-  copy_async_wait<0>();
+  copy_async_wait<1>();
   __syncthreads();
 }
 
@@ -375,7 +378,13 @@ struct Backward2 {
     std::uint32_t done;
     do {
       asm volatile(
-          "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+          "{\n\t.reg .pred p;\n\t"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+          "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"  // sleeps for a while
+#else
+          "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
+#endif
+          "selp.b32 %0, 1, 0, p;\n\t}"
           : "=r"(done)
           : "r"(shared_address(arrived + stage)), "r"(parity)
           : "memory");
@@ -483,6 +492,7 @@ struct Backward2 {
         if (stage == 0) parity ^= 1;
       }
       form(unit, stage, tid);
+      copy_async_wait<0>();  // the filter, the first time
       barrier_sync<kRoleThreads>(kDataRole);
       barrier_arrive<kConvThreads>(kFormed + stage);
       const std::uint32_t here = stage_address(stage);
@@ -567,18 +577,24 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   const Backward2<P, kRows, kStages> block{s, bn, shared, arrived, slot, tid & 31,
                                            kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
-  // The first unit and the filter, by all threads.
+  // The first unit, by all threads, and behind it the filter, by those who use it.
   const int unit = block.first_unit(), sample = block.sample(unit, tid);
   block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
-  load_filter<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, 32);
-  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial), [&] {
+  const auto meanwhile = [&] {
     block.template copy_gradient<kConvThreads>(unit, 0, tid);
     if (tid < kStages)
       asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads)
                    : "memory");
     for (int stage = 0; stage < kStages; ++stage)
       if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
-  });
+  };
+  const auto copy_filter = [&] {
+    if (tid >= kRoleThreads) return;
+    for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
+      copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
+  };
+  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile,
+                    copy_filter);
 
   if (tid < kRoleThreads)
     block.data_role(tid);

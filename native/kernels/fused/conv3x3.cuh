@@ -51,7 +51,8 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   const std::uint32_t weights =
       filter + (kPixelsFirst ? b_lane_offset(lane, kFilterPitch<P, C>) : a_lane_offset(lane, kFilterPitch<P, C>));
   float part[R][2][4] = {};
-#pragma unroll 1
+  // Unrolled, so that loads for one step are under way while another's products are made; fp32 has no registers for it.
+#pragma unroll(P::kDrainAccumulators ? 1 : 2)
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int v = 0; v < 3; ++v) {

@@ -6,8 +6,8 @@
 // follows in closed form from G[c] = sum over windows of the gradient times the 9 pixels under the winning position
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
-// A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and the
-// neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
+// A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and
+// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
 //
 // Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G added up:
 //   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
@@ -23,9 +23,9 @@
 namespace mnist::fused {
 
 // The pixels of an image for G: one list of 8 for each row and x'' mod 4, x'' = x + 1, because the cells of a plane are
-// 4 pixels apart; so the pixels of two neighbouring slots are neighbours. Lists in memory: x'' = 4j - 2, 4j - 1, 4j, 4j +
-// 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 35 rows apart, which
-// keeps the 8 taps of a load in different banks.
+// 4 pixels apart; so the pixels of two neighbouring slots are neighbours. Lists in memory: x'' = 4j - 2, 4j - 1, 4j, 4j
+// + 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 35 rows apart,
+// which keeps the 8 taps of a load in different banks.
 template <class P>
 struct Quads {
   using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::Pixel, float>;
@@ -66,9 +66,8 @@ struct Bn2Backward {
 
 // Waits for B1, and for all copies but those that last() starts. While its loads are on their way it calls meanwhile().
 template <class Meanwhile, class Last>
-__device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn,
-                                                  double (*partial)[2][kConv2Channels], Meanwhile meanwhile,
-                                                  Last last) {
+__device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
+                                                  Meanwhile meanwhile, Last last) {
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
@@ -101,7 +100,8 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
-    // An error of alpha or kappa repeats at every pixel, where dz2 itself sums up to 0: alpha goes with kappa as rounded.
+    // An error of alpha or kappa repeats at every pixel, where dz2 itself sums up to 0: alpha goes with kappa as
+    // rounded.
     const float kappa = float(-scale * dgamma * inv_sigma * s.inv_n2);
     bn.scale[tid] = float(scale);
     bn.shift[tid] = shift;
@@ -154,8 +154,7 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&d
         b[1][plane] = g == 0 ? last : ones;
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        a[i] = packed[i] & permute_bytes(route[i >> 1] << position, i & 1 ? 0xbbaa : 0x9988);
+      for (int i = 0; i < 4; ++i) a[i] = packed[i] & permute_bytes(route[i >> 1] << position, i & 1 ? 0xbbaa : 0x9988);
 #pragma unroll
       for (int n = 0; n < 2; ++n) mma_bf16(g1[n], a, b[n][0], b[n][1]);
     }
@@ -172,7 +171,8 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&d
       }
 #pragma unroll
       for (int position = 0; position < 4; ++position) {
-        float2 b[2] = {load_shared_float2(tap + at(plane, position)), load_shared_float2(last_tap + at(plane, position))};
+        float2 b[2] = {load_shared_float2(tap + at(plane, position)),
+                       load_shared_float2(last_tap + at(plane, position))};
         b[1] = g == 0 ? b[1] : make_float2(ones, ones);
         std::uint32_t mask[4];
 #pragma unroll
@@ -190,8 +190,8 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[2][4], const float (&d
   }
 }
 
-// dw[tap] += dz2^T a1 over the rows of one unit: 16 of conv2's channels by 16 of conv1's. Row r of a1 meets rows r + 1, r
-// and r - 1 of dz2 in the taps of filter rows 0, 1 and 2; rows of dz2 stay in registers for the three rows of a1 that
+// dw[tap] += dz2^T a1 over the rows of one unit: 16 of conv2's channels by 16 of conv1's. Row r of a1 meets rows r + 1,
+// r and r - 1 of dz2 in the taps of filter rows 0, 1 and 2; rows of dz2 stay in registers for the three rows of a1 that
 // they meet, so that every operand is loaded once. fp32 has no registers for that: it loads more and drains its
 // accumulators after every 16 products.
 template <class P, int kRows>
@@ -212,8 +212,8 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
       for (int plane = 0; plane < 2; ++plane)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          a[plane][i] = load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 +
-                                       (i & 1) * 32);
+          a[plane][i] =
+              load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 + (i & 1) * 32);
     }
   };
   const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][2][2], int row, int v) {  // [][columns 0-7 or 8-15][]
@@ -284,8 +284,8 @@ struct Backward2 {
   using T = typename P::T;
   using Shared = Backward2Shared<P, kRows, kStages>;
   static constexpr bool kHalfImage = kRows == 7;
-  static constexpr int kParts = kConv2Channels / kChunk<P>;       // 16-byte chunks of a cell
-  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;  // of a1 and z2, from first_pixel_row()
+  static constexpr int kParts = kConv2Channels / kChunk<P>;          // 16-byte chunks of a cell
+  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
   static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
   // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
@@ -318,14 +318,15 @@ struct Backward2 {
     return s.route1 + std::size_t(image) * kRoute1Words + y0 * (kRouteBytes / 4);
   }
 
-  // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and below.
+  // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and
+  // below.
   __device__ __forceinline__ void clear_padding(int stage, int tid) const {
     constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
     constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
     for (int i = tid; i < (kSides + kSlotsLeft) * kChunks; i += kConvThreads) {
       const int chunk = i % kChunks, which = i / kChunks, left = which - kSides;
       const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0) : left / (kSlots - 2) * (kRows + 1);
-      const int at = left < 0                  ? which / 2 * kSlots + which % 2 * (kSlots - 1)
+      const int at = left < 0                 ? which / 2 * kSlots + which % 2 * (kSlots - 1)
                      : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
                                               : row * kSlots + 1 + left % (kSlots - 2);
       const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
@@ -414,7 +415,8 @@ struct Backward2 {
       int where = 0;
 #pragma unroll
       for (int position = 1; position < 4; ++position)
-        if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best) best = P::load(z[position][c]), where = position;
+        if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best)
+          best = P::load(z[position][c]), where = position;
       s.route2[(std::size_t(unit) * kConv2Channels + channel) * kCells2 + cell] =
           fmaf(bn.scale[channel], best, bn.shift[channel]) > 0.f ? where : Routing::kDead;
     }
@@ -472,8 +474,8 @@ struct Backward2 {
     }
   }
 
-  // da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an image,
-  // over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
+  // da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an
+  // image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
   __device__ __forceinline__ void data_role(int tid) const {
     const int warp = tid >> 5;
     constexpr int kKParts = kHalfImage ? 2 : 1, kSteps = kConv2Channels / kStep<P> / kKParts;
@@ -482,8 +484,8 @@ struct Backward2 {
     const int member = kHalfImage ? (warp >> 1 ^ warp >> 2) & 1 : warp >> 1;
     const bool four = member == 0 || member == 3;
     const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
-    const std::uint32_t filter = shared_address(shared) + Shared::kFilter +
-                                 channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
+    const std::uint32_t filter =
+        shared_address(shared) + Shared::kFilter + channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
     float g1[2][4] = {};
     int stage = 0, parity = 0;
     for (int unit = first_unit(); unit >= 0; unit -= stride()) {
@@ -521,14 +523,19 @@ struct Backward2 {
       barrier_arrive<kConvThreads>(kDone + stage);
       stage = kStages == 2 ? stage ^ 1 : 0;
     }
-    __syncthreads();
+    barrier_sync<kRoleThreads>(kDataRole);  // nobody reads the filter any more
+    constexpr int kValues = kConv1Channels * kG1Columns;
     const int g = lane >> 2, t = lane & 3;
-    auto* warp_g1 = reinterpret_cast<float*>(shared) + (warp >> 1) * kConv1Channels * kG1Columns;
+    auto* parts = reinterpret_cast<float*>(shared + Shared::kFilter);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int n = k >> 2, i = k & 3;
-      warp_g1[(channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
+      parts[(warp >> 1) * kValues + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] = g1[n][i];
     }
+    barrier_sync<kRoleThreads>(kDataRole);
+    for (int i = tid; i < kValues; i += kRoleThreads)
+      s.g1_sums[std::size_t(blockIdx.x) * kValues + i] =
+          (parts[i] + parts[kValues + i]) + (parts[2 * kValues + i] + parts[3 * kValues + i]);
   }
 
   // ---- the weight role ---------------------------------------------------------------------------------------------
@@ -549,13 +556,12 @@ struct Backward2 {
       if (kStages == 1 && unit >= ahead) fetch(unit - ahead, tid);
       barrier_sync<kConvThreads>(kFormed + stage);
       const std::uint32_t here = stage_address(stage);
-      weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
-                                here + Shared::kA1 + in * int(sizeof(T)), lane);
+      weight_gradient<P, kRows>(dw, here + Shared::kDz + out * int(sizeof(T)), here + Shared::kA1 + in * int(sizeof(T)),
+                                lane);
       barrier_sync<kConvThreads>(kDone + stage);  // nobody reads the stage any more
       if (unit >= ahead) copy(unit - ahead, next_sample, stage);
       stage = kStages == 2 ? stage ^ 1 : 0;
     }
-    __syncthreads();
     // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
     auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
@@ -574,8 +580,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   __shared__ Bn2Backward bn;
   __shared__ std::uint64_t arrived[kStages];
   const int tid = threadIdx.x;
-  const Backward2<P, kRows, kStages> block{s, bn, shared, arrived, slot, tid & 31,
-                                           kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
+  const Backward2<P, kRows, kStages> block{
+      s, bn, shared, arrived, slot, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
   // The first unit, by all threads, and behind it the filter, by those who use it.
   const int unit = block.first_unit(), sample = block.sample(unit, tid);
@@ -593,18 +599,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
     for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
   };
-  load_bn2_backward(s, bn, reinterpret_cast<double(*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile,
+  load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile,
                     copy_filter);
 
   if (tid < kRoleThreads)
     block.data_role(tid);
   else
     block.weight_role(tid - kRoleThreads);
-  __syncthreads();
-  constexpr int kValues = kConv1Channels * kG1Columns;
-  const auto* parts = reinterpret_cast<const float*>(shared);
-  s.g1_sums[std::size_t(blockIdx.x) * kValues + tid] =
-      (parts[tid] + parts[kValues + tid]) + (parts[2 * kValues + tid] + parts[3 * kValues + tid]);
 }
 
 }  // namespace mnist::fused

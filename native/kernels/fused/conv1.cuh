@@ -3,10 +3,10 @@
 // Pixels enter the tensor cores as v = u - 33, exact in 16 bits, with v = kZeroPixel outside the image: the value
 // whose normalised intensity is 0. So normalisation and padding cost nothing:
 //   z[c] = sum w x = kPixelScale * (sum w v - kZeroPixel * sum w),   x = kPixelScale * (v - kZeroPixel).
-// A cell's pooling window sees 4 x 4 pixels, just one k-step of an m16n8k16 product: 16 channels as rows, 8 pooled cells
-// as columns, k = 4 * row + column of the patch. The filter at each of the window's 4 positions is an A operand of its
-// own, shifted within zeros, so that one load of the pixels serves four products. Their results for a cell lie in the
-// same lane: pooling never leaves the registers.
+// A cell's pooling window sees 4 x 4 pixels, just one k-step of an m16n8k16 product: 16 channels as rows, 8 pooled
+// cells as columns, k = 4 * row + column of the patch. The filter at each of the window's 4 positions is an A operand
+// of its own, shifted within zeros, so that one load of the pixels serves four products. Their results for a cell lie
+// in the same lane: pooling never leaves the registers.
 //
 // A row of 14 cells is handled, here and in conv3x3.cuh, as two planes of 8 slots: padded column x' = x + 1 lies in
 // plane x' & 1, slot x' >> 1. Cells of one plane are two pixels apart in every direction that matters, which makes
@@ -102,8 +102,7 @@ struct Conv1 {
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane) {
       const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
-      const std::uint32_t patch =
-          image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
+      const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
       const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};
       float z[4][4];
 #pragma unroll

@@ -51,8 +51,8 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   const std::uint32_t weights =
       filter + (kPixelsFirst ? b_lane_offset(lane, kFilterPitch<P, C>) : a_lane_offset(lane, kFilterPitch<P, C>));
   float part[R][2][4] = {};
-  // Unrolled, so that loads for one step are under way while another's products are made; fp32 has no registers for it.
-#pragma unroll(P::kDrainAccumulators ? 1 : 2)
+  // Unrolled where registers allow, so that loads for one step are under way while another's products are made.
+#pragma unroll(P::kDrainAccumulators || (sizeof(typename P::T) == 2 && !kPixelsFirst) ? 1 : 2)
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int v = 0; v < 3; ++v) {
@@ -126,8 +126,7 @@ __device__ __forceinline__ void copy_filter_chunk(unsigned char* shared, const v
 }
 template <class P, int C>
 __device__ __forceinline__ void load_filter(unsigned char* shared, const void* packed, int rows) {
-  for (int i = threadIdx.x; i < rows * kFilterChunks<P, C>; i += blockDim.x)
-    copy_filter_chunk<P, C>(shared, packed, i);
+  for (int i = threadIdx.x; i < rows * kFilterChunks<P, C>; i += blockDim.x) copy_filter_chunk<P, C>(shared, packed, i);
 }
 
 }  // namespace mnist::fused

@@ -13,7 +13,7 @@ namespace mnist::fused {
 inline constexpr int kConvThreads = 512;  // F1 and B2
 inline constexpr int kConvWarps = kConvThreads / 32;
 inline constexpr int kRoleThreads = kConvThreads / 2;  // where two halves of a block do different things
-inline constexpr int kThreads = 256;  // the others
+inline constexpr int kThreads = 256;                   // the others
 
 // An image's a1 in shared memory; a padding slot may read past its end.
 template <class P>
@@ -52,7 +52,8 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
       acc, a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>, filter, lane);
   if (g == 7) return;  // the eighth window of a row is padding
   T* const z2 = static_cast<T*>(s.z2) +
-                (std::size_t(image) * kCells1 + 2 * window_row * kPool1Side + 2 * g) * kConv2Channels + quarter * 16 + 4 * t;
+                (std::size_t(image) * kCells1 + 2 * window_row * kPool1Side + 2 * g) * kConv2Channels + quarter * 16 +
+                4 * t;
   T* const e2 = static_cast<T*>(s.e2) + (std::size_t(image) * kCells2 + window_row * kPool2Side + g) * kConv2Channels +
                 quarter * 16 + 4 * t;
 #pragma unroll
@@ -171,15 +172,15 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   store_image_a1<P, kConvThreads, 3 - kHalves>(s, a1, image, tid, half);
 
   float sum[4] = {}, squares[4] = {};
-  const std::uint32_t filter = shared_address(shared + Shared::kFilter) +
-                               warp / kWarpsOfQuarter * 16 * kFilterPitch<P, kConv1Channels>;
+  const std::uint32_t filter =
+      shared_address(shared + Shared::kFilter) + warp / kWarpsOfQuarter * 16 * kFilterPitch<P, kConv1Channels>;
   if (kHalves == 2 && share < 3)
     forward1_rows<P, 4>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, 2 * share, lane);
   else if (share < kPool2Side)
     forward1_rows<P, 2>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, kHalves * share, lane);
 
   __syncthreads();
-  auto* warp_sums = reinterpret_cast<float(*)[2][16]>(a1);
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(a1);
   add_windows(warp_sums, sum, squares, warp, lane);
   __syncthreads();
   if (tid < 2 * 32 * kHalves) {  // in the order of the warps
@@ -227,8 +228,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
   clear_images<P>(shared + Shared::kImage, 2);
   __syncthreads();
 
-  wait_for_predecessor();  // U: filters and bn1
-  auto* warp_sums = reinterpret_cast<float(*)[2][16]>(shared + Shared::kA1);  // of the second role, at the end
+  wait_for_predecessor();                                                      // U: filters and bn1
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(shared + Shared::kA1);  // of the second role, at the end
   if (first_role) {
     const int channel0 = (warp & 1) * 16;
     Conv1<P> conv1;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
     for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
     copy_async_commit();
-      copy_async_wait<0>();
+    copy_async_wait<0>();
     barrier_sync<kRoleThreads>(kFree);  // not yet in use for a stage
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter =

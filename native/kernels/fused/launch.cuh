@@ -33,7 +33,8 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
 
 template <class P>
 inline constexpr int kWholeStages = sizeof(typename P::T) == 2 ? 2 : 1;  // of B2 on whole images
-inline constexpr int kStaticShared = 2304;  // more than F1, B1 and B2 declare statically; F2, which declares more, is smaller
+inline constexpr int kStaticShared =
+    2304;  // more than F1, B1 and B2 declare statically; F2, which declares more, is smaller
 
 template <Precision kPrecision>
 int Launch<kPrecision>::shared_needed() {

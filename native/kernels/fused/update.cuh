@@ -114,13 +114,14 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
                                             float gamma, float beta) {
   using Pixel = typename P::Pixel;
   const int lane = threadIdx.x & 31, row = lane >> 2 & 3, column = lane & 3;
-  // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma is
-  // 0 every position ties and the first one must win: there all of them are the first.
+  // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma
+  // is 0 every position ties and the first one must win: there all of them are the first.
   const auto store = [&](int part, Pixel value) {
     const unsigned bits = *reinterpret_cast<const std::uint16_t*>(&value);
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
-      const int position = 2 * (lane >> 4) + x, u = row - (gamma == 0 ? 0 : lane >> 4), v = column - (gamma == 0 ? 0 : x);
+      const int position = 2 * (lane >> 4) + x, u = row - (gamma == 0 ? 0 : lane >> 4),
+                v = column - (gamma == 0 ? 0 : x);
       const bool inside = u >= 0 && u < 3 && v >= 0 && v < 3;
       const unsigned tap = __shfl_sync(0xffffffffu, bits, inside ? 3 * u + v : 0);
       static_cast<std::uint16_t*>(s.conv1)[((part * 4 + position) * kConv1Channels + channel) * 16 + lane % 16] =
@@ -198,7 +199,8 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
   set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);
   __syncthreads();
-  const double own = split_weight<P>(weight, filter_unit(weight), [](int, auto) {});  // as F1 used it, without gamma's sign
+  const double own =
+      split_weight<P>(weight, filter_unit(weight), [](int, auto) {});  // as F1 used it, without gamma's sign
   double cw = 0, pixel_mean = 0, inv_sigma = 0;
   if (computes) {
     const Filtered f = filtered(scratch.batch, own);

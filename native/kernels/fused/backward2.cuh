@@ -305,8 +305,12 @@ struct Backward2 {
   __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
   __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
   __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
+  // Opaque to the compiler: where there is but one stage it would compute every address behind it once, before the loop
+  // over the units, and spill them.
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
-    return shared_address(shared) + stage * Shared::kStage;
+    std::uint32_t address = shared_address(shared) + stage * Shared::kStage;
+    asm volatile("" : "+r"(address));
+    return address;
   }
   __device__ __forceinline__ const T* pixels_of(const void* tensor, int channels, int image) const {
     return static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first_pixel_row() * kPool1Side) * channels;

@@ -112,7 +112,7 @@ struct LogSoftmax {
 // y^T (out,batch) = bias ones^T, then + w x^T: to a column-major library every array is its transpose.
 class Sgemm {
  public:
-  void forward(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
+  void forward(float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
                cudaStream_t stream) {
     if (ones_.reserve(batch)) cuda::upload(ones_.data(), std::vector<float>(batch, 1.0f), stream);
     const bool created = !context_;
@@ -172,8 +172,8 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
   ladder.push_back(std::move(sgemm));
   for (const auto& row : kMatmuls)
     add<Linear>(ladder, row, missing(cublas::api),
-                [](auto& owner, float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in,
-                   int out, cudaStream_t stream) {
+                [](auto& owner, float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
+                   int in, int out, cudaStream_t stream) {
                   owner.get(stream, {batch, in, out}, batch, in, out, false).forward(y, x, w, bias);
                 });
   return ladder;

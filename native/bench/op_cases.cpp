@@ -76,9 +76,10 @@ OpCase linear(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   reference::linear_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked, kFeatures,
                             kHidden);
+  float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
   add_rungs(op, linear_forward_ladder(), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
-      run(y, x, w, bias, batch, kFeatures, kHidden, stream);
+      run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
     };
   });
   return op;

@@ -4,16 +4,24 @@
 #include "kernels/naive/linear.h"
 
 namespace mnist::kernels {
+namespace {
+
+void forward_naive(float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch, int in,
+                   int out, cudaStream_t stream) {
+  naive::linear_forward(y, x, w, bias, batch, in, out, stream);
+}
+
+}  // namespace
 
 std::span<const Variant<LinearForward>> linear_forward_variants() {
   static constexpr Variant<LinearForward> kTable[] = {
-      {"naive", naive::linear_forward, "one thread an output; a warp reads 32 rows of w at once"},
+      {"naive", forward_naive, "one thread an output; a warp reads 32 rows of w at once"},
       {"coalesced", linear_forward_coalesced, "one warp an output; it reads 128 bytes that lie together"},
-      {"tiled", linear_forward_tiled, "32x32 tiles in shared memory; a number read serves 32 outputs"},
+      {"tiled", linear_forward_tiled,
+       "32x32 tiles in shared memory, few of them: 2.8x coalesced's time at B=256 on an H200"},
       {"register_tiled", linear_forward_register_tiled,
-       "4x4 outputs a thread; 128 outputs make too few blocks for it to win"},
-      {"tensor_cores", linear_forward_tensor_cores, "mma.sync in tf32 on the same few blocks: it waits for memory",
-       1e-3, Unit::kTensorTf32},
+       "4x4 outputs a thread; slices of the sum, because few outputs make few blocks"},
+      {"tensor_cores", linear_forward_tensor_cores, "the same slices by mma.sync in tf32", 1e-3, Unit::kTensorTf32},
   };
   return kTable;
 }

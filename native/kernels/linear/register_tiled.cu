@@ -5,11 +5,12 @@
 namespace mnist::kernels {
 namespace {
 
-constexpr int kTile = 64;   // outputs of a block, either way
-constexpr int kDepth = 16;  // of the summed index, at a time
-constexpr int kSide = 16;   // threads of a block, either way
-constexpr int kEach = 4;    // outputs of a thread, either way
+constexpr int kTile = kLinearTile;  // outputs of a block, either way
+constexpr int kDepth = 16;          // of the summed index, at a time
+constexpr int kSide = 16;           // threads of a block, either way
+constexpr int kEach = 4;            // outputs of a thread, either way
 constexpr int kPitch = 68;  // of a tile's row: a multiple of 4 for float4 reads, and off the banks of the row before
+static_assert(kLinearSliceUnit % kDepth == 0);
 static_assert(kSide * kEach == kTile);
 
 // rows [first, first + 64) x [depth, depth + 16) of a row-major matrix, transposed: tile[k][row]; 0 outside.
@@ -23,16 +24,18 @@ __device__ void load_tile(float (*tile)[kPitch], const float* __restrict__ matri
   }
 }
 
-// blockIdx.x = which 64 rows, blockIdx.y = which 64 outputs; threadIdx.x = which 4 outputs, threadIdx.y = which 4 rows.
-__global__ void linear_forward_register_tiled_kernel(float* __restrict__ y, const float* __restrict__ x,
-                                                     const float* __restrict__ w, const float* __restrict__ bias,
-                                                     std::int64_t batch, int in, int out) {
+// blockIdx.x = which 64 rows, blockIdx.y = which 64 outputs, blockIdx.z = which slice;
+// threadIdx.x = which 4 outputs, threadIdx.y = which 4 rows.
+__global__ void linear_forward_register_tiled_kernel(float* __restrict__ partial, const float* __restrict__ x,
+                                                     const float* __restrict__ w, std::int64_t batch, int in, int out,
+                                                     int slice) {
   __shared__ __align__(16) float x_tile[kDepth][kPitch];
   __shared__ __align__(16) float w_tile[kDepth][kPitch];
   const std::int64_t first_row = std::int64_t(blockIdx.x) * kTile;
   const int first_out = int(blockIdx.y) * kTile;
   float sums[kEach][kEach] = {};
-  for (int depth = 0; depth < in; depth += kDepth) {
+  const int begin = int(blockIdx.z) * slice, end = min(begin + slice, in);
+  for (int depth = begin; depth < end; depth += kDepth) {
     load_tile(x_tile, x, first_row, batch, depth, in);
     load_tile(w_tile, w, first_out, out, depth, in);
     __syncthreads();  // both tiles are complete
@@ -49,17 +52,20 @@ __global__ void linear_forward_register_tiled_kernel(float* __restrict__ y, cons
     for (int c = 0; c < kEach; ++c) {
       const std::int64_t row = first_row + threadIdx.y * kEach + r;
       const int o = first_out + int(threadIdx.x) * kEach + c;
-      if (row < batch && o < out) y[row * out + o] = sums[r][c] + bias[o];
+      if (row < batch && o < out) partial[(blockIdx.z * batch + row) * out + o] = sums[r][c];
     }
 }
 
 }  // namespace
 
-void linear_forward_register_tiled(float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
-                                   int in, int out, cudaStream_t stream) {
-  const dim3 grid(unsigned((batch + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile)), block(kSide, kSide);
-  linear_forward_register_tiled_kernel<<<grid, block, 0, stream>>>(y, x, w, bias, batch, in, out);
+void linear_forward_register_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
+                                   std::int64_t batch, int in, int out, cudaStream_t stream) {
+  const auto slices = linear_slices(batch, in, out);
+  const dim3 grid(unsigned((batch + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile), unsigned(slices.count)),
+      block(kSide, kSide);
+  linear_forward_register_tiled_kernel<<<grid, block, 0, stream>>>(partial, x, w, batch, in, out, slices.depth);
   MNIST_CHECK_LAUNCH();
+  linear_add_slices(y, partial, bias, batch, out, slices.count, stream);
 }
 
 }  // namespace mnist::kernels

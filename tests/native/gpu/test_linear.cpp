@@ -32,9 +32,10 @@ void test(const Ladders& ladders, std::int64_t batch, int in, int out, const Inp
   for (const auto& rung : ladders.forward) {
     if (rung.library && !with_libraries) continue;
     const std::string name = rung.name + what;
-    const Guarded<float> gy(batch * out);
-    rung.run(gy.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
+    const Guarded<float> gy(batch * out), gpartial(kernels::linear_partial_size(batch, in, out));
+    rung.run(gy.data(), gpartial.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
     check_near(gy.read(name), y, std::max(norm(y), added), std::max(sum_bound(in), rung.own_error), name);
+    gpartial.read("scratch of " + name);
   }
   for (const auto& rung : ladders.backward) {
     if (rung.library && !with_libraries) continue;
@@ -59,8 +60,8 @@ void test_nan() {
   reference::linear_forward(want.data(), widen(x).data(), widen(w).data(), widen(bias).data(), batch, in, out);
   const Guarded<float> gx(x), gw(w), gbias(bias);
   for (const auto& variant : kernels::linear_forward_variants()) {
-    const Guarded<float> gy(batch * out);
-    variant.run(gy.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
+    const Guarded<float> gy(batch * out), gpartial(kernels::linear_partial_size(batch, in, out));
+    variant.run(gy.data(), gpartial.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
     check_same_nans(gy.read("NaN"), want, std::string("linear_forward ") + variant.name);
   }
 }

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 from typing import Any
 
 from mnist_cuda import _native, console
+from mnist_cuda.bench.report import commit, cpu_model, gpu
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
 from mnist_cuda.gpu_libraries import LIBRARIES, OP_LIBRARIES, find_libraries
+from mnist_cuda.run_folder import versions
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
+OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
 
 
 def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
@@ -51,7 +56,13 @@ def command(args: argparse.Namespace) -> int:
     report = measure(args.op, args.batch_size, args.device)
     rows = report["rows"]
     if args.json:
-        print(json.dumps(report))
+        facts: dict[str, Any] = {
+            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+            "commit": commit(),
+            "versions": versions(),
+            "machine": {"cpu": cpu_model(), "gpu": gpu(), "cuda": _native.cuda_status()},
+        }
+        print(json.dumps(facts | report))
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
     out.print(
@@ -62,7 +73,8 @@ def command(args: argparse.Namespace) -> int:
     for op in dict.fromkeys(row["op"] for row in rows):
         ours = [row for row in rows if row["op"] == op]
         out.print(f"\n{op}, {ours[0]['shape']}")
-        console.print_table(out, COLUMNS, [_cells(row, ours[0]) for row in ours], right=" ".join(COLUMNS[1:-2]))
+        cells = [_cells(row, ours[0]) for row in ours]
+        console.print_table(out, COLUMNS, cells, right=COLUMNS[1:-1], optional=OPTIONAL)
         for reason in dict.fromkeys(row["absent"] for row in ours if row["absent"]):
             out.print(f"absent: {', '.join(row['variant'] for row in ours if row['absent'] == reason)}: {reason}")
         for row in ours:

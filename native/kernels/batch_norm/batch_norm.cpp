@@ -19,11 +19,11 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
   static constexpr Variant<BatchNormStatistics> kTable[] = {
       {"naive", naive::batch_norm_statistics, "two passes; blocks sum chunks as trees in shared memory"},
       {"atomics", batch_norm_statistics_atomics,
-       "one pass, two atomicAdd a thread: slow, inexact, never the same twice", 1e-4},
+       "one pass, two atomicAdd a thread: inexact, never the same twice, 12x naive's time at B=256 on an H200", 1e-4},
       {"shuffle", batch_norm_statistics_shuffle,
        "two passes; a block's sum takes one barrier. The reads decide: nothing gained"},
       {"welford", batch_norm_statistics_welford,
-       "one pass, exact; a division a number costs more than the second pass"},
+       "one pass, exact; a division a number: 1.5x naive's time at B=256 on an H200"},
   };
   return kTable;
 }

@@ -98,42 +98,47 @@ struct Conv1 {
   // and in padding slots, whose a[i] means nothing.
   template <class Emit>
   __device__ __forceinline__ void row(std::uint32_t image, int cy, int lane, Emit emit) const {
+#pragma unroll
+    for (int plane = 0; plane < 2; ++plane)
+      half_row(image, cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) { emit(plane, a, route); });
+  }
+
+  // One plane of it: calls emit(a, route).
+  template <class Emit>
+  __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
     const int g = lane >> 2, t = lane & 3;
+    const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
+    const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
+    const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};
+    float z[4][4];
 #pragma unroll
-    for (int plane = 0; plane < 2; ++plane) {
-      const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
-      const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
-      const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};
-      float z[4][4];
+    for (int position = 0; position < 4; ++position) {
 #pragma unroll
-      for (int position = 0; position < 4; ++position) {
+      for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
-#pragma unroll
-        for (int part = P::kConv1Terms - 1; part >= 0; --part) {
-          if constexpr (std::is_same_v<typename P::Pixel, __half>)
-            mma_fp16(z[position], weight[part][position], b[0], b[1]);
-          else
-            mma_bf16(z[position], weight[part][position], b[0], b[1]);
-        }
+      for (int part = P::kConv1Terms - 1; part >= 0; --part) {
+        if constexpr (std::is_same_v<typename P::Pixel, __half>)
+          mma_fp16(z[position], weight[part][position], b[0], b[1]);
+        else
+          mma_bf16(z[position], weight[part][position], b[0], b[1]);
       }
-      float a[4];
-      std::uint32_t route = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float best = fmaxf(fmaxf(z[0][i], z[1][i]), fmaxf(z[2][i], z[3][i]));
-        std::uint32_t where = 0x10u << 8 * i;  // the first of equals wins
-        where = z[2][i] == best ? 0x20u << 8 * i : where;
-        where = z[1][i] == best ? 0x40u << 8 * i : where;
-        where = z[0][i] == best ? 0x80u << 8 * i : where;
-        a[i] = fmaf(scale[i >> 1], best, shift[i >> 1]);
-        const bool dead = a[i] <= 0.f;  // not NaN
-        a[i] = dead ? 0.f : a[i];
-        route |= dead ? 0u : where;
-      }
-      if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
-      emit(plane, a, route);
     }
+    float a[4];
+    std::uint32_t route = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float best = fmaxf(fmaxf(z[0][i], z[1][i]), fmaxf(z[2][i], z[3][i]));
+      std::uint32_t where = 0x10u << 8 * i;  // the first of equals wins
+      where = z[2][i] == best ? 0x20u << 8 * i : where;
+      where = z[1][i] == best ? 0x40u << 8 * i : where;
+      where = z[0][i] == best ? 0x80u << 8 * i : where;
+      a[i] = fmaf(scale[i >> 1], best, shift[i >> 1]);
+      const bool dead = a[i] <= 0.f;  // not NaN
+      a[i] = dead ? 0.f : a[i];
+      route |= dead ? 0u : where;
+    }
+    if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
+    emit(a, route);
   }
 };
 

@@ -36,7 +36,7 @@ struct AlignedShift {
   }
 };
 
-// acc[r], 0 on entry, gets the outputs of image row r. `image` is the shared address of the row above the first output
+// Adds the outputs of image row r to acc[r]. `image` is the shared address of the row above the first output
 // row, `filter` of the warp's first filter row.
 //   kPixelsFirst: acc[r][n] is the mma result with rows = the 16 outputs, columns = filter rows 8n..8n+7
 //   otherwise:    acc[r][group], rows = the 16 filter rows, columns = the 8 outputs of a group
@@ -50,7 +50,10 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   const int group = kPixelsFirst ? low : high, chunk = kPixelsFirst ? high : low;  // see a_lane_offset
   const std::uint32_t weights =
       filter + (kPixelsFirst ? b_lane_offset(lane, kFilterPitch<P, C>) : a_lane_offset(lane, kFilterPitch<P, C>));
-  float part[R][2][4] = {};
+  float part[R][2][4];
+  if constexpr (!P::kDrainAccumulators)
+#pragma unroll
+    for (int i = 0; i < 8 * R; ++i) part[i >> 3][i >> 2 & 1][i & 3] = acc[i >> 3][i >> 2 & 1][i & 3];
   // Unrolled where registers allow, so that loads for one step are under way while another's products are made.
 #pragma unroll(P::kDrainAccumulators || (sizeof(typename P::T) == 2 && !kPixelsFirst) ? 1 : 2)
   for (int step = 0; step < kSteps; ++step) {
@@ -123,10 +126,6 @@ __device__ __forceinline__ void copy_filter_chunk(unsigned char* shared, const v
   constexpr int kChunks = kFilterChunks<P, C>;
   copy_async_16(shared_address(shared) + i / kChunks * kFilterPitch<P, C> + i % kChunks * 16,
                 static_cast<const char*>(packed) + std::size_t(i) * 16);
-}
-template <class P, int C>
-__device__ __forceinline__ void load_filter(unsigned char* shared, const void* packed, int rows) {
-  for (int i = threadIdx.x; i < rows * kFilterChunks<P, C>; i += blockDim.x) copy_filter_chunk<P, C>(shared, packed, i);
 }
 
 }  // namespace mnist::fused

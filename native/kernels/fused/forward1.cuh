@@ -40,16 +40,48 @@ __device__ __forceinline__ unsigned zero_scales(const State& s, int quarter, int
   return zeros;
 }
 
-// R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp.
-template <class P, int R>
+// The filter of all channels arrives in parts of 37 KB: part p is kFilterSpan bytes, four 16-byte chunks, of each tap.
+template <class P>
+inline constexpr int kFilterParts = sizeof(typename P::T) / 2;
+inline constexpr int kFilterSpan = kConv1Channels * 2;
+
+template <class P>
+__device__ __forceinline__ void copy_filter_part(unsigned char* shared, const void* packed, int part) {
+  constexpr int kTapBytes = kConv1Channels * int(sizeof(typename P::T));
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const auto copy = [&](int row, int tap) {
+    const int at = tap * kTapBytes + part * kFilterSpan + (lane & 3) * 16;
+    copy_async_16(shared_address(shared) + row * kFilterPitch<P, kConv1Channels> + at,
+                  static_cast<const char*>(packed) + row * kTaps * kTapBytes + at);
+  };
+#pragma unroll
+  for (int row = 0; row < kConv2Channels; row += kConvWarps) copy(row + warp, lane >> 2);
+  if (tid < 4 * kConv2Channels) copy(tid >> 2, 8);  // the ninth tap
+  copy_async_commit();
+}
+
+// For a whole block: its copies are in shared memory.
+__device__ __forceinline__ void finish_copies() {
+  copy_async_wait<0>();
+  __syncthreads();
+}
+
+// R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp. Where the filter has two parts,
+// only the first need have arrived, and the block's other warps call finish_copies(), too.
+template <class P, int R, int kParts = 1>
 __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
                                               std::uint32_t filter, unsigned zeros, int image, int quarter,
                                               int window_row, int lane) {
   using T = typename P::T;
   const int g = lane >> 2, t = lane & 3;
+  constexpr int kSteps = kConv1Channels / kStep<P> / kParts;
+  const std::uint32_t rows = a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>;
   float acc[R][2][4] = {};
-  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kConv1Channels / kStep<P>>(
-      acc, a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>, filter, lane);
+  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows, filter, lane);
+  if constexpr (kParts == 2) {
+    finish_copies();
+    conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows + kFilterSpan, filter + kFilterSpan, lane);
+  }
   if (g == 7) return;  // the eighth window of a row is padding
   T* const z2 = static_cast<T*>(s.z2) +
                 (std::size_t(image) * kCells1 + 2 * window_row * kPool1Side + 2 * g) * kConv2Channels + quarter * 16 +
@@ -90,7 +122,7 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
   }
 }
 
-// Channel sums of a block's 16 or 8 warps, of 16 channels each, to shared memory: over the 8 windows of a lane group.
+// Channel sums of a warp's 16 channels to shared memory: over the 8 windows of a lane group.
 __device__ __forceinline__ void add_windows(float (*warp_sums)[2][16], float (&sum)[4], float (&squares)[4], int warp,
                                             int lane) {
 #pragma unroll
@@ -107,35 +139,36 @@ __device__ __forceinline__ void add_windows(float (*warp_sums)[2][16], float (&s
   }
 }
 
-// a1 for B2, in whole 16-byte chunks: every kPieces-th, from `piece`.
+// a1 for B2, in whole 16-byte chunks: piece `piece` of the rows.
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_image_a1(const State& s, const unsigned char* a1, int image, int tid, int piece) {
-  constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16;
-  for (int i = tid * kPieces + piece; i < kCells1 * kChunks; i += kThreads * kPieces) {
+  constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kCount = kCells1 * kChunks / kPieces;
+  for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
     const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * kSlots + slot_of(pixel % kPool1Side + 1);
     reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
         *reinterpret_cast<const uint4*>(a1 + at * kSlotPitch<P, kConv1Channels> + i % kChunks * 16);
   }
 }
 
-template <class P, int kHalves>
+template <class P>
 struct Forward1Shared {
   static constexpr int kFilter = 0;
-  static constexpr int kA1 = kFilter + 32 * kHalves * kFilterPitch<P, kConv1Channels>;
+  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;
   static constexpr int kImage = kA1 + kA1Bytes<P>;
   static constexpr int kBytes = kImage + kImageBytes;
 };
 
-// Small batches: a block makes 32 * kHalves of conv2's channels of one image, so one or two blocks an image. All 16
-// warps make a1, then each makes 16 channels of some rows of z2.
+// Small batches: a block makes z2 of one image, or of half of it: rows 0 .. 7 or 8 .. 13. All 16 warps make what it
+// needs of a1 (both halves, rows 7 and 8). Then 8 warps a half make z2, each 16 channels of 4 rows or the last 2.
 template <class P, int kHalves>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int slot) {
-  using Shared = Forward1Shared<P, kHalves>;
-  constexpr int kQuarters = 2 * kHalves, kWarpsOfQuarter = kConvWarps / kQuarters;
+  using Shared = Forward1Shared<P>;
+  constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
+  constexpr int kConv2Warps = 8 * kHalves, kParts = kFilterParts<P>;
+  constexpr int kOwnRows = kPool1Side / 2 * kHalves;  // of a1, stored by this block
   extern __shared__ __align__(128) unsigned char shared[];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, quarter = warp & 3;
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
-  const int quarter = 2 * half + warp / kWarpsOfQuarter, share = warp % kWarpsOfQuarter;
   unsigned char* const a1 = shared + Shared::kA1;
 
   std::uint32_t word = 0;
@@ -153,43 +186,48 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
-  load_filter<P, kConv1Channels>(shared + Shared::kFilter,
-                                 static_cast<const char*>(s.conv2_forward) +
-                                     std::size_t(half) * 32 * kTaps * kConv1Channels * sizeof(typename P::T),
-                                 32 * kHalves);
-  copy_async_commit();
-  __syncthreads();
+  __syncthreads();  // also keeps these loads, which conv1 waits for, ahead of the copies
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) copy_filter_part<P>(shared + Shared::kFilter, s.conv2_forward, part);
+  const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
-  for (int cy = warp >> 1; cy < kPool1Side; cy += kConvWarps / 2)
-    conv1.row(shared_address(shared + Shared::kImage), cy, lane,
-              [&](int plane, const float (&a)[4], std::uint32_t route) {
-                store_a1<P>(a1 + (cy + 1) * kSlots * kSlotPitch<P, kConv1Channels>, channel0, plane, a, lane);
-                if (half == 0)
-                  s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
-              });
-  copy_async_wait<0>();  // the filter
+  for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
+    const int cy = first_row + i / 2, plane = i & 1;
+    conv1.half_row(
+        shared_address(shared + Shared::kImage), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
+          store_a1<P>(a1 + (cy + 1) * kSlots * kPitch, channel0, plane, a, lane);
+          if (i < 2 * kOwnRows)
+            s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+        });
+  }
+  copy_async_wait<kParts - 1>();  // the filter's first part
   __syncthreads();
-  store_image_a1<P, kConvThreads, 3 - kHalves>(s, a1, image, tid, half);
 
   float sum[4] = {}, squares[4] = {};
-  const std::uint32_t filter =
-      shared_address(shared + Shared::kFilter) + warp / kWarpsOfQuarter * 16 * kFilterPitch<P, kConv1Channels>;
-  if (kHalves == 2 && share < 3)
-    forward1_rows<P, 4>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, 2 * share, lane);
-  else if (share < kPool2Side)
-    forward1_rows<P, 2>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, kHalves * share, lane);
+  if (kHalves == 2) store_image_a1<P, kConvThreads, 1>(s, a1, image, tid, 0);
+  if (warp < kConv2Warps) {
+    const std::uint32_t filter =
+        shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
+    const int row = 4 * half + warp / 4 * 2;  // of windows
+    if (row + 2 <= kPool2Side)
+      forward1_rows<P, 4, kParts>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+    else
+      forward1_rows<P, 2, kParts>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+  } else {
+    store_image_a1<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
+    if (kParts == 2) finish_copies();
+  }
 
   __syncthreads();
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(a1);
-  add_windows(warp_sums, sum, squares, warp, lane);
+  if (warp < kConv2Warps) add_windows(warp_sums, sum, squares, warp, lane);
   __syncthreads();
-  if (tid < 2 * 32 * kHalves) {  // in the order of the warps
-    const int which = tid / (32 * kHalves), channel = tid % (32 * kHalves);
+  if (tid < 2 * kConv2Channels) {  // in the order of the rows
+    const int which = tid / kConv2Channels, channel = tid % kConv2Channels;
     float total = 0;
 #pragma unroll
-    for (int k = 0; k < kWarpsOfQuarter; ++k)
-      total += warp_sums[channel / 16 * kWarpsOfQuarter + k][which][channel % 16];
-    s.z2_sums[std::size_t(image) * 2 * kConv2Channels + which * kConv2Channels + 32 * half + channel] = total;
+    for (int k = 0; k < kConv2Warps / 4; ++k) total += warp_sums[4 * k + channel / 16][which][channel % 16];
+    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
   }
 }
 

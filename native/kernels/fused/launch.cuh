@@ -62,7 +62,7 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   s.f1_roles = s.batch > sms;
   s.f1_halves = s.batch > sms / 2 ? 2 : 1;
   s.f1_blocks = 2 / s.f1_halves * std::min(s.batch, sms);
-  s.z2_rows = s.f1_blocks * s.f1_halves / 2;
+  s.z2_rows = s.f1_blocks;
   if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
@@ -86,9 +86,9 @@ void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream)
   if (s.f1_roles)
     run(forward1_roles_kernel<P>, Forward1RolesShared<P>::kBytes);
   else if (s.f1_halves == 2)
-    run(forward1_kernel<P, 2>, Forward1Shared<P, 2>::kBytes);
+    run(forward1_kernel<P, 2>, Forward1Shared<P>::kBytes);
   else
-    run(forward1_kernel<P, 1>, Forward1Shared<P, 1>::kBytes);
+    run(forward1_kernel<P, 1>, Forward1Shared<P>::kBytes);
 }
 
 template <Precision kPrecision>

@@ -69,9 +69,9 @@ struct State {
   StepResult* results;    // one a slot
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
 
-  int f1_halves, f1_blocks;  // halves of conv2's channels that a block makes
+  int f1_halves, f1_blocks;  // halves of an image that a block makes at a time
   bool f1_roles;             // conv1 and conv2 by different warps
-  int z2_rows;               // sums that F1 leaves: one for the blocks that share their images
+  int z2_rows;               // sums that F1 leaves: one a block
   int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time

@@ -64,10 +64,10 @@ struct Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
 };
 
-// Waits for B1, and for all copies but those that last() starts. While its loads are on their way it calls meanwhile().
-template <class Meanwhile, class Last>
+// Waits for B1 and for all copies. While its loads are on their way it calls meanwhile().
+template <class Meanwhile>
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
-                                                  Meanwhile meanwhile, Last last) {
+                                                  Meanwhile meanwhile) {
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
@@ -84,8 +84,6 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     g2_xhat[k] = s.g2_sums[(kCells2 + cell) * 64 + channel];
   }
   meanwhile();
-  copy_async_commit();
-  last();
   copy_async_commit();
   double sum = 0, sum_xhat = 0;
 #pragma unroll
@@ -118,7 +116,7 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
       }
     }
   }
-  copy_async_wait<1>();
+  copy_async_wait<0>();
   __syncthreads();
 }
 
@@ -290,11 +288,12 @@ struct Backward2 {
 
   // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
   enum Barrier { kDataRole = 1, kFormed = 2, kDone = 4 };
+  static constexpr int kFilterCopies = kStages;  // the mbarrier behind those of the stages
 
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  std::uint64_t* arrived;  // a stage each
+  std::uint64_t* arrived;  // one a stage, one for the filter
   int slot, lane, y0;
 
   // The grid is even where an image is cut, so a block keeps its half. Later units lie lower in the batch: F1 wrote the
@@ -498,9 +497,9 @@ struct Backward2 {
         if (stage == 0) parity ^= 1;
       }
       form(unit, stage, tid);
-      copy_async_wait<0>();  // the filter, the first time
       barrier_sync<kRoleThreads>(kDataRole);
       barrier_arrive<kConvThreads>(kFormed + stage);
+      if (unit == first_unit()) wait_for_copies(kFilterCopies, 0);
       const std::uint32_t here = stage_address(stage);
       float acc[4][2][4] = {};
       const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_part * kSteps * 32;
@@ -554,6 +553,10 @@ struct Backward2 {
     };
     float dw[kTaps][2][4] = {};
     int stage = 0, unit = first_unit();
+    // Here, while this role has nothing to do yet: the data role needs the filter last.
+    for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
+      copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
+    announce_copies(kFilterCopies);
     if (kStages == 2 && unit >= stride()) copy(unit - stride(), sample(unit - stride(), tid), 1);
     for (; unit >= 0; unit -= stride()) {
       const int next_sample = sample(unit - ahead, tid);
@@ -582,29 +585,23 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   using Shared = Backward2Shared<P, kRows, kStages>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[kStages];
+  __shared__ std::uint64_t arrived[kStages + 1];
   const int tid = threadIdx.x;
   const Backward2<P, kRows, kStages> block{
       s, bn, shared, arrived, slot, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
-  // The first unit, by all threads, and behind it the filter, by those who use it.
+  // The first unit, by all threads.
   const int unit = block.first_unit(), sample = block.sample(unit, tid);
   block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
   const auto meanwhile = [&] {
     block.template copy_gradient<kConvThreads>(unit, 0, tid);
-    if (tid < kStages)
+    if (tid < kStages + 1)
       asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads)
                    : "memory");
     for (int stage = 0; stage < kStages; ++stage)
       if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
   };
-  const auto copy_filter = [&] {
-    if (tid >= kRoleThreads) return;
-    for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
-      copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
-  };
-  load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile,
-                    copy_filter);
+  load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
 
   if (tid < kRoleThreads)
     block.data_role(tid);

@@ -17,8 +17,10 @@ inline constexpr int kUpdateThreads = 512;
 inline constexpr int kUpdateGroups = kUpdateThreads / 64;
 inline constexpr int kConv1Share = kConv1Channels / kConv1Blocks;  // channels of a block, a warp each
 inline constexpr int kG1Groups = kUpdateThreads / (kConv1Share * kG1Columns / 4);
-inline constexpr int kConv2Blocks = kConv2Values / (4 * 64);  // a block adds up 64 float4 columns
-inline constexpr int kLoadsInFlight = 17;     // of a thread; eight groups cover a block an SM in one round
+// A block adds up 48 float4 columns: then 96 blocks, nearly as many as there are multiprocessors, read B2's sums.
+inline constexpr int kConv2Columns = 48, kConv2Groups = kUpdateThreads / kConv2Columns;
+inline constexpr int kConv2Blocks = kConv2Values / (4 * kConv2Columns);
+inline constexpr int kLoadsInFlight = 14;     // of a thread; its groups cover a block an SM in one round
 inline constexpr int kHeadLoadsInFlight = 6;  // of H's sums, which are few, or complete long before they are needed
 inline constexpr int kHeadBlocks = (kHeadValues / 4 + 63) / 64;
 inline constexpr int kUpdateBlocks = kConv1Blocks + kHeadBlocks + kConv2Blocks;
@@ -150,10 +152,11 @@ __device__ __forceinline__ float4 sum_rows(const float* from, int blocks, int wi
 }
 
 // Value i of the 64 float4 columns, over all groups in their order.
-__device__ __forceinline__ float sum_groups(const float4 (&parts)[kUpdateGroups][64], int i) {
+template <int kGroups, int kColumns>
+__device__ __forceinline__ float sum_groups(const float4 (&parts)[kGroups][kColumns], int i) {
   float total = 0;
 #pragma unroll
-  for (int k = 0; k < kUpdateGroups; ++k) total += reinterpret_cast<const float*>(parts[k])[i];
+  for (int k = 0; k < kGroups; ++k) total += reinterpret_cast<const float*>(parts[k])[i];
   return total;
 }
 
@@ -272,11 +275,12 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&parts)[kUpd
 }
 
 template <class P>
-__device__ void update_conv2(const State& s, float4 (&parts)[kUpdateGroups][64], int block) {
-  const int tid = threadIdx.x, column = tid & 63, group = tid >> 6;
+__device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv2Columns], int block) {
+  constexpr int kValues = 4 * kConv2Columns;
+  const int tid = threadIdx.x, column = tid % kConv2Columns, group = tid / kConv2Columns;
   // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result. The
   // upper half of the threads repeats the lower, and stops before it stores.
-  const int e = block * 256 + tid % 256, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
+  const int e = block * kValues + tid % kValues, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
   const int warp = thread / 32, lane = thread % 32;
   const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
   const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
@@ -285,10 +289,11 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kUpdateGroups][64],
   wait_for_predecessor();  // B2: conv2_sums, and bn2's update
   const float old_sign = s.dbn2[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
-  parts[group][column] =
-      sum_rows<kUpdateGroups, kLoadsInFlight>(s.conv2_sums, s.b2_blocks, kConv2Values, block * 64 + column, group);
+  if (group < kConv2Groups)  // but for the last warp
+    parts[group][column] = sum_rows<kConv2Groups, kLoadsInFlight>(s.conv2_sums, s.b2_blocks, kConv2Values,
+                                                                  block * kConv2Columns + column, group);
   __syncthreads();
-  if (tid >= 256) return;
+  if (tid >= kValues) return;
   const float dw = old_sign * sum_groups(parts, tid);
   const float w = old - learning_rate * dw;
   s.parameters[at] = w;
@@ -300,15 +305,16 @@ template <class P>
 __global__ void __launch_bounds__(kUpdateThreads, 1) update_kernel(State s, int slot) {
   __shared__ union {
     Bn1Scratch bn1;
-    float4 parts[kUpdateGroups][64];
+    float4 head[kUpdateGroups][64];
+    float4 conv2[kConv2Groups][kConv2Columns];
   } scratch;
   const int block = blockIdx.x;
   if (block < kConv1Blocks)
     update_conv1<P>(s, scratch.bn1, block);
   else if (block < kConv1Blocks + kHeadBlocks)
-    update_head(s, scratch.parts, slot, block - kConv1Blocks);
+    update_head(s, scratch.head, slot, block - kConv1Blocks);
   else
-    update_conv2<P>(s, scratch.parts, block - kConv1Blocks - kHeadBlocks);
+    update_conv2<P>(s, scratch.conv2, block - kConv1Blocks - kHeadBlocks);
 }
 
 // After parameters were set: every operand copy from the slab.

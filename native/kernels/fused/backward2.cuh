@@ -557,8 +557,9 @@ struct Backward2 {
     };
     float dw[kTaps][2][4] = {};
     int stage = 0, unit = first_unit();
-    // Here, while this role has nothing to do yet: the data role needs the filter last.
-#pragma unroll 1
+    // Here, while this role has nothing to do yet: the data role needs the filter last. A small batch waits for it, a
+    // large one rather has the registers.
+#pragma unroll(kHalfImage ? 18 : 1)
     for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
     announce_copies(kFilterCopies);

@@ -12,7 +12,7 @@ import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.bench import report
+from mnist_cuda.bench import compare, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
@@ -297,6 +297,18 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert row["loss_timed_untimed"][0] == row["loss_timed_untimed"][1]
     # fp64 is no precision that peers are held to
     assert not [r for r in record["rows"] if r["peer"]]
+
+
+def test_a_stopped_benchmark_keeps_its_tables(tmp_path, monkeypatch):
+    def stop_at_the_second(rows, *rest):
+        if rows[0].cell.batch_size == 6:
+            raise KeyboardInterrupt
+        return run_cell(rows, *rest)
+
+    monkeypatch.setattr(compare, "run_cell", stop_at_the_second)
+    argv = ["bench", "--engines", "reference", "--peers", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
+    assert cli.main([*argv, "--json", str(tmp_path / "b.json")]) == 130
+    assert [row["batch_size"] for row in json.loads((tmp_path / "b.json").read_text())["rows"]] == [5]
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_ops_of_every_engine(make_engine, which):
         key: value.tobytes() for key, value in statistics.items()
     }
     step = profile.measure_step(engine, BATCH).median
-    assert step / 3 < sum(op.us for op in ops) < 4 * step
+    assert sum(op.us for op in ops) < 4 * step  # no lower bound: others on the same GPU slow a step, not its ops
 
 
 @pytest.mark.parametrize("which", engine_params(precisions=False))

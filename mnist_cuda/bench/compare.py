@@ -200,6 +200,7 @@ def command(args: argparse.Namespace) -> int:
         weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
         save_checkpoint(Path(files["weights.safetensors"]), Checkpoint(weights), steps=0)
         np.save(files["order.npy"], epoch_order(0, 1, len(data.train_labels)))
+        finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
             of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]
             with console.LiveLine(out) as live:  # gone before the table is printed
@@ -225,15 +226,17 @@ def command(args: argparse.Namespace) -> int:
                         ),
                     )
             report.print_rows(out, batch_size, placement, of_table)
+            finished += of_table
+            if args.json:  # after every table: a benchmark that is stopped keeps what it has
+                facts.write(
+                    args.json,
+                    [report.row_as_json(row) for row in finished],
+                    {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE},
+                    iteration=ITERATION,
+                    block_seconds=BLOCK_SECONDS,
+                    warm_up_seconds=WARM_UP_SECONDS,
+                )
     if args.json:
-        facts.write(
-            args.json,
-            [report.row_as_json(row) for row in rows],
-            {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE},
-            iteration=ITERATION,
-            block_seconds=BLOCK_SECONDS,
-            warm_up_seconds=WARM_UP_SECONDS,
-        )
         out.print(f"\nwritten: {args.json}")
     if any(row.fault and not row.absent for row in rows):
         return 1

@@ -124,9 +124,9 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
 // under the position that `route` names: one product a position, with the other windows' gradients masked to 0. Bit 7 -
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
 // one instruction. Column 9 of the result is the plain sum, bn1's d beta. `quads` is the address of the row's pixels.
-// Each position has sums of its own, or every product would wait for the one before.
-template <class P>
-__device__ __forceinline__ void accumulate_g1(float (&g1)[4][2][4], const float (&da1)[2][4],
+// With kSums = 4 each position has sums of its own, so that no product waits for the one before; they cost registers.
+template <class P, int kSums>
+__device__ __forceinline__ void accumulate_g1(float (&g1)[kSums][2][4], const float (&da1)[2][4],
                                               const std::uint32_t (&route)[2], std::uint32_t quads, int lane) {
   using Q = Quads<P>;
   const int g = lane >> 2, t = lane & 3;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[4][2][4], const float 
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[i] = packed[i] & permute_bytes(route[i >> 1] << position, i & 1 ? 0xbbaa : 0x9988);
 #pragma unroll
-      for (int n = 0; n < 2; ++n) mma_bf16(g1[position][n], a, b[n][0], b[n][1]);
+      for (int n = 0; n < 2; ++n) mma_bf16(g1[position % kSums][n], a, b[n][0], b[n][1]);
     }
   } else {
     const float ones = g == 1 ? 1.f : 0.f;
@@ -180,7 +180,8 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[4][2][4], const float 
         const auto multiply = [&](const std::uint32_t (&value)[4]) {
           const std::uint32_t a[4] = {value[0] & mask[0], value[2] & mask[2], value[1] & mask[1], value[3] & mask[3]};
 #pragma unroll
-          for (int n = 0; n < 2; ++n) mma_tf32(g1[position][n], a, __float_as_uint(b[n].x), __float_as_uint(b[n].y));
+          for (int n = 0; n < 2; ++n)
+            mma_tf32(g1[position % kSums][n], a, __float_as_uint(b[n].x), __float_as_uint(b[n].y));
         };
         if constexpr (P::kDrainAccumulators) multiply(small);
         multiply(big);
@@ -478,6 +479,14 @@ struct Backward2 {
     }
   }
 
+  template <int kSums>
+  static __device__ __forceinline__ float sum_of(const float (&g1)[kSums][2][4], int n, int i) {
+    if constexpr (kSums == 1)
+      return g1[0][n][i];
+    else
+      return (g1[0][n][i] + g1[1][n][i]) + (g1[2][n][i] + g1[3][n][i]);
+  }
+
   // da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an
   // image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
   __device__ __forceinline__ void data_role(int tid) const {
@@ -490,7 +499,8 @@ struct Backward2 {
     const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
     const std::uint32_t filter =
         shared_address(shared) + Shared::kFilter + channel0 * kFilterPitch<P, kConv2Channels> + k_part * kSteps * 32;
-    float g1[4][2][4] = {};
+    constexpr int kSums = kHalfImage ? 1 : 4;  // as measured: of half an image there are too few rows to gain by it
+    float g1[kSums][2][4] = {};
     int stage = 0, parity = 0;
     for (int unit = first_unit(); unit >= 0; unit -= stride()) {
       if (unit != first_unit()) {
@@ -516,12 +526,10 @@ struct Backward2 {
         const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
         const std::uint32_t quads = here + Shared::kQuads + 2 * (y0 + row) * Quads<P>::kRowBytes;
         if constexpr (P::kDrainAccumulators) {
-          float row_g1[4][2][4] = {};
+          float row_g1[kSums][2][4] = {};
           accumulate_g1<P>(row_g1, acc[r], route, quads, lane);
 #pragma unroll
-          for (int i = 0; i < 8; ++i)
-            g1[0][i >> 2][i & 3] += (row_g1[0][i >> 2][i & 3] + row_g1[1][i >> 2][i & 3]) +
-                                    (row_g1[2][i >> 2][i & 3] + row_g1[3][i >> 2][i & 3]);
+          for (int i = 0; i < 8; ++i) g1[0][i >> 2][i & 3] += sum_of(row_g1, i >> 2, i & 3);
         } else {
           accumulate_g1<P>(g1, acc[r], route, quads, lane);
         }
@@ -537,7 +545,7 @@ struct Backward2 {
     for (int k = 0; k < 8; ++k) {
       const int n = k >> 2, i = k & 3;
       parts[(warp >> 1) * kValues + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] =
-          (g1[0][n][i] + g1[1][n][i]) + (g1[2][n][i] + g1[3][n][i]);
+          sum_of(g1, n, i);
     }
     barrier_sync<kRoleThreads>(kDataRole);
     for (int i = tid; i < kValues; i += kRoleThreads)
@@ -559,7 +567,7 @@ struct Backward2 {
     int stage = 0, unit = first_unit();
     // Here, while this role has nothing to do yet: the data role needs the filter last. A small batch waits for it, a
     // large one rather has the registers.
-#pragma unroll(kHalfImage ? 18 : 1)
+#pragma unroll(kHalfImage ? 4 : 1)
     for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv2Channels>(shared + Shared::kFilter, s.conv2_data, i);
     announce_copies(kFilterCopies);

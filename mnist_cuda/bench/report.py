@@ -57,9 +57,10 @@ class Facts:
 
     def headline(self) -> str:
         """What all tables have in common."""
+        gpu_name = f"{self._gpu_before['name']}; " if self._gpu_before else ""
         return (
             f"microseconds an iteration: {ITERATION}\n"
-            f"{cpu_model()}, {console.plural(self._threads, 'thread')}; data: {self._data.name}\n"
+            f"{gpu_name}{cpu_model()}, {console.plural(self._threads, 'thread')}; data: {self._data.name}\n"
             "ratio: the median of the best peer, divided by this one's"
         )
 

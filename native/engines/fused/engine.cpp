@@ -57,7 +57,7 @@ class FusedEngine final : public Engine {
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
       place(state_.bn1, 3 * kConv1Channels * 4);
       place(state_.bn2, 5 * kConv2Channels * 4);
-      place(state_.dbn2, 2 * kConv2Channels * 4);
+      place(state_.bn2_sign, kConv2Channels * 4);
       place(state_.moments, kConv1Blocks * kMoments * 8);
     });
     if (!shadow()) state_.fc1 = parameters_.data() + kParameters[kFc1Weight].offset;

@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
       const float sign = gamma < 0 ? -1.f : 1.f;
-      s.dbn2[tid] = sign;  // of the step that is ending: U folds it out of conv2's gradient
+      s.bn2_sign[tid] = sign;  // of the step that is ending: U folds it out of conv2's gradient
       s.parameters[gamma_at + tid] = gamma - learning_rate * float(sign * dgamma);
       s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);
       if (s.gradients) {

@@ -93,8 +93,8 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
     for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] = part[i >> 3][i >> 2 & 1][i & 3];
 }
 
-// Writes four values of conv1's row() into a padded image: channel channel0 + g (+8), slots 2t and 2t+1 of a plane, but
-// for those that are padding and stay 0.
+// Writes four values of conv1's half_row() into a padded image: channel channel0 + g (+8), slots 2t and 2t+1 of a
+// plane, but for those that are padding and stay 0.
 template <class P>
 __device__ __forceinline__ void store_a1(unsigned char* row, int channel0, int plane, const float (&a)[4], int lane) {
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;

@@ -10,10 +10,10 @@
 
 namespace mnist::fused {
 
-inline constexpr int kConvThreads = 512;  // F1 and B2
+inline constexpr int kConvThreads = 512;  // F1, B1 and B2
 inline constexpr int kConvWarps = kConvThreads / 32;
 inline constexpr int kRoleThreads = kConvThreads / 2;  // where two halves of a block do different things
-inline constexpr int kThreads = 256;                   // the others
+inline constexpr int kThreads = 256;                   // F2 and H
 
 // An image's a1 in shared memory; a padding slot may read past its end.
 template <class P>
@@ -243,7 +243,6 @@ struct Forward1RolesShared {
 
 template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s, int slot) {
-  using T = typename P::T;
   using Shared = Forward1RolesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
   enum { kRole = 1, kFull = 2, kFree = 4 };  // barriers; those of the two stages are neighbours

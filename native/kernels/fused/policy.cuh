@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/mma_bf16.cuh"
 #include "kernels/device/mma_tf32.cuh"
 #include "mnist/engine.h"
 
@@ -29,13 +30,6 @@ __device__ __forceinline__ void load_matrix_x4(std::uint32_t (&r)[4], std::uint3
 __device__ __forceinline__ void load_matrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-__device__ __forceinline__ void load_matrix_x2_trans(std::uint32_t (&r)[2], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(address)
                : "memory");
 }
@@ -97,9 +91,7 @@ __device__ __forceinline__ void wait_for_predecessor() {
 
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  kernels::device::mma_bf16(c, a, {b0, b1});
 }
 
 __device__ __forceinline__ void mma_fp16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

@@ -61,9 +61,9 @@ struct State {
   float* head_sums;       // (H blocks, kHeadValues)
   void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
-  float* conv2_sums;      // (B2 blocks, 18432), ordered as B2's threads hold it
+  float* conv2_sums;      // (B2 blocks, 18432), in the order of B2's stores
   float* g1_sums;         // (B2 blocks, 32, kG1Columns)
-  float* dbn2;            // d gamma2 (sign-folded)[64], d beta2[64]
+  float* bn2_sign;        // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
   double* moment_sums;    // (H blocks, kMoments) of the next batch
   double* moments;        // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
   StepResult* results;    // one a slot

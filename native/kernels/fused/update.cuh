@@ -151,7 +151,7 @@ __device__ __forceinline__ float4 sum_rows(const float* from, int blocks, int wi
   return total;
 }
 
-// Value i of the 64 float4 columns, over all groups in their order.
+// Value i of the float4 columns, over all groups in their order.
 template <int kGroups, int kColumns>
 __device__ __forceinline__ float sum_groups(const float4 (&parts)[kGroups][kColumns], int i) {
   float total = 0;
@@ -278,8 +278,8 @@ template <class P>
 __device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv2Columns], int block) {
   constexpr int kValues = 4 * kConv2Columns;
   const int tid = threadIdx.x, column = tid % kConv2Columns, group = tid / kConv2Columns;
-  // What B2's thread held: warp tiles of 16 of conv2's channels by 8 of conv1's, in the order of an mma result. The
-  // upper half of the threads repeats the lower, and stops before it stores.
+  // B2's order: tiles of 16 of conv2's channels by 8 of conv1's, each as a warp holds an mma result. Threads from
+  // kValues on repeat others, and stop before they store.
   const int e = block * kValues + tid % kValues, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
   const int warp = thread / 32, lane = thread % 32;
   const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
@@ -287,7 +287,7 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float old = s.parameters[at], learning_rate = s.scalars[0];
   wait_for_predecessor();  // B2: conv2_sums, and bn2's update
-  const float old_sign = s.dbn2[out];
+  const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   if (group < kConv2Groups)  // but for the last warp
     parts[group][column] = sum_rows<kConv2Groups, kLoadsInFlight>(s.conv2_sums, s.b2_blocks, kConv2Values,

@@ -6,7 +6,6 @@ import argparse
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import _native, console
+from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.ops import roofs_text
 from mnist_cuda.checkpoint import atomic_write
@@ -22,7 +21,6 @@ from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.errors import UsageError
 from mnist_cuda.model import init_parameters
-from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
 
 STEPS, STEPS_SECONDS = 100, 5.0  # as many steps as fit into that time, but at least MINIMUM_STEPS
@@ -140,10 +138,7 @@ def command(args: argparse.Namespace) -> int:
             out.print(f"  ({tool} is not on PATH)")
     if args.json:
         facts: dict[str, Any] = {
-            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
-            "commit": report.commit(),
-            "versions": versions(),
-            "machine": {"cpu": report.cpu_model(), "gpu": gpu, "cuda": _native.cuda_status()},
+            **report.circumstances(gpu=gpu),
             "data": {"name": data.name, "source": data.source, "digest": data.digest},
             "engine": engine.info.name,
             "precision": engine.precision,

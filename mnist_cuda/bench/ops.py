@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from typing import Any
 
 from mnist_cuda import _native, console
-from mnist_cuda.bench.report import commit, cpu_model, gpu
+from mnist_cuda.bench.report import circumstances, gpu
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
 from mnist_cuda.gpu_libraries import LIBRARIES, OP_LIBRARIES, find_libraries
-from mnist_cuda.run_folder import versions
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -56,13 +53,7 @@ def command(args: argparse.Namespace) -> int:
     report = measure(args.op, args.batch_size, args.device)
     rows = report["rows"]
     if args.json:
-        facts: dict[str, Any] = {
-            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
-            "commit": commit(),
-            "versions": versions(),
-            "machine": {"cpu": cpu_model(), "gpu": gpu(), "cuda": _native.cuda_status()},
-        }
-        print(json.dumps(facts | report))
+        print(json.dumps(circumstances(gpu=gpu()) | report))
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
     out.print(

@@ -79,18 +79,13 @@ class Facts:
         """
         report = {
             "started": self._started,
-            "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
-            "commit": commit(),
-            "versions": versions(),
-            "machine": {
-                "cpu": cpu_model(),
-                "cores": len(os.sched_getaffinity(0)),
-                "load_before": self._load_before,
-                "load_after": os.getloadavg(),
-                "cuda": _native.cuda_status(),
-                "gpu": self._gpu_before,
-                "gpu_after": gpu(),
-            },
+            **circumstances(
+                cores=len(os.sched_getaffinity(0)),
+                load_before=self._load_before,
+                load_after=os.getloadavg(),
+                gpu=self._gpu_before,
+                gpu_after=gpu(),
+            ),
             **more,
             "settings": {"threads": self._threads, **settings},
             "data": {"name": self._data.name, "source": self._data.source, "digest": self._data.digest},
@@ -116,6 +111,16 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "loss_timed_untimed": row.losses if sound else None,
         "precision_pinned": row.precision_pinned or None,
         "versions": row.versions,
+    }
+
+
+def circumstances(**machine: Any) -> dict[str, Any]:
+    """The command line, commit and versions, and what this machine is; `machine` is what else there is to say of it."""
+    return {
+        "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+        "commit": commit(),
+        "versions": versions(),
+        "machine": {"cpu": cpu_model(), "cuda": _native.cuda_status(), **machine},
     }
 
 

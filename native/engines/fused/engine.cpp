@@ -348,7 +348,7 @@ class FusedEngine final : public Engine {
       kernels_.prepare(s, 0, stream());
       cuda::upload(state_.bn1, bn1_operand(p, statistics_), stream());
       kernels_.forward1(s, 0, stream());
-      std::vector<float> blocks(std::size_t(s.z2_rows) * 2 * kConv2Channels);
+      std::vector<float> blocks(std::size_t(s.f1_blocks) * 2 * kConv2Channels);
       cuda::download(blocks, s.z2_sums, stream());
       for (std::size_t i = 0; i < blocks.size(); ++i) sums[i % sums.size()] += blocks[i];
     });

@@ -44,10 +44,10 @@ __device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int half) {
     four.x += x.x, four.y += x.y, four.z += x.z, four.w += x.w;
     if (k % 4 == 3) flush();
   };
-  if (s.z2_rows > Bn2::kGroups * 4)
-    for_rows<Bn2::kGroups, 9>(s.z2_rows, group, load, add);  // a row an SM in one round
+  if (s.f1_blocks > Bn2::kGroups * 4)
+    for_rows<Bn2::kGroups, 9>(s.f1_blocks, group, load, add);  // a row an SM in one round
   else
-    for_rows<Bn2::kGroups, 4>(s.z2_rows, group, load, add);
+    for_rows<Bn2::kGroups, 4>(s.f1_blocks, group, load, add);
   flush();
   auto* to = reinterpret_cast<double2*>(bn.partial[group][column >> 3]) + (column & 7) * 2;
   to[0] = make_double2(total[0], total[1]);

@@ -62,7 +62,6 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   s.f1_roles = s.batch > sms;
   s.f1_halves = s.batch > sms / 2 ? 2 : 1;
   s.f1_blocks = 2 / s.f1_halves * std::min(s.batch, sms);
-  s.z2_rows = s.f1_blocks;
   if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else

@@ -199,12 +199,6 @@ __device__ __forceinline__ std::uint32_t b_lane_offset(int lane, int pitch) {
 
 __device__ __forceinline__ float relu_keep_nan(float x) { return x <= 0.f ? 0.f : x; }
 
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
-  return x;
-}
-
 // add(load(row), k) for rows group, group + kGroups, ... below `rows` in this order, kLoads loads in flight at a time
 // whatever the number of rows, the k-th of them with k < kLoads: what lies past the end is read as the last row and
 // left out, and __syncwarp() keeps the compiler from adding before it has issued every load. For whole warps.

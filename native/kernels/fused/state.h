@@ -53,7 +53,7 @@ struct State {
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
   void* z2;               // (B, 196, 64) T, sign-folded conv2 output
   void* e2;               // (B, 49, 64) T, its maximum in each pooling window
-  float* z2_sums;         // (z2_rows, 128): sum[64], sum of squares[64]
+  float* z2_sums;         // (F1 blocks, 128): sum[64], sum of squares[64]
   float* h_parts;         // (F2 slices, B, 128)
   float* h;               // (B, 128) after relu
   float* logits;          // (B, 10)
@@ -71,7 +71,6 @@ struct State {
 
   int f1_halves, f1_blocks;  // halves of an image that a block makes at a time
   bool f1_roles;             // conv1 and conv2 by different warps
-  int z2_rows;               // sums that F1 leaves: one a block
   int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time

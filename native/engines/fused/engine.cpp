@@ -41,6 +41,7 @@ class FusedEngine final : public Engine {
     MNIST_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
     MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     state_.overlap = kernels_.overlaps();
+    state_.wgmma = runs_wgmma();
     stream_.emplace();
     timer_.emplace(cuda::EventClock(stream()));
     feed_.emplace();

@@ -48,6 +48,7 @@ struct State {
                         // then what the mean lost in rounding[64]
   bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
   bool overlap;         // the GPU has programmatic dependent launch
+  bool wgmma;           // and wgmma
 
   void* a1;               // (B, 196, 32) T
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
@@ -91,6 +92,8 @@ struct Launch {
   static void pack(const State& state, cudaStream_t stream);               // all operand copies from `parameters`
   static void prepare(const State& state, int slot, cudaStream_t stream);  // moments and bn1 for this slot's batch
 };
+
+bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a
 
 void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream);
 

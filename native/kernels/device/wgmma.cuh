@@ -1,0 +1,90 @@
+// wgmma: a warpgroup (4 warps) multiplies matrices in shared memory on Hopper's tensor cores, asynchronously and at
+// twice the rate of mma.sync. Only code compiled for sm_90a has it; elsewhere these functions do not exist.
+//
+// Operands here lie in shared memory without swizzling, as PTX's "core matrices": 8 rows of 16 bytes, 128 bytes in one
+// piece. With 16-byte chunks of channels kept apart, [chunk][pixel][16 bytes], one image is every operand a convolution
+// needs, because its core matrices may begin at any pixel:
+//   a sum over channels: pixels are the rows, a k-step is two chunks (K-major)
+//   a sum over pixels:   pixels are the k, chunks of channels the rows (MN-major; bf16 only)
+// and a tap is nothing but another start address.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+namespace mnist::kernels::device {
+
+// Of an operand at shared address `address`: `k_stride` and `row_stride` bytes from a core matrix to the next along k
+// and across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
+__device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, int k_stride, int row_stride) {
+  return std::uint64_t(address >> 4) | std::uint64_t(k_stride >> 4) << 16 | std::uint64_t(row_stride >> 4) << 32;
+}
+
+// What this thread wrote to shared memory becomes visible to wgmma, for which a barrier alone does not do.
+__device__ __forceinline__ void wgmma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Before the first product and wherever registers that the next one uses were touched.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups but the last kPending are done; nobody may touch their registers before.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// d = a b, or d += a b where `add`: 64 rows by kColumns, one k-step of 32 bytes, both operands K-major. Warp w holds
+// rows 16 w ..; with g = lane / 4 and t = lane % 4, d[4 n + i] is row g + i / 2 * 8, column 8 n + 2 t + i % 2.
+#define MNIST_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MNIST_F16(d, i) MNIST_F4(d, i), MNIST_F4(d, i + 4), MNIST_F4(d, i + 8), MNIST_F4(d, i + 12)
+#define MNIST_REGISTERS_0_15 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define MNIST_REGISTERS_16_27 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27"
+#define MNIST_REGISTERS_28_31 ",%28,%29,%30,%31"
+#define MNIST_REGISTERS_32_55 \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
+#define MNIST_WGMMA(shape_and_types, registers, a, b, add, flags) \
+  "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add                     \
+  ", 0;\n\t"                                                      \
+  "wgmma.mma_async.sync.aligned." shape_and_types " {" registers "}, " a ", " b ", p, 1, 1" flags ";\n\t}"
+
+#define MNIST_DEFINE_WGMMA(name, types, flags)                                                                        \
+  __device__ __forceinline__ void name(float (&d)[28], std::uint64_t a, std::uint64_t b, bool add) {                  \
+    asm volatile(MNIST_WGMMA("m64n56" types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27, "%28", "%29", "%30", flags)  \
+                 : MNIST_F16(d, 0), MNIST_F4(d, 16), MNIST_F4(d, 20), MNIST_F4(d, 24)                                 \
+                 : "l"(a), "l"(b), "r"(int(add)));                                                                    \
+  }                                                                                                                   \
+  __device__ __forceinline__ void name(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {                  \
+    asm volatile(MNIST_WGMMA("m64n64" types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27 MNIST_REGISTERS_28_31, "%32", \
+                             "%33", "%34", flags)                                                                     \
+                 : MNIST_F16(d, 0), MNIST_F16(d, 16)                                                                  \
+                 : "l"(a), "l"(b), "r"(int(add)));                                                                    \
+  }                                                                                                                   \
+  __device__ __forceinline__ void name(float (&d)[56], std::uint64_t a, std::uint64_t b, bool add) {                  \
+    asm volatile(MNIST_WGMMA("m64n112" types,                                                                         \
+                             MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27 MNIST_REGISTERS_28_31 MNIST_REGISTERS_32_55,  \
+                             "%56", "%57", "%58", flags)                                                              \
+                 : MNIST_F16(d, 0), MNIST_F16(d, 16), MNIST_F16(d, 32), MNIST_F4(d, 48), MNIST_F4(d, 52)              \
+                 : "l"(a), "l"(b), "r"(int(add)));                                                                    \
+  }
+MNIST_DEFINE_WGMMA(wgmma_bf16, "k16.f32.bf16.bf16", ", 0, 0")
+MNIST_DEFINE_WGMMA(wgmma_tf32, "k8.f32.tf32.tf32", "")
+
+// d += a b: 64 rows by 32 columns, k = 16; `a` in registers, as mma.m16n8k16 has it in each warp, b MN-major.
+__device__ __forceinline__ void wgmma_bf16_columns(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile(MNIST_WGMMA("m64n32k16.f32.bf16.bf16", MNIST_REGISTERS_0_15, "{%16,%17,%18,%19}", "%20", "1", ", 1")
+               : MNIST_F16(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef MNIST_DEFINE_WGMMA
+#undef MNIST_WGMMA
+#undef MNIST_REGISTERS_32_55
+#undef MNIST_REGISTERS_28_31
+#undef MNIST_REGISTERS_16_27
+#undef MNIST_REGISTERS_0_15
+#undef MNIST_F16
+#undef MNIST_F4
+
+}  // namespace mnist::kernels::device
+
+#endif

@@ -7,6 +7,7 @@
 #include "kernels/fused/backward1.cuh"
 #include "kernels/fused/backward2.cuh"
 #include "kernels/fused/forward1.cuh"
+#include "kernels/fused/forward1_wgmma.cuh"
 #include "kernels/fused/forward2.cuh"
 #include "kernels/fused/update.cuh"
 
@@ -82,6 +83,17 @@ template <Precision kPrecision>
 void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.f1_blocks, kConvThreads, bytes, stream, s, slot); };
+  if constexpr (P::kWgmma)
+    if (s.wgmma) {
+      using Shared = Forward1WgmmaShared<P>;
+      if (s.f1_roles)
+        run(forward1_wgmma_roles_kernel<P>, Shared::bytes(2));
+      else if (s.f1_halves == 2)
+        run(forward1_wgmma_kernel<P, 2>, Shared::bytes(1));
+      else
+        run(forward1_wgmma_kernel<P, 1>, Shared::bytes(1));
+      return;
+    }
   if (s.f1_roles)
     run(forward1_roles_kernel<P>, Forward1RolesShared<P>::kBytes);
   else if (s.f1_halves == 2)

@@ -123,6 +123,7 @@ struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   using Pixel = __nv_bfloat16;           // integers up to 256 are exact
   static constexpr int kConv1Terms = 1;  // 16-bit parts a conv1 weight is split into
+  static constexpr bool kWgmma = true;  // where the GPU has it
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
@@ -143,6 +144,7 @@ struct Policy<Precision::kTf32> {
   using T = float;
   using Pixel = __half;  // integers up to 2048 are exact
   static constexpr int kConv1Terms = 1;
+  static constexpr bool kWgmma = true;  // where the GPU has it
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __uint_as_float(kernels::device::to_tf32(x)); }
   static __device__ __forceinline__ float load(T x) { return x; }
@@ -164,6 +166,7 @@ struct Policy<Precision::kFp32> {
   using T = float;
   using Pixel = __half;
   static constexpr int kConv1Terms = 2;
+  static constexpr bool kWgmma = false;
   static constexpr bool kDrainAccumulators = true;
   static __device__ __forceinline__ T store(float x) { return x; }
   static __device__ __forceinline__ float load(T x) { return x; }

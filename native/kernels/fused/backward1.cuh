@@ -30,9 +30,10 @@ struct Backward1Shared {
   static __device__ __forceinline__ int e2(int n) { return kE2 + n % kStages * kCellBytes; }
 };
 
-// B1's barriers, named because the roles wait in different places of the code: kArrived and kA2Formed are of the whole
-// block (at kA2Formed the wgrad warps only arrive), the other two of one role.
-inline constexpr int kArrived = 0, kA2Formed = 1, kDgradOnly = 2, kWgradOnly = 3;
+// B1's barriers: kDgradOnly and kWgradOnly are of one role, at the others one role waits and the other only arrives.
+// A chunk begins when both roles are at it: dgrad waits for wgrad at kArrived, then releases it at kReleased. As a role
+// comes to the next chunk's first barrier through this chunk's second one, neither gets a phase ahead.
+inline constexpr int kArrived = 0, kA2Formed = 1, kDgradOnly = 2, kWgradOnly = 3, kReleased = 4;
 
 // A permutation of every 8 rows. Rows of e2 and a2 four apart lie in opposite halves of the banks, so this order makes
 // a 16-byte access conflict-free when every four lanes share a row.
@@ -161,6 +162,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
   for (int chunk = 0, first = 0; first < s.batch; ++chunk, first += kRows) {
     copy_async_wait<1>();
     barrier_sync<kConvThreads>(kArrived);  // this chunk has arrived, and the last one's readers are done
+    barrier_arrive<kConvThreads>(kReleased);
     fetch_dh<P>(s, base, chunk + 2);
 
     const bool has_samples = first + tile * 16 < s.batch;
@@ -271,7 +273,8 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
   float dw[2][4][4] = {};
   for (int chunk = 0; chunk < chunks; ++chunk) {
     copy_async_wait<1>();
-    barrier_sync<kConvThreads>(kArrived);  // this chunk has arrived, and the last one's readers are done
+    barrier_arrive<kConvThreads>(kArrived);
+    barrier_sync<kConvThreads>(kReleased);  // this chunk has arrived, and the last one's readers are done
     fetch_rest(chunk + 2);
     fetch_dh<P>(s, base, chunk + 2);
 #pragma unroll

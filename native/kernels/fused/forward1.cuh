@@ -60,10 +60,16 @@ __device__ __forceinline__ void copy_filter_part(unsigned char* shared, const vo
   copy_async_commit();
 }
 
-// For a whole block: its copies are in shared memory.
+// For every warp of a block: its copies end, and a warp that is to make R = 2 or 4 image rows waits for everyone's.
+// These two kinds are in different places of the code, so each waits at a barrier of its own, R / 2, and only arrives
+// at the other's; a warp that makes no rows, R = 0, only arrives, at both.
+template <int R>
 __device__ __forceinline__ void finish_copies() {
   copy_async_wait<0>();
-  __syncthreads();
+#pragma unroll
+  for (int barrier = 1; barrier <= 2; ++barrier)
+    if (barrier != R / 2) barrier_arrive<kConvThreads>(barrier);
+  if (R != 0) barrier_sync<kConvThreads>(R / 2);
 }
 
 // R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp. Where the filter has two parts,
@@ -79,7 +85,7 @@ __device__ __forceinline__ void forward1_rows(const State& s, float (&sum)[4], f
   float acc[R][2][4] = {};
   conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows, filter, lane);
   if constexpr (kParts == 2) {
-    finish_copies();
+    finish_copies<R>();
     conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows + kFilterSpan, filter + kFilterSpan, lane);
   }
   if (g == 7) return;  // the eighth window of a row is padding
@@ -215,7 +221,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
       forward1_rows<P, 2, kParts>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
   } else {
     store_image_a1<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
-    if (kParts == 2) finish_copies();
+    if (kParts == 2) finish_copies<0>();
   }
 
   __syncthreads();
@@ -245,7 +251,7 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s, int slot) {
   using Shared = Forward1RolesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
-  enum { kRole = 1, kFull = 2, kFree = 4 };  // barriers; those of the two stages are neighbours
+  enum { kRole = 1, kFull = 2, kFree = 4, kStored = 6 };  // barriers; those of the two stages are neighbours
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
@@ -288,7 +294,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
       barrier_sync<kRoleThreads>(kRole);
       store_image_a1<P, kRoleThreads, 1>(s, a1, image, tid, 0);
     }
-    __syncthreads();
+    barrier_arrive<kConvThreads>(kStored);
   } else {
     for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
@@ -309,7 +315,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
       if (row < row_end) forward1_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
     }
-    __syncthreads();
+    barrier_sync<kConvThreads>(kStored);  // nobody reads a1 any more
     add_windows(warp_sums, sum, squares, warp, lane);
   }
   __syncthreads();

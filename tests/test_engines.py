@@ -26,6 +26,7 @@ ALL = pytest.mark.parametrize("spec", engine_params())
 EACH_ENGINE = pytest.mark.parametrize("spec", engine_params(precisions=False))
 # The reference is the oracle; test_pytorch_parity.py holds it against PyTorch.
 JUDGED = pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+FUSED = pytest.mark.parametrize("spec", [param for param in engine_params() if param.values[0][0] == "fused"])
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +99,27 @@ def test_frozen_step(make_engine, oracle, spec, batch):
     engine.set_parameters(weights)
     probe = engine.probe(images, labels, upstream=-2.5)
     assert_probe(spec, probe, oracle(images, labels, weights, probe.routing, upstream=-2.5), batch)
+
+
+@FUSED
+@pytest.mark.parametrize("batch", [60, 140, 300])
+@pytest.mark.parametrize("limits", ["", "108,166912"], ids=["this-gpu", "a100"])
+def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, spec, batch, limits):
+    """More images, or halves of images, than multiprocessors; also as an older and smaller GPU would cut them up."""
+    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", limits)
+    engine = make_engine(*spec)
+    assert bool(engine.algorithms()) == bool(limits)
+    images, labels, weights = cases.mixed(batch), cases.labels(batch), cases.signed_weights()
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    assert_probe(spec, probe, oracle(images, labels, weights, probe.routing), batch)
+    engine.set_dataset(images, labels)
+    losses, _ = engine.train(np.arange(batch), batch, 0.05)
+    assert losses[0] == probe.loss
+    for name, value in engine.parameters.items():
+        step = 0.05 * probe.gradients[name]
+        allowed = np.finfo(np.float32).eps * (np.linalg.norm(weights[name]) + 2 * np.linalg.norm(step))
+        assert np.linalg.norm(value - (weights[name] - step)) <= allowed, name
 
 
 @JUDGED
@@ -380,6 +402,14 @@ def test_wrong_calls(make_engine, spec, what):
         call(engine)
     assert parameter_hash(engine) == before
     assert engine.train(np.arange(4), 4, 0.0)[0].shape == (1,)
+
+
+@FUSED
+@pytest.mark.parametrize("limits", ["x", "108", "108,166912,", "1,166912", "9999,166912", "108,1024", "108,9999999"])
+def test_wrong_limits(make_engine, monkeypatch, spec, limits):
+    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", limits)
+    with pytest.raises(ValueError, match=f"^MNIST_CUDA_FUSED_LIMITS is '{limits}', expected MULTIPROCESSORS,BYTES,"):
+        make_engine(*spec)
 
 
 def test_train_needs_a_data_set(make_engine):

@@ -1,6 +1,8 @@
 // Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
 #include <algorithm>
 #include <bit>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -30,6 +32,34 @@ constexpr int kUnroll = 32;                // steps of the longest graph; 16, 8,
 constexpr std::int64_t kEvalChunk = 4096;  // images scored at once under population statistics
 constexpr std::int64_t kFedChunk = 8192;   // images of host-fed steps that are queued at once: a millisecond or two
 
+// What decides which kernels run, and how they cut up a batch.
+struct Means {
+  int multiprocessors = 0, shared_limit = 0;  // bytes of shared memory a block
+  bool overlap = false, wgmma = false;
+  bool limited = false;  // not the GPU's own
+};
+
+// The selected GPU's; or, by MNIST_CUDA_FUSED_LIMITS=MULTIPROCESSORS,BYTES, those of a smaller one from before Hopper,
+// so that what runs there can be tested here.
+Means means_of(int device, const Kernels& kernels) {
+  Means means{.overlap = kernels.overlaps(), .wgmma = runs_wgmma()};
+  MNIST_CHECK(cudaDeviceGetAttribute(&means.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  MNIST_CHECK(cudaDeviceGetAttribute(&means.shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const char* text = std::getenv("MNIST_CUDA_FUSED_LIMITS");
+  if (!text || !*text) return means;
+  Means limits{.limited = true};
+  int length = 0;
+  const int needed = kernels.shared_needed();
+  const bool numbers = std::sscanf(text, "%d,%d%n", &limits.multiprocessors, &limits.shared_limit, &length) == 2;
+  const auto between = [](int value, int low, int high) { return low <= value && value <= high; };
+  MNIST_REQUIRE(numbers && !text[length] && between(limits.multiprocessors, 2, means.multiprocessors) &&
+                    between(limits.shared_limit, needed, means.shared_limit),
+                "MNIST_CUDA_FUSED_LIMITS is '" << text << "', expected MULTIPROCESSORS,BYTES, on this GPU 2 to "
+                                               << means.multiprocessors << " and " << needed << " to "
+                                               << means.shared_limit);
+  return limits;
+}
+
 class FusedEngine final : public Engine {
  public:
   FusedEngine(const EngineInfo& info, const EngineOptions& options)
@@ -38,10 +68,9 @@ class FusedEngine final : public Engine {
         kernels_(kernels_for(options.precision)),
         value_bytes_(options.precision == Precision::kBf16 ? 2 : 4) {
     cuda::DeviceGuard guard(device_);
-    MNIST_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
-    MNIST_CHECK(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
-    state_.overlap = kernels_.overlaps();
-    state_.wgmma = runs_wgmma();
+    means_ = means_of(device_, kernels_);
+    state_.overlap = means_.overlap;
+    state_.wgmma = means_.wgmma;
     stream_.emplace();
     timer_.emplace(cuda::EventClock(stream()));
     feed_.emplace();
@@ -65,6 +94,13 @@ class FusedEngine final : public Engine {
     cuda::fill_bytes(small_.data(), 0, small_.size(), stream());
     cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
     stream_->synchronize();
+  }
+
+  std::vector<std::string> algorithms() const override {
+    if (!means_.limited) return {};
+    return {"as if this GPU had " + std::to_string(means_.multiprocessors) + " multiprocessors, " +
+            std::to_string(means_.shared_limit) + " bytes of shared memory a block and neither wgmma nor overlapping " +
+            "launches (MNIST_CUDA_FUSED_LIMITS)"};
   }
 
  private:
@@ -131,7 +167,7 @@ class FusedEngine final : public Engine {
     if (batch <= reserved_) return;
     graphs_.clear();
     reserved_ = 0;
-    const std::int64_t blocks1 = multiprocessors_, blocks2 = multiprocessors_ + 1;
+    const std::int64_t blocks1 = means_.multiprocessors, blocks2 = blocks1 + 1;
     carve(workspace_, [&](auto place) {
       place(state_.a1, batch * kPool1Size * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
@@ -139,7 +175,7 @@ class FusedEngine final : public Engine {
       place(state_.e2, batch * kFeatures * value_bytes_);
       place(state_.g2, batch * kFeatures * value_bytes_);
       place(state_.z2_sums, blocks1 * 2 * kConv2Channels * 4);
-      place(state_.h_parts, (std::int64_t(multiprocessors_) * 128 + batch) * kHidden * 4);
+      place(state_.h_parts, (blocks1 * 128 + batch) * kHidden * 4);
       place(state_.h, batch * kHidden * 4);
       place(state_.logits, batch * kClasses * 4);
       place(state_.dh, batch * kHidden * value_bytes_);
@@ -158,7 +194,7 @@ class FusedEngine final : public Engine {
     s.samples = samples;
     s.batch = int(batch);
     s.results = window_results_.data();
-    kernels_.configure(s, multiprocessors_, shared_limit_);
+    kernels_.configure(s, means_.multiprocessors, means_.shared_limit);
     return s;
   }
 
@@ -454,7 +490,7 @@ class FusedEngine final : public Engine {
   int device_;
   Kernels kernels_;
   int value_bytes_;
-  int multiprocessors_ = 0, shared_limit_ = 0;
+  Means means_;
   std::optional<cuda::Stream> stream_;
   std::optional<StepTimer<cuda::EventClock>> timer_;
   std::optional<HostFeed> feed_;

@@ -26,6 +26,7 @@ ALL = pytest.mark.parametrize("spec", engine_params())
 EACH_ENGINE = pytest.mark.parametrize("spec", engine_params(precisions=False))
 # The reference is the oracle; test_pytorch_parity.py holds it against PyTorch.
 JUDGED = pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+ON_GPU = pytest.mark.parametrize("spec", [param for param in engine_params(precisions=False) if param.marks])
 FUSED = pytest.mark.parametrize("spec", [param for param in engine_params() if param.values[0][0] == "fused"])
 
 
@@ -247,6 +248,20 @@ def test_deterministic(make_engine, spec):
     assert train(make_engine(*spec), images) == first
     images[5, 14, 14] ^= 1
     assert train(engine, images)[1] != first[1]
+
+
+@ON_GPU
+def test_checking_every_step_changes_no_bit(make_engine, monkeypatch, spec):
+    """MNIST_CUDA_SYNC=1: the steps are launched one after the other instead of from graphs."""
+    hashes = set()
+    for value in ("0", "1"):
+        monkeypatch.setenv("MNIST_CUDA_SYNC", value)
+        engine = make_engine(*spec)
+        engine.set_parameters(cases.signed_weights())
+        engine.set_dataset(cases.mixed(12), cases.labels(12))
+        engine.train(np.arange(40) % 12, 6, 0.05)
+        hashes.add(parameter_hash(engine))
+    assert len(hashes) == 1
 
 
 @JUDGED

@@ -15,15 +15,15 @@ constexpr std::int64_t kEvaluationChunk = 1000;  // images of one pass where the
 
 std::vector<float> to_float(std::span<const double> values) { return {values.begin(), values.end()}; }
 
-bool sync_requested() {
+}  // namespace
+
+bool check_every_step() {
   const char* value = std::getenv("MNIST_CUDA_SYNC");
   return value && std::strcmp(value, "1") == 0;
 }
 
-}  // namespace
-
 CudaEngine::CudaEngine(EngineInfo info, EngineOptions options)
-    : Engine(std::move(info), options), check_every_step_(sync_requested()) {
+    : Engine(std::move(info), options), check_every_step_(check_every_step()) {
   cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
   cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
 }

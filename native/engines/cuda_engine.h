@@ -29,6 +29,9 @@
 
 namespace mnist {
 
+// MNIST_CUDA_SYNC=1: no graphs, and an error surfaces in the step that made it.
+bool check_every_step();
+
 class CudaEngine : public Engine {
  public:
   CudaEngine(EngineInfo info, EngineOptions options);
@@ -122,7 +125,7 @@ class CudaEngine : public Engine {
   cuda::DeviceBuffer<StepResult> results_;
   std::int64_t capacity_ = 0;  // batch size there is room for
   std::vector<RecordedStep> recorded_;
-  bool check_every_step_;  // MNIST_CUDA_SYNC=1: no graphs, and an error surfaces in the step that made it
+  bool check_every_step_;
 };
 
 // The factory of engine E: checks the GPU and selects it for E's constructor.

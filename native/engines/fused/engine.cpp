@@ -238,10 +238,15 @@ class FusedEngine final : public Engine {
     const State s = state_for(batch, window);
     for (std::int64_t done = 0; done < steps;) {
       const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, kUnroll))));
-      const cuda::Graph& g = graph(s, now);
       cuda::copy(window_, order + done * batch, (now + 1) * batch, stream());
       if (done == 0 && !continues) kernels_.prepare(s, 0, stream());
-      g.launch(stream());
+      if (check_every_step_)
+        for (int slot = 0; slot < now; ++slot) {
+          queue_step(s, slot);
+          stream_->synchronize();
+        }
+      else
+        graph(s, now).launch(stream());
       cuda::copy(results + done, window_results_.data(), now, stream());
       done += now;
     }
@@ -502,6 +507,7 @@ class FusedEngine final : public Engine {
   std::int32_t* window_ = nullptr;
   std::int64_t reserved_ = 0;
   std::map<std::tuple<int, int, const void*>, cuda::Graph> graphs_;
+  const bool check_every_step_ = check_every_step();
 
   Placement placement_ = Placement::kDevice;
   DeviceSet data_, scratch_;

@@ -112,8 +112,11 @@ def command(args: argparse.Namespace) -> int:
     from mnist_cuda.data import dataset
 
     infos = [find_engine(name) for name in words(args.engines)]
-    engines = [Engine(info.name, args.precision, threads=args.threads, device=args.device) for info in infos]
     on_gpu = any(info.device == "cuda" for info in infos)
+    engines = []
+    for info in infos:
+        device = 0 if on_gpu and info.device == "cpu" else args.device  # the GPU's number is for those that use it
+        engines.append(Engine(info.name, args.precision, threads=args.threads, device=device))
     peers = first_variants(words(args.peers), "cuda" if on_gpu else "cpu", args.peer_python or PEER_PYTHON)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:

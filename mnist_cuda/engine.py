@@ -121,7 +121,8 @@ class Engine:
 
     name: a row of the registry or `auto`. precision: one the engine offers, by default its first. threads: for host
     engines, 0 for one a core. device: ordinal of the GPU for CUDA engines.
-    Raises UsageError for an unknown name or precision, UnavailableError if the engine cannot run here.
+    Raises UsageError for an unknown name or precision or a GPU of a host engine, UnavailableError if the engine cannot
+    run here.
     """
 
     def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
@@ -131,6 +132,11 @@ class Engine:
             raise UsageError(
                 f"engine '{self.info.name}' has no precision {self.precision}, it offers "
                 f"{', '.join(self.info.precisions)}"
+            )
+        if device and self.info.device == "cpu":
+            raise UsageError(
+                f"device {device} is a GPU and engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave "
+                "out the device"
             )
         self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
         with _native_errors():

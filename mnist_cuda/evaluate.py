@@ -60,13 +60,17 @@ def evaluate(
 
 
 def _load_data(args: argparse.Namespace, trained_on: str | None, out: Console) -> Dataset:
-    """The data set asked for, by default the model's own: from the folder that its run read, if that still exists."""
+    """The data set asked for, by default the model's own: from the folder that its run read, if that still exists.
+
+    A mirror that was named is asked instead of that folder.
+    """
     from mnist_cuda.data import dataset
 
     name, data_dir, gone = args.dataset or trained_on or "auto", args.data_dir, ""
     if data_dir and not args.dataset and name == "synthetic":
         name = "auto"  # files were named, and synthetic digits have none
-    recorded = None if data_dir or args.dataset or name == "synthetic" else recorded_data_dir(args.file)
+    named = data_dir or args.dataset or args.mirror
+    recorded = None if named or name == "synthetic" else recorded_data_dir(args.file)
     if recorded and recorded.is_dir():
         data_dir = recorded
         out.print(f"reading {name} from {recorded}, as the training run did")

@@ -60,6 +60,9 @@ def test_version(capsys):
         (["train", "--dataset", "cifar"], "cifar"),
         (["train", "--engine", "warp"], "expected auto or one of reference"),
         (["train", "--engine", "reference", "--precision", "fp16"], "no precision fp16"),
+        (["train", "--engine", "cpu", "--device", "1"], "device 1 is a GPU and engine 'cpu' runs on the CPU"),
+        (["compare", "--engines", "cpu", "--device", "1"], "device 1 is a GPU"),
+        (["train", "--engine", "cpu", "--offline", "--mirror", "http://m/"], "with --offline nothing is fetched"),
         (["train", "--epoch", "3"], "--epoch"),  # no abbreviations: a later flag must not change a script's meaning
         (["evaluate"], "FILE"),
     ],

@@ -220,6 +220,9 @@ def test_impossible_wishes_are_usage_errors(folder):
         load("emnist")
     with pytest.raises(UsageError, match="synthetic digits are generated"):
         load("synthetic", data_dir=folder)
+    for wish in ({"data_dir": folder}, {"offline": True}, {"name": "synthetic"}):
+        with pytest.raises(UsageError, match=r"^mirror 'http://m/': with [a-z -]+ nothing is fetched, leave out one"):
+            load(**wish, mirror="http://m/")
 
 
 def test_the_real_mnist_is_read(mnist):

@@ -151,6 +151,8 @@ def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, cap
     assert cli.main(["evaluate", "../run", *engine, "--dataset", "fashion-mnist"]) == 3
     assert asked[-1] == ("fashion-mnist", None)
     assert str(folder) not in capsys.readouterr().err
+    assert cli.main(["evaluate", "../run", *engine, "--mirror", "http://m/"]) == 3
+    assert asked[-1] == ("mnist", None)
     shutil.rmtree(folder)
     assert cli.main(["evaluate", "../run", *engine]) == 3
     err = capsys.readouterr().err

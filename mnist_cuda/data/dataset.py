@@ -63,10 +63,14 @@ def load(
     used, and what is missing there is fetched unless `offline`; where that fails, `auto` gives synthetic digits and a
     warning. mirror: as in download.fetch. seed: of the synthetic digits.
 
-    Raises UsageError for an unknown name, DataError if the data set is missing, unreachable or not what it should be.
+    Raises UsageError for an unknown name or a mirror where nothing is fetched, DataError if the data set is missing,
+    unreachable or not what it should be.
     """
     if name not in CHOICES:
         raise UsageError(f"data set '{name}' is unknown, expected one of {', '.join(CHOICES)}")
+    if mirror is not None and (offline or data_dir is not None or name == "synthetic"):
+        instead = "a data folder" if data_dir is not None else "--offline" if offline else "synthetic digits"
+        raise UsageError(f"mirror '{mirror}': with {instead} nothing is fetched, leave out one of the two")
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")

@@ -51,6 +51,28 @@ def test_a_signal_saves_and_exits(tmp_path, signum, code):
     assert saved.metadata["steps"] == str(sum(row["steps"] for row in metrics))
 
 
+WHILE_IMPORTING = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["mnist-cuda", "engines"]
+from mnist_cuda.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["argparse", "mnist_cuda.cli", "mnist_cuda.engine", "numpy", "rich.table"])
+def test_a_signal_while_importing_takes_one_line(module):
+    process = subprocess.run(
+        [sys.executable, "-c", WHILE_IMPORTING.format(module=module)], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (process.returncode, process.stdout) == (130, "")
+    assert process.stderr == "mnist-cuda: error: stopped by SIGINT\n"
+
+
 def test_json_says_that_it_was_stopped(tmp_path):
     process = start("train", *ENGINE, "--epochs", 500, "--batch-size", 5, "--out", tmp_path / "run", "--json")
     while not process.stderr.readline().startswith("folder"):

@@ -4,9 +4,11 @@
 // left or the right half of the columns, 8 a row (of the right half's the last two are padding and mean nothing), so
 // that columns 2t, 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
 //
-// a1 in shared memory: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh. Filter:
-// [tap][chunk][64 permuted rows][16 bytes].
+// a1 in shared memory: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh.
+// Filter: [tap][chunk][64 permuted rows][16 bytes].
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/forward1.cuh"
@@ -21,18 +23,25 @@ struct WgmmaOperands {
   static constexpr int kPlane = kSlotsOfImage * 16 + (sizeof(typename P::T) == 2 ? 32 : 16);
   static constexpr int kRow = 16 * 16;
   static constexpr int kA1Bytes = kChunks * kPlane;
-  static constexpr int kFilterChunk = kConv2Channels * 16 + 16;
+  static constexpr int kFilterChunk = kConv2Channels * 16;
   static constexpr int kFilterBytes = kTaps * kChunks * kFilterChunk;
 };
+
+// conv1's operand by wgmma: the 4 x 4 pixels that a pooling window sees, [upper or lower half of them][row of windows]
+// [plane][slot][16 bytes].
+inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
+inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
 template <class P>
 struct Forward1WgmmaShared {
   using Operands = WgmmaOperands<P>;
-  static constexpr int kStages = 2;  // the small kernel has one
-  static constexpr int kA1 = 0;
-  static constexpr int filter(int stages) { return stages * Operands::kA1Bytes; }
+  // Of a stage: a1 and its routing, in the order of State::route1.
+  static constexpr int kRoute = (Operands::kA1Bytes + 127) / 128 * 128, kStage = kRoute + kRoute1Words * 4;
+  static constexpr int filter(int stages) { return stages * kStage; }
   static constexpr int image(int stages) { return filter(stages) + Operands::kFilterBytes; }
-  static constexpr int bytes(int stages) { return image(stages) + stages * kImageBytes; }
+  static constexpr int kPatches = image(2) + kImageBytes;    // two
+  static constexpr int kWarpSums = kConvWarps * 2 * 16 * 4;  // where the image was
+  static constexpr int kBytes = image(1) + std::max(kImageBytes, kWarpSums), kRolesBytes = kPatches + 2 * kPatchBytes;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -79,27 +88,123 @@ __device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0
   }
 }
 
-// As store_image_a1(): piece `piece` of the rows.
+// a1 and its routing for B2, in whole 16-byte chunks: piece `piece` of the rows. (Nobody who makes a1 stores to global
+// memory: wgmma_publish() would wait for that.)
 template <class P, int kThreads, int kPieces>
-__device__ __forceinline__ void store_image_a1_chunks(const State& s, const unsigned char* a1, int image, int tid,
-                                                      int piece) {
+__device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
   constexpr int kChunks = WgmmaOperands<P>::kChunks, kCount = kCells1 * kChunks / kPieces;
+  constexpr int kRoutes = kRoute1Words / 4 / kPieces;
   for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
     const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
     reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
-        *reinterpret_cast<const uint4*>(a1 + i % kChunks * WgmmaOperands<P>::kPlane + at * 16);
+        *reinterpret_cast<const uint4*>(stage + i % kChunks * WgmmaOperands<P>::kPlane + at * 16);
   }
+  for (int i = piece * kRoutes + tid; i < (piece + 1) * kRoutes; i += kThreads)
+    reinterpret_cast<uint4*>(s.route1)[std::size_t(image) * (kRoute1Words / 4) + i] =
+        reinterpret_cast<const uint4*>(stage + Forward1WgmmaShared<P>::kRoute)[i];
 }
 
-template <class P, int kThreads>
-__device__ __forceinline__ void copy_filter_chunks(unsigned char* shared, const void* packed, int tid) {
-  using Operands = WgmmaOperands<P>;
-  constexpr int kOfRow = kTaps * Operands::kChunks;
-#pragma unroll 4
-  for (int i = tid; i < kConv2Channels * kOfRow; i += kThreads)
-    copy_async_16(shared_address(shared) + i % kOfRow * Operands::kFilterChunk + i / kOfRow * 16,
-                  static_cast<const char*>(packed) + std::size_t(i) * 16);
-  copy_async_commit();
+// The filter by the copy engine; only one thread calls this. `arrived` is an mbarrier of one arrival.
+template <class P>
+__device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, std::uint64_t* arrived) {
+  constexpr int kBytes = WgmmaOperands<P>::kFilterBytes;
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrived)), "r"(kBytes)
+               : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(packed), "r"(kBytes), "r"(shared_address(arrived))
+               : "memory");
+}
+
+// conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
+// planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
+// channel g. (mma.sync would come to stand in line between the products of conv2.)
+template <class P>
+struct Conv1Columns {
+  static constexpr int kRows = 7;  // patch rows at a time
+  std::uint32_t weight[2][4];      // A operands: of positions 0 and 1, and of 2 and 3
+  float scale, shift;
+  int warp, lane;
+
+  __device__ __forceinline__ Conv1Columns(const State& s, int warp, int lane) : warp(warp), lane(lane) {
+    const int t = lane & 3, channel = 8 * warp + (lane >> 2);
+    const auto* words = static_cast<const std::uint32_t*>(s.conv1);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+        weight[pair][r] = words[((2 * pair + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
+    scale = s.bn1[channel] * s.bn1[64 + channel];
+    shift = s.bn1[32 + channel];
+  }
+
+  __device__ __forceinline__ void start(float (&acc)[2][4 * kRows], std::uint32_t patches, int row) const {
+    using namespace kernels::device;
+    const std::uint64_t pixels = wgmma_operand(patches + row * 128, kPatchHalf, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair)
+      if constexpr (std::is_same_v<typename P::Pixel, __half>)
+        wgmma_fp16(acc[pair], weight[pair], pixels);
+      else
+        wgmma_bf16(acc[pair], weight[pair], pixels);
+    wgmma_commit();
+  }
+
+  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even.
+  template <int kRow>
+  __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* a1, unsigned char* routes,
+                                         int row) const {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
+      float a[2];
+      unsigned route = 0;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float z[4] = {acc[0][4 * n + e], acc[0][4 * n + 2 + e], acc[1][4 * n + e], acc[1][4 * n + 2 + e]};
+        const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+        unsigned where = 0x10u << 8 * e;  // the first of equals wins
+        where = z[2] == best ? 0x20u << 8 * e : where;
+        where = z[1] == best ? 0x40u << 8 * e : where;
+        where = z[0] == best ? 0x80u << 8 * e : where;
+        a[e] = fmaf(scale, best, shift);
+        const bool dead = a[e] <= 0.f;  // not NaN
+        a[e] = dead ? 0.f : a[e];
+        route |= dead ? 0u : where;
+      }
+      if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00u : 0x00ffu;
+      // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
+      reinterpret_cast<std::uint16_t*>(routes)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
+          std::uint16_t(route);
+      unsigned char* const to = a1 + (cy + 1) * WgmmaOperands<P>::kRow + plane * 16;
+      if constexpr (sizeof(typename P::T) == 2) {
+        const __nv_bfloat162 pair = transposed(P::pack(a[0], a[1]));
+        if (g != (plane == 0 ? 0 : 7))
+          *reinterpret_cast<__nv_bfloat162*>(to + warp * WgmmaOperands<P>::kPlane + g * 32 + t * 4) = pair;
+      } else {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (2 * t + e != (plane == 0 ? 0 : 7))
+            *reinterpret_cast<float*>(to + (2 * warp + (g >> 2)) * WgmmaOperands<P>::kPlane + (2 * t + e) * 32 +
+                                      (g & 3) * 4) = P::store(a[e]);
+      }
+    }
+  }
+};
+
+// The patches of an image, by kRoleThreads threads. Slots that are padding repeat a neighbour.
+__device__ __forceinline__ void gather_patches(unsigned char* patches, const unsigned char* image, int tid) {
+#pragma unroll
+  for (int i = tid; i < 2 * kPatchRows * 8; i += kRoleThreads) {
+    const int lower = i / (kPatchRows * 8), row = i / 8 % kPatchRows, slot = i % 8, cy = row / 2, plane = row % 2;
+    const int cx = plane == 0 ? (slot == 0 ? 1 : 2 * slot - 1) : (slot == 7 ? 12 : 2 * slot);
+    const auto* from =
+        reinterpret_cast<const std::uint32_t*>(image + ((2 * cy + 2 * lower) * kImagePitch + 2 * cx) * 2);
+    reinterpret_cast<uint4*>(patches)[i] =
+        make_uint4(from[0], from[1], from[kImagePitch / 2], from[kImagePitch / 2 + 1]);
+  }
 }
 
 // A warpgroup's share of conv2: kRows rows from first_row on (those past the image's end mean nothing) of 8 columns.
@@ -223,12 +328,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   using namespace kernels::device;
   using Shared = Forward1WgmmaShared<P>;
   using Operands = WgmmaOperands<P>;
-  constexpr int kOwnRows = kPool1Side / 2 * kHalves;  // of a1, stored by this block
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ std::uint64_t arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
-  unsigned char *const a1 = shared + Shared::kA1, *const filter = shared + Shared::filter(1),
-                *const pixels = shared + Shared::image(1);
+  unsigned char *const a1 = shared, *const filter = shared + Shared::filter(1),
+                       *const pixels = shared + Shared::image(1);
+  auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
 
   std::uint32_t word = 0;
   if (tid < kImageWords) {
@@ -236,6 +342,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
     word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
   }
   Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
+  if (tid == 0) mbarrier_init(&arrived, 1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
@@ -243,54 +350,55 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // U: filters and bn1
+  if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
-  __syncthreads();  // also keeps these loads, which conv1 waits for, ahead of the copies
-  copy_filter_chunks<P, kConvThreads>(filter, s.conv2_forward, tid);
+  __syncthreads();
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
     const int cy = first_row + i / 2, plane = i & 1;
     conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
       store_a1_chunks<P>(a1 + (cy + 1) * Operands::kRow, channel0, plane, a, lane);
-      if (i < 2 * kOwnRows)
-        s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+      routes[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }
-  copy_async_wait<0>();
   wgmma_publish();
   __syncthreads();
 
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
   if (kHalves == 2 || warp < kRoleThreads / 32) {
+    mbarrier_wait(&arrived, 0);
     conv2.start(shared_address(a1), shared_address(filter));
-    if (kHalves == 2) store_image_a1_chunks<P, kConvThreads, 1>(s, a1, image, tid, 0);
+    if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
     conv2.finish(s, image);
     conv2.add_columns(warp_sums[warp]);
   } else {
-    store_image_a1_chunks<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
+    store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
   }
   __syncthreads();
   store_z2_sums<2 * kHalves>(s, warp_sums, tid);
 #endif
 }
 
-// Large batches: as forward1_roles_kernel(). While the products of an image run, the second role copies its a1 out.
+// Large batches: as forward1_roles_kernel(). The first role makes an image's patches while the products of the one
+// before run, the second role copies an image's a1 out meanwhile.
 template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(State s, int slot) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using namespace kernels::device;
   using Shared = Forward1WgmmaShared<P>;
-  using Operands = WgmmaOperands<P>;
-  enum { kRole = 1, kFull = 2, kFree = 4, kEnd = 6 };  // barriers; those of the two stages are neighbours
+  enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7 };  // those of the two stages are neighbours
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ std::uint64_t arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
-  unsigned char *const filter = shared + Shared::filter(2), *const images = shared + Shared::image(2);
+  unsigned char *const filter = shared + Shared::filter(2), *const pixels = shared + Shared::image(2),
+                       *const patches = shared + Shared::kPatches;
 
-  // The image of a unit: a word a thread, fetched one unit ahead.
+  // An image: a word a thread, fetched ahead.
   std::uint32_t word = 0;
   const auto fetch = [&](int image) {
     if (first_role && tid < kImageWords && image < s.batch) {
@@ -299,53 +407,64 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
     }
   };
   fetch(blockIdx.x);
-  for (int i = threadIdx.x; i < 2 * Operands::kA1Bytes / 16; i += kConvThreads)
-    reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(images, 2);
+  if (threadIdx.x == 0) mbarrier_init(&arrived, 1);
+  for (int i = threadIdx.x; i < 2 * Shared::kStage / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(pixels, 1);
   __syncthreads();
-
-  wait_for_predecessor();                                           // U: filters and bn1
-  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(images);  // of the second role, at the end
+  const auto store_image = [&](int next) {
+    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+    fetch(next);
+  };
   if (first_role) {
-    const int channel0 = (warp & 1) * 16;
-    Conv1<P> conv1;
-    conv1.load(s.conv1, s.bn1, channel0, lane);
+    store_image(blockIdx.x + gridDim.x);
+    barrier_sync<kRoleThreads>(kRole);
+    gather_patches(patches, pixels, tid);
+    wgmma_publish();
+  }
+
+  wait_for_predecessor();                                        // U: filters and bn1
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end
+  if (first_role) {
+    const Conv1Columns<P> conv1(s, warp & 3, lane);
+    const int first_row = warp / 4 * kPool1Side;  // of patches
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      unsigned char* const pixels = images + stage * kImageBytes;
-      unsigned char* const a1 = shared + Shared::kA1 + stage * Operands::kA1Bytes;
-      if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
-      fetch(image + gridDim.x);
-      barrier_sync<kRoleThreads>(kRole);
+      unsigned char *const a1 = shared + stage * Shared::kStage, *const routes = a1 + Shared::kRoute;
+      const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
+      barrier_sync<kRoleThreads>(kRole);  // the patches are complete and nobody reads the image any more
+      store_image(image + 2 * gridDim.x);
       if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);
-      for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
-        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
-          store_a1_chunks<P>(a1 + (cy + 1) * Operands::kRow, channel0, plane, a, lane);
-          s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
-        });
+      float acc[2][4 * Conv1Columns<P>::kRows];
+      conv1.start(acc, own_patches, first_row);
+      barrier_sync<kRoleThreads>(kRole);
+      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, tid);
+      wgmma_wait<0>();
+      conv1.template finish<0>(acc, a1, routes, first_row);
+      conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
+      wgmma_wait<0>();
+      conv1.template finish<Conv1Columns<P>::kRows>(acc, a1, routes, first_row);
       wgmma_publish();
       barrier_arrive<kConvThreads>(kFull + stage);
     }
-    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the images any more
+    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image any more
   } else {
-    copy_filter_chunks<P, kRoleThreads>(filter, s.conv2_forward, tid);
-    copy_async_wait<0>();
-    wgmma_publish();
-    barrier_sync<kRoleThreads>(kFree);  // not yet in use for a stage
+    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
     Conv2Columns<P, kPool1Side> conv2(s, 0, warp >> 2, warp & 3, lane);
+    mbarrier_wait(&arrived, 0);
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      const unsigned char* const a1 = shared + Shared::kA1 + stage * Operands::kA1Bytes;
+      const unsigned char* const a1 = shared + stage * Shared::kStage;
       barrier_sync<kConvThreads>(kFull + stage);
       conv2.start(shared_address(a1), shared_address(filter));
-      store_image_a1_chunks<P, kRoleThreads, 1>(s, a1, image, tid, 0);
+      store_stage<P, kRoleThreads, 1>(s, a1, image, tid, 0);
       wgmma_wait<0>();
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
       conv2.finish(s, image);
     }
     barrier_sync<kConvThreads>(kEnd);
     conv2.add_columns(warp_sums[warp]);
-    barrier_sync<kRoleThreads>(kFree);
+    barrier_sync<kRoleThreads>(kSecondRole);
     store_z2_sums<2>(s, warp_sums, tid);
   }
 #endif

@@ -87,11 +87,11 @@ void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream)
     if (s.wgmma) {
       using Shared = Forward1WgmmaShared<P>;
       if (s.f1_roles)
-        run(forward1_wgmma_roles_kernel<P>, Shared::bytes(2));
+        run(forward1_wgmma_roles_kernel<P>, Shared::kRolesBytes);
       else if (s.f1_halves == 2)
-        run(forward1_wgmma_kernel<P, 2>, Shared::bytes(1));
+        run(forward1_wgmma_kernel<P, 2>, Shared::kBytes);
       else
-        run(forward1_wgmma_kernel<P, 1>, Shared::bytes(1));
+        run(forward1_wgmma_kernel<P, 1>, Shared::kBytes);
       return;
     }
   if (s.f1_roles)

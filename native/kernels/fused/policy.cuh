@@ -80,6 +80,27 @@ __device__ __forceinline__ void barrier_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
+// A barrier in shared memory that copies arrive at.
+__device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
+  std::uint32_t done;
+  do {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"  // sleeps for a while
+#else
+        "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
+#endif
+        "selp.b32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
 // Programmatic dependent launch (Hopper and newer): a phase starts while its predecessor still runs, does what does not
 // depend on it, and waits here for all of its results. Every phase lets its successor start only after its own wait,
 // so what earlier phases wrote is complete even before the wait. Elsewhere launches are serial and these are empty.
@@ -123,7 +144,7 @@ struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   using Pixel = __nv_bfloat16;           // integers up to 256 are exact
   static constexpr int kConv1Terms = 1;  // 16-bit parts a conv1 weight is split into
-  static constexpr bool kWgmma = true;  // where the GPU has it
+  static constexpr bool kWgmma = true;   // where the GPU has it
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }

@@ -39,7 +39,8 @@ struct State {
   float* gradients;       // the same, or null: a probe wants them
   const float* scalars;   // learning rate, upstream gradient
 
-  void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T
+  void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
+                        // (9, chunk of channels, 64 permuted, 16 bytes) where it is done by wgmma
   void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
   void* fc1;            // fc1.weight in T, engine's order
   void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[64 + channel]

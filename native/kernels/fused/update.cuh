@@ -46,7 +46,12 @@ __device__ __forceinline__ int forward_row(int channel) {
 template <class P>
 __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in) {
   using T = typename P::T;
-  static_cast<T*>(s.conv2_forward)[(forward_row(out) * kTaps + tap) * kConv1Channels + in] = P::store(value);
+  const int forward_at =
+      P::kWgmma && s.wgmma
+          ? ((tap * (kConv1Channels / kChunk<P>)+in / kChunk<P>)*kConv2Channels + forward_row(out)) * kChunk<P> +
+                in % kChunk<P>
+          : (forward_row(out) * kTaps + tap) * kConv1Channels + in;
+  static_cast<T*>(s.conv2_forward)[forward_at] = P::store(value);
   static_cast<T*>(s.conv2_data)[(in * kTaps + (kTaps - 1 - tap)) * kConv2Channels + out] = P::store(value);
 }
 

@@ -33,6 +33,24 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Stands behind the wait for the products that made `d`: keeps the compiler from moving what uses them ahead of it.
+template <int kCount>
+__device__ __forceinline__ void wgmma_results(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// How many registers each thread of this warpgroup may have from here on, a multiple of 8. Who takes more than the
+// kernel was started with waits until others have given some back.
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 // d = a b, or d += a b where `add`: 64 rows by kColumns, one k-step of 32 bytes, both operands K-major. Warp w holds
 // rows 16 w ..; with g = lane / 4 and t = lane % 4, d[4 n + i] is row g + i / 2 * 8, column 8 n + 2 t + i % 2.
 #define MNIST_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

@@ -7,7 +7,8 @@
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
 // A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and
-// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1.
+// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has another kernel
+// for whole images in bf16, backward2_wgmma.cuh, which uses much of this one.
 //
 // Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G added up:
 //   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
@@ -27,7 +28,8 @@ namespace mnist::fused {
 template <class P, int kRows, int kStages>
 struct Backward2Shared {
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
-  static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
+  static constexpr int kA1ChunkPitch = 16, kDzChunkPitch = 16;  // from a 16-byte chunk of a pixel to the next
+  static constexpr int kCells = kRows == 14 ? kCells2 : 28;     // windows that cover the rows and their neighbours
   // Of a stage. Pixels that are padding are set once, by the prologue.
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
@@ -46,7 +48,7 @@ struct Backward2Shared {
 };
 
 // bn2's backward by channel, in shared memory: dz2 = scale * D + alpha + kappa * z2.
-struct Bn2Backward {
+struct alignas(16) Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
 };
 
@@ -106,11 +108,31 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   __syncthreads();
 }
 
-// The units that a block owns and their copies in shared memory.
-template <class P, int kRows, int kStages>
+// Until an mbarrier's phase of this parity is over.
+__device__ __forceinline__ void wait_for_phase(const std::uint64_t* barrier, int parity) {
+  std::uint32_t done;
+  do {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"  // sleeps for a while
+#else
+        "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
+#endif
+        "selp.b32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+__device__ __forceinline__ void begin_phases(const std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// The units that a block owns and their copies in shared memory, which Shared lays out.
+template <class P, int kRows, int kStages, class Shared = Backward2Shared<P, kRows, kStages>>
 struct Backward2 {
   using T = typename P::T;
-  using Shared = Backward2Shared<P, kRows, kStages>;
   static constexpr bool kHalfImage = kRows == 7;
   static constexpr int kParts = kConv2Channels / kChunk<P>;          // 16-byte chunks of a cell
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
@@ -162,8 +184,9 @@ struct Backward2 {
       const int at = left < 0                 ? which / 2 * kSlots + which % 2 * (kSlots - 1)
                      : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
                                               : row * kSlots + 1 + left % (kSlots - 2);
-      const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
-                                      : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
+      const int to = chunk < kChunks1
+                         ? Shared::kA1 + at * Shared::kA1Pitch + chunk * Shared::kA1ChunkPitch
+                         : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * Shared::kDzChunkPitch;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
     auto* quads = reinterpret_cast<typename Quads<P>::T*>(shared + stage * Shared::kStage + Shared::kQuads);
@@ -174,10 +197,10 @@ struct Backward2 {
   // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
 
   // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C, int kThreads>
+  template <int C, int kPitch, int kChunkPitch, int kThreads>
   __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
-    constexpr int kPitch = kSlotPitch<P, C>, kChunks = C / kChunk<P>;
-    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
+    constexpr int kChunks = C / kChunk<P>;
+    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * kChunkPitch;
     const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
     for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
       const int y = pixel / kPool1Side, x = pixel % kPool1Side;
@@ -192,8 +215,13 @@ struct Backward2 {
   template <int kThreads>
   __device__ __forceinline__ void copy_forward(int unit, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
-    copy_pixels<kConv2Channels, kThreads>(to + Shared::kDz, s.z2, unit, tid);
-    copy_pixels<kConv1Channels, kThreads>(to + Shared::kA1, s.a1, unit, tid);
+    copy_pixels<kConv2Channels, Shared::kDzPitch, Shared::kDzChunkPitch, kThreads>(to + Shared::kDz, s.z2, unit, tid);
+    copy_pixels<kConv1Channels, Shared::kA1Pitch, Shared::kA1ChunkPitch, kThreads>(to + Shared::kA1, s.a1, unit, tid);
+    copy_route_and_bytes<kThreads>(unit, sample, stage, tid);
+  }
+  template <int kThreads>
+  __device__ __forceinline__ void copy_route_and_bytes(int unit, int sample, int stage, int tid) const {
+    const std::uint32_t to = stage_address(stage);
     for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
       copy_async_16(to + Shared::kRoute + i * 16, route_of(unit) + i * 4);
     if (tid < kImagePixels / 16)
@@ -209,20 +237,7 @@ struct Backward2 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
   }
   __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
-    std::uint32_t done;
-    do {
-      asm volatile(
-          "{\n\t.reg .pred p;\n\t"
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-          "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"  // sleeps for a while
-#else
-          "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
-#endif
-          "selp.b32 %0, 1, 0, p;\n\t}"
-          : "=r"(done)
-          : "r"(shared_address(arrived + stage)), "r"(parity)
-          : "memory");
-    } while (!done);
+    wait_for_phase(arrived + stage, parity);
   }
   // All of a unit but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int unit, int tid) const {
@@ -255,11 +270,48 @@ struct Backward2 {
     }
   }
 
-  // dz2 over z2, and the image's pixels from its bytes.
+  // dz2 over a window's z2, two channels at a time. The position that the gradient goes to holds the maximum, so its
+  // value is made once and chosen by masks of 16 bits.
+  __device__ __forceinline__ void form_pairs(T (&z)[4][kChunk<P>], const T (&g2)[kChunk<P>], int part) const {
+    const auto bits = [](const auto& pair) { return *reinterpret_cast<const std::uint32_t*>(&pair); };
+#pragma unroll
+    for (int c = 0; c < kChunk<P>; c += 2) {
+      const int channel = part * kChunk<P> + c;
+      const auto at = [&](const float (&values)[kConv2Channels]) {
+        return *reinterpret_cast<const float2*>(values + channel);
+      };
+      const float2 scale = at(bn.scale), alpha = at(bn.alpha), kappa = at(bn.kappa);
+      const auto scaled = [&](float2 x) {
+        return make_float2(fmaf(kappa.x, x.x, alpha.x), fmaf(kappa.y, x.y, alpha.y));
+      };
+      typename P::Pair x[4];
+#pragma unroll
+      for (int position = 0; position < 4; ++position)
+        x[position] = *reinterpret_cast<const typename P::Pair*>(z[position] + c);
+      const auto best = P::max(P::max(x[0], x[1]), P::max(x[2], x[3]));
+      const float2 gradient = P::unpack(*reinterpret_cast<const typename P::Pair*>(g2 + c)),
+                   top = scaled(P::unpack(best));
+      const std::uint32_t routed = bits(P::pack(fmaf(scale.x, gradient.x, top.x), fmaf(scale.y, gradient.y, top.y)));
+      std::uint32_t left = ~0u;  // channels whose position is not found yet
+#pragma unroll
+      for (int position = 0; position < 4; ++position) {
+        const std::uint32_t here = position < 3 ? left & __heq2_mask(x[position], best) : left;
+        left &= ~here;
+        const float2 value = scaled(P::unpack(x[position]));
+        *reinterpret_cast<std::uint32_t*>(z[position] + c) =
+            (routed & here) | (bits(P::pack(value.x, value.y)) & ~here);
+      }
+    }
+  }
+
+  // dz2 over z2, and the image's pixels from its bytes, by kThreads threads.
+  template <int kThreads>
   __device__ __forceinline__ void form(int unit, int stage, int tid) const {
     unsigned char* const here = shared + stage * Shared::kStage;
-    if (tid >= kRoleThreads - kImageWords) {  // those who have the least to do below
-      const int i = tid - (kRoleThreads - kImageWords), y = i / 7, j = i % 7;
+#pragma unroll
+    for (int first = 0; first < kImageWords; first += kThreads) {
+      const int i = first + kThreads - 1 - tid, y = i / 7, j = i % 7;  // by those who have the least to do below
+      if (i >= kImageWords) continue;
       const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[i];
       using Q = Quads<P>;
       constexpr int kList = Q::kListBytes / sizeof(typename Q::T);
@@ -271,9 +323,10 @@ struct Backward2 {
       lists[2 * kList + 1] = pixel(3);
     }
     const int part = tid % kParts;
-    for (int i = tid / kParts; i < Shared::kCells; i += kRoleThreads / kParts) {
+    for (int i = tid / kParts; i < Shared::kCells; i += kThreads / kParts) {
       const int cell = first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
-      unsigned char* corner = here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * 16;
+      unsigned char* corner =
+          here + Shared::kDz + (2 * cy - y0 + 1) * kSlots * Shared::kDzPitch + part * Shared::kDzChunkPitch;
       unsigned char* at[4];
       T z[4][kChunk<P>], g2[kChunk<P>];
 #pragma unroll
@@ -283,23 +336,27 @@ struct Backward2 {
       }
       *reinterpret_cast<uint4*>(g2) = *reinterpret_cast<const uint4*>(here + Shared::kG2 + (i * kParts + part) * 16);
       if (s.route2) tell_routing(unit, cell, part, z);
+      if constexpr (sizeof(T) == 2) {
+        form_pairs(z, g2, part);
+      } else {
 #pragma unroll
-      for (int c = 0; c < kChunk<P>; ++c) {
-        const int channel = part * kChunk<P> + c;
-        const float alpha = bn.alpha[channel], kappa = bn.kappa[channel], routed = bn.scale[channel] * P::load(g2[c]);
-        float value[4];
+        for (int c = 0; c < kChunk<P>; ++c) {
+          const int channel = part * kChunk<P> + c;
+          const float alpha = bn.alpha[channel], kappa = bn.kappa[channel], routed = bn.scale[channel] * P::load(g2[c]);
+          float value[4];
 #pragma unroll
-        for (int position = 0; position < 4; ++position) value[position] = P::load(z[position][c]);
-        const float best = fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
-        const bool is0 = value[0] == best, is1 = value[1] == best && !is0, is2 = value[2] == best && !is0 && !is1;
+          for (int position = 0; position < 4; ++position) value[position] = P::load(z[position][c]);
+          const float best = fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3]));
+          const bool is0 = value[0] == best, is1 = value[1] == best && !is0, is2 = value[2] == best && !is0 && !is1;
 #pragma unroll
-        for (int position = 0; position < 4; ++position) value[position] = fmaf(kappa, value[position], alpha);
-        if (is0) value[0] += routed;
-        if (is1) value[1] += routed;
-        if (is2) value[2] += routed;
-        if (!is0 && !is1 && !is2) value[3] += routed;
+          for (int position = 0; position < 4; ++position) value[position] = fmaf(kappa, value[position], alpha);
+          if (is0) value[0] += routed;
+          if (is1) value[1] += routed;
+          if (is2) value[2] += routed;
+          if (!is0 && !is1 && !is2) value[3] += routed;
 #pragma unroll
-        for (int position = 0; position < 4; ++position) z[position][c] = P::store(value[position]);
+          for (int position = 0; position < 4; ++position) z[position][c] = P::store(value[position]);
+        }
       }
 #pragma unroll
       for (int position = 0; position < 4; ++position)
@@ -313,6 +370,25 @@ struct Backward2 {
       return g1[0][n][i];
     else
       return (g1[0][n][i] + g1[1][n][i]) + (g1[2][n][i] + g1[3][n][i]);
+  }
+
+  // G from the sums of 8 warps, each of the half of the channels that its lowest bit says.
+  template <int kSums>
+  __device__ __forceinline__ void store_g1(const float (&g1)[kSums][2][4], int tid) const {
+    constexpr int kValues = kConv1Channels * kG1Columns;
+    const int warp = tid >> 5, channel0 = (warp & 1) * 16, g = lane >> 2, t = lane & 3;
+    auto* parts = reinterpret_cast<float*>(shared + Shared::kFilter);
+    barrier_sync<kRoleThreads>(kDataRole);  // nobody reads the filter any more
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int n = k >> 2, i = k & 3;
+      parts[(warp >> 1) * kValues + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] =
+          sum_of(g1, n, i);
+    }
+    barrier_sync<kRoleThreads>(kDataRole);
+    for (int i = tid; i < kValues; i += kRoleThreads)
+      s.g1_sums[std::size_t(blockIdx.x) * kValues + i] =
+          (parts[i] + parts[kValues + i]) + (parts[2 * kValues + i] + parts[3 * kValues + i]);
   }
 
   // da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an
@@ -335,7 +411,7 @@ struct Backward2 {
         wait_for_copies(stage, parity);
         if (stage == 0) parity ^= 1;
       }
-      form(unit, stage, tid);
+      form<kRoleThreads>(unit, stage, tid);
       barrier_sync<kRoleThreads>(kDataRole);
       barrier_arrive<kConvThreads>(kFormed + stage);
       if (unit == first_unit()) wait_for_copies(kFilterCopies, 0);
@@ -365,20 +441,7 @@ struct Backward2 {
       barrier_arrive<kConvThreads>(kDone + stage);
       stage = kStages == 2 ? stage ^ 1 : 0;
     }
-    barrier_sync<kRoleThreads>(kDataRole);  // nobody reads the filter any more
-    constexpr int kValues = kConv1Channels * kG1Columns;
-    const int g = lane >> 2, t = lane & 3;
-    auto* parts = reinterpret_cast<float*>(shared + Shared::kFilter);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int n = k >> 2, i = k & 3;
-      parts[(warp >> 1) * kValues + (channel0 + (i >> 1) * 8 + g) * kG1Columns + n * 8 + 2 * t + (i & 1)] =
-          sum_of(g1, n, i);
-    }
-    barrier_sync<kRoleThreads>(kDataRole);
-    for (int i = tid; i < kValues; i += kRoleThreads)
-      s.g1_sums[std::size_t(blockIdx.x) * kValues + i] =
-          (parts[i] + parts[kValues + i]) + (parts[2 * kValues + i] + parts[3 * kValues + i]);
+    store_g1(g1, tid);
   }
 
   // ---- the weight role ---------------------------------------------------------------------------------------------
@@ -437,9 +500,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
   const auto meanwhile = [&] {
     block.template copy_gradient<kConvThreads>(unit, 0, tid);
-    if (tid < kStages + 1)
-      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrived + tid)), "r"(kRoleThreads)
-                   : "memory");
+    if (tid < kStages + 1) begin_phases(arrived + tid, kRoleThreads);
     for (int stage = 0; stage < kStages; ++stage)
       if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
   };

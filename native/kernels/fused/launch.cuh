@@ -6,6 +6,7 @@
 #include "cuda/check.h"
 #include "kernels/fused/backward1.cuh"
 #include "kernels/fused/backward2.cuh"
+#include "kernels/fused/backward2_wgmma.cuh"
 #include "kernels/fused/forward1.cuh"
 #include "kernels/fused/forward1_wgmma.cuh"
 #include "kernels/fused/forward2.cuh"
@@ -67,6 +68,7 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
+  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.b2_rows == 14 && fits(Backward2WgmmaShared::kBytes);
   s.f2_rows = s.batch > 128 && fits(kForward2Bytes<64> + 8 * 1024) ? 64 : 16;
   const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
   // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence
@@ -128,6 +130,8 @@ void Launch<kPrecision>::backward2(const State& s, int slot, cudaStream_t stream
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.b2_blocks, kConvThreads, bytes, stream, s, slot); };
   constexpr int kStages = kWholeStages<P>;
+  if constexpr (kPrecision == Precision::kBf16)
+    if (s.b2_wgmma) return run(backward2_wgmma_kernel<P>, Backward2WgmmaShared::kBytes);
   if (s.b2_rows == 14)
     run(backward2_kernel<P, 14, kStages>, Backward2Shared<P, 14, kStages>::kBytes);
   else

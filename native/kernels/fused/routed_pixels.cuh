@@ -26,7 +26,8 @@ struct Quads {
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
 // one instruction. Column 9 of the result is the plain sum, bn1's d beta. `quads` is the address of the row's pixels.
 // With kSums = 4 each position has sums of its own, so that no product waits for the one before; they cost registers.
-template <class P, int kSums>
+// What is called plane here may as well be another group of 8 slots, with pixels kGroupBytes behind those of the first.
+template <class P, int kGroupBytes = 2 * Quads<P>::kListBytes, int kSums>
 __device__ __forceinline__ void accumulate_g1(float (&g1)[kSums][2][4], const float (&da1)[2][4],
                                               const std::uint32_t (&route)[2], std::uint32_t quads, int lane) {
   using Q = Quads<P>;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[kSums][2][4], const fl
   const std::uint32_t tap = quads + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
   const std::uint32_t last_tap = quads + 2 * Q::kListBytes + 2 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
   const auto at = [](int plane, int position) {
-    return (2 * plane + (position & 1)) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
+    return plane * kGroupBytes + (position & 1) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
   };
   if constexpr (sizeof(typename P::T) == 2) {
     const std::uint32_t ones = g == 1 ? 0x3f803f80u : 0u;

@@ -76,6 +76,7 @@ struct State {
   int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time
+  bool b2_wgmma;           // by the kernel that uses it
 };
 
 template <Precision kPrecision>

@@ -1,0 +1,313 @@
+// B2 of whole images in bf16 on Hopper, whose wgmma multiplies at twice the rate of mma.sync and needs few
+// instructions.
+//
+// What is computed and what a block owns is as in backward2.cuh. Operands lie as wgmma reads them (see wgmma.cuh):
+// chunks of 8 channels apart, [chunk][row][slot][16 bytes]. Roles are warpgroups:
+//   0, 1  dgrad of 7 image rows each, then G of them
+//   2     conv2's weight gradient, all of it in registers over all units
+//   3     waits for the copies of a unit, forms dz2 where z2 was while the others work on the unit before, and once
+//         they are done with that starts the copies that take its place
+//
+// dgrad: rows of a product are conv1's 32 channels at the outputs of plane 0, then of plane 1; columns the 8 slots of 7
+// image rows. Output columns x' = 2j and 2j + 1 need input columns 2j - 1, 2j, 2j + 1 and 2j + 2: four shifts of the
+// input instead of three taps, in the first of which plane 1 and in the last plane 0 meets zeros in the filter.
+//
+// Weight gradient: rows are conv2's channels, columns conv1's, k the 16 slots of an image row. The slots of a1 that
+// meet plane 0 and plane 1 of dz2 begin at AlignedShift::at(0, v) and at(1, v). Their distance is negative in taps v =
+// 0 and 2, and there plane 1 comes first.
+#pragma once
+
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/backward2.cuh"
+
+namespace mnist::fused {
+
+struct Backward2WgmmaShared {
+  using P = Policy<Precision::kBf16>;
+  static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
+  // Of a stage. What the copies write at a time, 8 chunks of a pixel or 4 of two, lies in different banks.
+  static constexpr int kA1Pitch = 16, kA1ChunkPitch = kSlotsOfImage * kA1Pitch + 32;
+  static constexpr int kDzPitch = 16, kDzChunkPitch = kSlotsOfImage * kDzPitch + 16;
+  static constexpr int kA1 = 0;
+  static constexpr int kDz = kA1 + kChunks1 * kA1ChunkPitch;
+  static constexpr int kQuads = kDz + kChunks2 * kDzChunkPitch;
+  static constexpr int kRoute = kQuads + Quads<P>::kBytes;
+  static constexpr int kG2 = kRoute + kRoute1Words * 4;
+  static constexpr int kBytesOfImage = kG2 + kCells2 * kConv2Channels * 2;
+  static constexpr int kStage = kBytesOfImage + kImagePixels;
+  static constexpr int kPartial = kStage + kRoute;  // as in Backward2Shared
+  // The filter: a piece for each filter row and chunk, of zeros, v = 2, v = 1 and v = 0 (32 rows of 16 bytes each), and
+  // zeros behind the last. So the taps of a shift, or one and zeros, are always neighbours.
+  static constexpr int kFilter = 2 * kStage;
+  static constexpr int kTapBytes = kConv1Channels * 16, kZeroBytes = kTapBytes + 16;  // pieces in different banks
+  static constexpr int kPieceBytes = kZeroBytes + 3 * kTapBytes;
+  static constexpr int kBytes = kFilter + 3 * kChunks2 * kPieceBytes + kTapBytes;
+  static_assert(kStage - kRoute >= kConvThreads / 64 * 2 * kConv2Channels * 8);
+  static_assert(kA1ChunkPitch % 128 == 32 && kDzChunkPitch % 128 == 16 && kPieceBytes % 128 == 16);
+  static_assert(kQuads % 16 == 0 && kRoute % 16 == 0 && kG2 % 16 == 0 && kStage % 16 == 0);
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+struct Backward2Wgmma {
+  using P = Policy<Precision::kBf16>;
+  using Shared = Backward2WgmmaShared;
+  using Block = Backward2<P, 14, 2, Shared>;
+  static constexpr int kGroupThreads = 128;
+  static constexpr int kRowBytes = kSlots * 16;                                            // of a chunk
+  static constexpr int kDataRegisters = 104, kWeightRegisters = 208, kFormRegisters = 96;  // 4 * 128 together
+  static_assert(2 * kDataRegisters + kWeightRegisters + kFormRegisters == 4 * 65536 / kConvThreads);
+
+  const Block& block;
+  std::uint64_t* formed;  // one a stage
+
+  __device__ __forceinline__ std::uint32_t address_of(int stage) const {
+    return shared_address(block.shared) + stage * Shared::kStage;
+  }
+  // Nobody reads the stage of this unit any more.
+  __device__ __forceinline__ void release(int unit, int stage) const {
+    if (unit >= 2 * block.stride()) barrier_arrive<kConvThreads>(Block::kDone + stage);
+  }
+
+  // ---- dgrad and G -------------------------------------------------------------------------------------------------
+
+  // Starts its copies; data_role() waits for them.
+  __device__ __forceinline__ void load_filter(int tid) const {
+    const std::uint32_t to = shared_address(block.shared) + Shared::kFilter;
+    for (int i = tid; i < kTaps * kConv1Channels * Shared::kChunks2; i += kRoleThreads) {  // as in global memory
+      const int chunk = i % Shared::kChunks2, tap = i / Shared::kChunks2 % kTaps, in = i / Shared::kChunks2 / kTaps;
+      copy_async_16(to + (tap / 3 * Shared::kChunks2 + chunk) * Shared::kPieceBytes + Shared::kZeroBytes +
+                        (2 - tap % 3) * Shared::kTapBytes + in * 16,
+                    static_cast<const P::T*>(block.s.conv2_data) + i * kChunk<P>);
+    }
+    constexpr int kZeros = Shared::kZeroBytes / 16;  // of a piece
+    for (int i = tid; i < 3 * Shared::kChunks2 * kZeros + kConv1Channels; i += kRoleThreads)
+      *reinterpret_cast<uint4*>(block.shared + Shared::kFilter + i / kZeros * Shared::kPieceBytes + i % kZeros * 16) =
+          make_uint4(0, 0, 0, 0);
+  }
+
+  // da1 of 7 image rows, of which `dz` is the row above: d[4 n + i] is row n, channel g + i / 2 * 8 of the warp's 16,
+  // slot 2 t + i % 2 of its plane.
+  __device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz) const {
+    using namespace kernels::device;
+    const std::uint32_t filter =
+        shared_address(block.shared) + Shared::kFilter + Shared::kZeroBytes - Shared::kTapBytes;
+    const std::uint64_t pixels = wgmma_operand(dz, Shared::kDzChunkPitch, kRowBytes);
+    const std::uint64_t weights = wgmma_operand(filter, Shared::kPieceBytes, 8 * 16);
+    wgmma_fence();
+#pragma unroll
+    for (int u = 0; u < 3; ++u)
+#pragma unroll
+      for (int step = 0; step < Shared::kChunks2 / 2; ++step)
+#pragma unroll
+        for (int shift = 0; shift < 4; ++shift) {  // input column 2j - 1 + shift
+          const int slot = shift == 0 ? 7 : shift == 1 ? 0 : shift == 2 ? 8 : 1;
+          const int piece = u * Shared::kChunks2 + 2 * step;
+          wgmma_bf16(d, weights + (piece * Shared::kPieceBytes + (3 - shift) * Shared::kTapBytes) / 16,
+                     pixels + (u * kRowBytes + slot * 16 + 2 * step * Shared::kDzChunkPitch) / 16,
+                     u + step + shift > 0);
+        }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_results(d);
+  }
+
+  __device__ __forceinline__ void data_role(int tid) const {
+    const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
+    const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
+    copy_async_wait<0>();  // the filter's
+    kernels::device::wgmma_publish();
+    barrier_sync<kRoleThreads>(Block::kDataRole);
+    float g1[4][2][4] = {};
+    int stage = 0, parity = 0;
+    for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
+      if (unit != block.first_unit()) {
+        wait_for_phase(formed + stage, parity);
+        if (stage == 0) parity ^= 1;
+      }
+      const std::uint32_t here = address_of(stage);
+      float d[28];
+      dgrad(d, here + Shared::kDz + first_row * kRowBytes);
+      const std::uint32_t words =
+          here + Shared::kRoute + ((first_row * 2 + half) * 64 + plane * 32 + lane) * int(sizeof(std::uint32_t));
+      const std::uint32_t quads =
+          here + Shared::kQuads + 2 * plane * Quads<P>::kListBytes + 2 * first_row * Quads<P>::kRowBytes;
+#pragma unroll
+      for (int n = 0; n < 7; n += 2) {  // two rows, the last time one and zeros
+        float da1[2][4] = {};
+        std::uint32_t route[2] = {};
+#pragma unroll
+        for (int r = 0; r < 2 && n + r < 7; ++r) {
+          route[r] = load_shared_32(words + (n + r) * kRoute1Words / kPool1Side * 4);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) da1[r][i] = d[4 * (n + r) + i];
+        }
+        accumulate_g1<P, 2 * Quads<P>::kRowBytes>(g1, da1, route, quads + 2 * n * Quads<P>::kRowBytes, lane);
+      }
+      release(unit, stage);
+      stage ^= 1;
+    }
+    block.store_g1(g1, tid);
+  }
+
+  // ---- the weight gradient -----------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void weight_role(int tid) const {
+    using namespace kernels::device;
+    const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
+    const std::uint32_t column = Shared::kDz + (2 * warp + (lane >> 3 & 1)) * Shared::kDzChunkPitch;
+    float dw[kTaps][16] = {};
+    int stage = 0, parity = 0;
+    for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
+      if (unit != block.first_unit()) {
+        wait_for_phase(formed + stage, parity);
+        if (stage == 0) parity ^= 1;
+      }
+      const std::uint32_t here = address_of(stage);
+      const std::uint64_t apart = wgmma_operand(here + Shared::kA1, 8 * 16, Shared::kA1ChunkPitch);
+      const std::uint64_t swapped = wgmma_operand(here + Shared::kA1, 7 * 16, Shared::kA1ChunkPitch);
+      // Row d of dz2 lies at d % 2. Once for each order of the planes: moves would cost more than loads.
+      std::uint32_t in_order[2][4], planes_swapped[2][4];
+      const auto load = [&](int row) {
+        const std::uint32_t slots = here + column + (row * kSlots + (lane & 7)) * Shared::kDzPitch;
+        load_matrix_x4_trans(in_order[row & 1], slots + (lane >> 4) * 8 * Shared::kDzPitch);
+        load_matrix_x4_trans(planes_swapped[row & 1], slots + (1 - (lane >> 4)) * 8 * Shared::kDzPitch);
+      };
+      load(1);
+#pragma unroll
+      for (int row = 1; row <= kPool1Side; ++row) {
+        wgmma_fence();
+#pragma unroll
+        for (int u = 0; u < 3; ++u) {
+          const int in = row + u - 1;  // of a1
+          if (in < 1 || in > kPool1Side) continue;
+          const int at = in * kRowBytes / 16;
+          wgmma_bf16_columns(dw[3 * u], planes_swapped[row & 1], swapped + at);
+          wgmma_bf16_columns(dw[3 * u + 1], in_order[row & 1], apart + at);
+          wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1);
+        }
+        wgmma_commit();
+        if (row == kPool1Side) break;
+        wgmma_wait<1>();
+        load(row + 1);
+      }
+      wgmma_wait<0>();
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) wgmma_results(dw[tap]);
+      release(unit, stage);
+      stage ^= 1;
+    }
+    // As backward2_kernel() stores them: tiles of 16 of conv2's channels by 8 of conv1's.
+    auto* to = reinterpret_cast<float4*>(block.s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        to[tap * kConvThreads + (warp + 4 * n) * 32 + lane] =
+            make_float4(dw[tap][4 * n], dw[tap][4 * n + 1], dw[tap][4 * n + 2], dw[tap][4 * n + 3]);
+  }
+
+  // ---- copies and dz2 ----------------------------------------------------------------------------------------------
+
+  // Threads for each chunk of kRowsAtOnce rows: what they copy is at constant distances.
+  static constexpr int kCopyThreads = kPool1Side * Shared::kChunks2;
+  template <int kChunks, int kChunkPitch>
+  __device__ __forceinline__ void copy_rows(std::uint32_t to, const void* tensor, int unit, int tid) const {
+    constexpr int kRowsAtOnce = Shared::kChunks2 / kChunks;
+    const int chunk = tid % kChunks, pixel = tid / kChunks, y = pixel / kPool1Side, x = pixel % kPool1Side;
+    to += ((y + 1) * kSlots + slot_of(x + 1)) * 16 + chunk * kChunkPitch;
+    const uint4* from = static_cast<const uint4*>(tensor) + std::size_t(unit) * kCells1 * kChunks + tid;
+#pragma unroll
+    for (int row = 0; row < kPool1Side; row += kRowsAtOnce)
+      copy_async_16(to + row * kRowBytes, from + row * kPool1Side * kChunks);
+  }
+  __device__ __forceinline__ void copy(int unit, int sample, int stage, int tid) const {
+    if (tid < kCopyThreads) {
+      const std::uint32_t to = block.stage_address(stage);
+      copy_rows<Shared::kChunks2, Shared::kDzChunkPitch>(to + Shared::kDz, block.s.z2, unit, tid);
+      block.copy_gradient<kCopyThreads>(unit, stage, tid);
+      copy_rows<Shared::kChunks1, Shared::kA1ChunkPitch>(to + Shared::kA1, block.s.a1, unit, tid);
+      block.copy_route_and_bytes<kCopyThreads>(unit, sample, stage, tid);
+    }
+    block.announce_copies(stage);
+  }
+
+  // The first unit is formed already, and the copies of the second are on their way.
+  __device__ __forceinline__ void form_role(int tid) const {
+    int stage = 1, parity = 0;
+    for (int unit = block.first_unit() - block.stride(); unit >= 0; unit -= block.stride()) {
+      // Opaque to the compiler, which would compute all addresses once, before the loop, and spill them.
+      int thread = tid;
+      asm volatile("" : "+r"(thread));
+      const int next = unit - block.stride(), next_sample = block.sample(next, thread);
+      block.wait_for_copies(stage, parity);
+      if (stage == 0) parity ^= 1;
+      block.form<kGroupThreads>(unit, stage, thread);
+      kernels::device::wgmma_publish();
+      __syncwarp();
+      if (block.lane == 0)
+        asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared.b64 state, [%0];\n\t}" ::"r"(
+                         shared_address(formed + stage))
+                     : "memory");
+      stage ^= 1;
+      if (next >= 0) {
+        barrier_sync<kConvThreads>(Block::kDone + stage);
+        copy(next, next_sample, stage, thread);
+      }
+    }
+  }
+};
+
+#endif
+
+// For Policy<Precision::kBf16> and code of sm_90a.
+template <class P>
+__global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State s, int slot) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  static_assert(std::is_same_v<P, Backward2Wgmma::P>);
+  using Shared = Backward2WgmmaShared;
+  using Roles = Backward2Wgmma;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Bn2Backward bn;
+  __shared__ std::uint64_t arrived[2], formed[2];
+  const int tid = threadIdx.x, group = __shfl_sync(0xffffffffu, tid / Roles::kGroupThreads, 0);
+  const Roles::Block block{s, bn, shared, arrived, slot, tid & 31, 0};
+  const Roles roles{block, formed};
+
+  // The first unit, by all threads.
+  const int unit = block.first_unit(), second = unit - block.stride();
+  block.copy_forward<kConvThreads>(unit, block.sample(unit, tid), 0, tid);
+  const auto meanwhile = [&] {
+    block.copy_gradient<kConvThreads>(unit, 0, tid);
+    if (tid < 2) {
+      begin_phases(arrived + tid, Roles::kGroupThreads);
+      begin_phases(formed + tid, Roles::kGroupThreads / 32);
+    }
+    for (int stage = 0; stage < 2; ++stage)
+      if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
+  };
+  load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
+  if (group < 2) {
+    roles.load_filter(tid);
+  } else if (group == 3 && second >= 0) {
+    const int thread = tid % Roles::kGroupThreads;
+    roles.copy(second, block.sample(second, thread), 1, thread);
+  }
+  block.form<kConvThreads>(unit, 0, tid);
+  kernels::device::wgmma_publish();
+  __syncthreads();
+
+  if (group < 2) {
+    kernels::device::give_registers<Roles::kDataRegisters>();
+    roles.data_role(tid);
+  } else if (group == 2) {
+    kernels::device::take_registers<Roles::kWeightRegisters>();
+    roles.weight_role(tid - 2 * Roles::kGroupThreads);
+  } else {
+    kernels::device::give_registers<Roles::kFormRegisters>();
+    roles.form_role(tid - 3 * Roles::kGroupThreads);
+  }
+#endif
+}
+
+}  // namespace mnist::fused

@@ -108,27 +108,6 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   __syncthreads();
 }
 
-// Until an mbarrier's phase of this parity is over.
-__device__ __forceinline__ void wait_for_phase(const std::uint64_t* barrier, int parity) {
-  std::uint32_t done;
-  do {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t"
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"  // sleeps for a while
-#else
-        "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
-#endif
-        "selp.b32 %0, 1, 0, p;\n\t}"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-  } while (!done);
-}
-__device__ __forceinline__ void begin_phases(const std::uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
 // The units that a block owns and their copies in shared memory, which Shared lays out.
 template <class P, int kRows, int kStages, class Shared = Backward2Shared<P, kRows, kStages>>
 struct Backward2 {
@@ -237,7 +216,7 @@ struct Backward2 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
   }
   __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
-    wait_for_phase(arrived + stage, parity);
+    mbarrier_wait(arrived + stage, parity);
   }
   // All of a unit but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int unit, int tid) const {
@@ -500,7 +479,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_kernel(State s, int
   block.template copy_forward<kConvThreads>(unit, sample, 0, tid);
   const auto meanwhile = [&] {
     block.template copy_gradient<kConvThreads>(unit, 0, tid);
-    if (tid < kStages + 1) begin_phases(arrived + tid, kRoleThreads);
+    if (tid < kStages + 1) mbarrier_init(arrived + tid, kRoleThreads);
     for (int stage = 0; stage < kStages; ++stage)
       if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
   };

@@ -122,7 +122,7 @@ struct Backward2Wgmma {
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
       if (unit != block.first_unit()) {
-        wait_for_phase(formed + stage, parity);
+        mbarrier_wait(formed + stage, parity);
         if (stage == 0) parity ^= 1;
       }
       const std::uint32_t here = address_of(stage);
@@ -160,7 +160,7 @@ struct Backward2Wgmma {
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
       if (unit != block.first_unit()) {
-        wait_for_phase(formed + stage, parity);
+        mbarrier_wait(formed + stage, parity);
         if (stage == 0) parity ^= 1;
       }
       const std::uint32_t here = address_of(stage);
@@ -280,8 +280,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
   const auto meanwhile = [&] {
     block.copy_gradient<kConvThreads>(unit, 0, tid);
     if (tid < 2) {
-      begin_phases(arrived + tid, Roles::kGroupThreads);
-      begin_phases(formed + tid, Roles::kGroupThreads / 32);
+      mbarrier_init(arrived + tid, Roles::kGroupThreads);
+      mbarrier_init(formed + tid, Roles::kGroupThreads / 32);
     }
     for (int stage = 0; stage < 2; ++stage)
       if (unit >= stage * block.stride()) block.clear_padding(stage, tid);

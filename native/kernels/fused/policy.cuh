@@ -83,6 +83,9 @@ __device__ __forceinline__ void barrier_arrive(int id) {
 // A barrier in shared memory that copies arrive at.
 __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the copy engine
+#endif
 }
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t done;

@@ -83,6 +83,7 @@ class FusedEngine final : public Engine {
     carve(small_, [&](auto place) {
       place(state_.conv2_forward, kConv2Values * value_bytes_);
       place(state_.conv2_data, kConv2Values * value_bytes_);
+      place(state_.conv2_pieces, DgradFilter::kBytes);
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
       place(state_.bn1, 3 * kConv1Channels * 4);
@@ -169,9 +170,9 @@ class FusedEngine final : public Engine {
     reserved_ = 0;
     const std::int64_t blocks1 = means_.multiprocessors, blocks2 = blocks1 + 1;
     carve(workspace_, [&](auto place) {
-      place(state_.a1, batch * kPool1Size * value_bytes_);
+      place(state_.a1, batch * kConv1Channels * (kChunkedImage / 16) * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
-      place(state_.z2, batch * kCells1 * kConv2Channels * value_bytes_);
+      place(state_.z2, batch * kConv2Channels * (kChunkedImage / 16) * value_bytes_);
       place(state_.e2, batch * kFeatures * value_bytes_);
       place(state_.g2, batch * kFeatures * value_bytes_);
       place(state_.z2_sums, blocks1 * 2 * kConv2Channels * 4);

@@ -168,6 +168,9 @@ struct Backward2 {
                          : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * Shared::kDzChunkPitch;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
+    clear_quads(stage, tid);
+  }
+  __device__ __forceinline__ void clear_quads(int stage, int tid) const {
     auto* quads = reinterpret_cast<typename Quads<P>::T*>(shared + stage * Shared::kStage + Shared::kQuads);
     for (int i = tid; i < Quads<P>::kBytes / int(sizeof(*quads)); i += kConvThreads)
       quads[i] = Quads<P>::value(kZeroPixel);

@@ -36,14 +36,9 @@ struct Backward2WgmmaShared {
   static constexpr int kBytesOfImage = kG2 + kCells2 * kConv2Channels * 2;
   static constexpr int kStage = kBytesOfImage + kImagePixels;
   static constexpr int kPartial = kStage + kRoute;  // as in Backward2Shared
-  // The filter: a piece for each filter row and chunk, of zeros, v = 2, v = 1 and v = 0 (32 rows of 16 bytes each), and
-  // zeros behind the last. So the taps of a shift, or one and zeros, are always neighbours.
-  static constexpr int kFilter = 2 * kStage;
-  static constexpr int kTapBytes = kConv1Channels * 16, kZeroBytes = kTapBytes + 16;  // pieces in different banks
-  static constexpr int kPieceBytes = kZeroBytes + 3 * kTapBytes;
-  static constexpr int kBytes = kFilter + 3 * kChunks2 * kPieceBytes + kTapBytes;
+  static constexpr int kFilter = 2 * kStage, kBytes = kFilter + DgradFilter::kBytes;
   static_assert(kStage - kRoute >= kConvThreads / 64 * 2 * kConv2Channels * 8);
-  static_assert(kA1ChunkPitch % 128 == 32 && kDzChunkPitch % 128 == 16 && kPieceBytes % 128 == 16);
+  static_assert(kA1ChunkPitch % 128 == 32 && kDzChunkPitch % 128 == 16 && DgradFilter::kPieceBytes % 128 == 16);
   static_assert(kQuads % 16 == 0 && kRoute % 16 == 0 && kG2 % 16 == 0 && kStage % 16 == 0);
 };
 
@@ -59,7 +54,7 @@ struct Backward2Wgmma {
   static_assert(2 * kDataRegisters + kWeightRegisters + kFormRegisters == 4 * 65536 / kConvThreads);
 
   const Block& block;
-  std::uint64_t* formed;  // one a stage
+  std::uint64_t *formed, *filter_arrived;  // formed: one a stage
 
   __device__ __forceinline__ std::uint32_t address_of(int stage) const {
     return shared_address(block.shared) + stage * Shared::kStage;
@@ -69,31 +64,29 @@ struct Backward2Wgmma {
     if (unit >= 2 * block.stride()) barrier_arrive<kConvThreads>(Block::kDone + stage);
   }
 
-  // ---- dgrad and G -------------------------------------------------------------------------------------------------
-
-  // Starts its copies; data_role() waits for them.
-  __device__ __forceinline__ void load_filter(int tid) const {
-    const std::uint32_t to = shared_address(block.shared) + Shared::kFilter;
-    for (int i = tid; i < kTaps * kConv1Channels * Shared::kChunks2; i += kRoleThreads) {  // as in global memory
-      const int chunk = i % Shared::kChunks2, tap = i / Shared::kChunks2 % kTaps, in = i / Shared::kChunks2 / kTaps;
-      copy_async_16(to + (tap / 3 * Shared::kChunks2 + chunk) * Shared::kPieceBytes + Shared::kZeroBytes +
-                        (2 - tap % 3) * Shared::kTapBytes + in * 16,
-                    static_cast<const P::T*>(block.s.conv2_data) + i * kChunk<P>);
+  // Zeros in the rows above and below an image and behind it, which copies leave alone, and padding around its pixels.
+  __device__ __forceinline__ void clear_padding(int stage, int tid) const {
+    constexpr int kPixels = 2 * kSlots + 1;
+    unsigned char* const here = block.shared + stage * Shared::kStage;
+    for (int i = tid; i < (Shared::kChunks1 + Shared::kChunks2) * kPixels; i += kConvThreads) {
+      const int chunk = i / kPixels, pixel = i % kPixels, at = pixel < kSlots ? pixel : pixel + kPool1Side * kSlots;
+      const int plane = chunk < Shared::kChunks1 ? Shared::kA1 + chunk * Shared::kA1ChunkPitch
+                                                 : Shared::kDz + (chunk - Shared::kChunks1) * Shared::kDzChunkPitch;
+      *reinterpret_cast<uint4*>(here + plane + at * 16) = make_uint4(0, 0, 0, 0);
     }
-    constexpr int kZeros = Shared::kZeroBytes / 16;  // of a piece
-    for (int i = tid; i < 3 * Shared::kChunks2 * kZeros + kConv1Channels; i += kRoleThreads)
-      *reinterpret_cast<uint4*>(block.shared + Shared::kFilter + i / kZeros * Shared::kPieceBytes + i % kZeros * 16) =
-          make_uint4(0, 0, 0, 0);
+    block.clear_quads(stage, tid);
   }
+
+  // ---- dgrad and G -------------------------------------------------------------------------------------------------
 
   // da1 of 7 image rows, of which `dz` is the row above: d[4 n + i] is row n, channel g + i / 2 * 8 of the warp's 16,
   // slot 2 t + i % 2 of its plane.
   __device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz) const {
     using namespace kernels::device;
     const std::uint32_t filter =
-        shared_address(block.shared) + Shared::kFilter + Shared::kZeroBytes - Shared::kTapBytes;
+        shared_address(block.shared) + Shared::kFilter + DgradFilter::kZeroBytes - DgradFilter::kTapBytes;
     const std::uint64_t pixels = wgmma_operand(dz, Shared::kDzChunkPitch, kRowBytes);
-    const std::uint64_t weights = wgmma_operand(filter, Shared::kPieceBytes, 8 * 16);
+    const std::uint64_t weights = wgmma_operand(filter, DgradFilter::kPieceBytes, 8 * 16);
     wgmma_fence();
 #pragma unroll
     for (int u = 0; u < 3; ++u)
@@ -103,7 +96,7 @@ struct Backward2Wgmma {
         for (int shift = 0; shift < 4; ++shift) {  // input column 2j - 1 + shift
           const int slot = shift == 0 ? 7 : shift == 1 ? 0 : shift == 2 ? 8 : 1;
           const int piece = u * Shared::kChunks2 + 2 * step;
-          wgmma_bf16(d, weights + (piece * Shared::kPieceBytes + (3 - shift) * Shared::kTapBytes) / 16,
+          wgmma_bf16(d, weights + (piece * DgradFilter::kPieceBytes + (3 - shift) * DgradFilter::kTapBytes) / 16,
                      pixels + (u * kRowBytes + slot * 16 + 2 * step * Shared::kDzChunkPitch) / 16,
                      u + step + shift > 0);
         }
@@ -115,9 +108,7 @@ struct Backward2Wgmma {
   __device__ __forceinline__ void data_role(int tid) const {
     const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
     const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
-    copy_async_wait<0>();  // the filter's
-    kernels::device::wgmma_publish();
-    barrier_sync<kRoleThreads>(Block::kDataRole);
+    mbarrier_wait(filter_arrived, 0);
     float g1[4][2][4] = {};
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
@@ -209,27 +200,37 @@ struct Backward2Wgmma {
 
   // ---- copies and dz2 ----------------------------------------------------------------------------------------------
 
-  // Threads for each chunk of kRowsAtOnce rows: what they copy is at constant distances.
-  static constexpr int kCopyThreads = kPool1Side * Shared::kChunks2;
-  template <int kChunks, int kChunkPitch>
-  __device__ __forceinline__ void copy_rows(std::uint32_t to, const void* tensor, int unit, int tid) const {
-    constexpr int kRowsAtOnce = Shared::kChunks2 / kChunks;
-    const int chunk = tid % kChunks, pixel = tid / kChunks, y = pixel / kPool1Side, x = pixel % kPool1Side;
-    to += ((y + 1) * kSlots + slot_of(x + 1)) * 16 + chunk * kChunkPitch;
-    const uint4* from = static_cast<const uint4*>(tensor) + std::size_t(unit) * kCells1 * kChunks + tid;
-#pragma unroll
-    for (int row = 0; row < kPool1Side; row += kRowsAtOnce)
-      copy_async_16(to + row * kRowBytes, from + row * kPool1Side * kChunks);
+  // By one thread. Of a unit, what is known before B1 has run, and g2.
+  static constexpr int kForwardBytes =
+      (Shared::kChunks1 + Shared::kChunks2) * kChunkedImage + kRoute1Words * 4 + kImagePixels;
+  static constexpr int kGradientBytes = kCells2 * kConv2Channels * 2;
+  __device__ __forceinline__ void copy_forward(int unit, int sample, int stage) const {
+    const State& s = block.s;
+    const std::uint32_t to = address_of(stage);
+    const auto copy = [&](int at, const void* tensor, std::size_t item, int bytes) {
+      copy_bulk(to + at, static_cast<const char*>(tensor) + item * bytes, bytes, block.arrived + stage);
+    };
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shared::kChunks2; ++chunk)
+      copy(Shared::kDz + chunk * Shared::kDzChunkPitch + kRowBytes, s.z2, std::size_t(unit) * Shared::kChunks2 + chunk,
+           kChunkedImage);
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shared::kChunks1; ++chunk)
+      copy(Shared::kA1 + chunk * Shared::kA1ChunkPitch + kRowBytes, s.a1, std::size_t(unit) * Shared::kChunks1 + chunk,
+           kChunkedImage);
+    copy(Shared::kRoute, s.route1, unit, kRoute1Words * 4);
+    copy(Shared::kBytesOfImage, s.samples.images, sample, kImagePixels);
   }
-  __device__ __forceinline__ void copy(int unit, int sample, int stage, int tid) const {
-    if (tid < kCopyThreads) {
-      const std::uint32_t to = block.stage_address(stage);
-      copy_rows<Shared::kChunks2, Shared::kDzChunkPitch>(to + Shared::kDz, block.s.z2, unit, tid);
-      block.copy_gradient<kCopyThreads>(unit, stage, tid);
-      copy_rows<Shared::kChunks1, Shared::kA1ChunkPitch>(to + Shared::kA1, block.s.a1, unit, tid);
-      block.copy_route_and_bytes<kCopyThreads>(unit, sample, stage, tid);
-    }
-    block.announce_copies(stage);
+  __device__ __forceinline__ void copy_gradient(int unit, int stage) const {
+    copy_bulk(address_of(stage) + Shared::kG2,
+              static_cast<const char*>(block.s.g2) + std::size_t(unit) * kGradientBytes, kGradientBytes,
+              block.arrived + stage);
+  }
+  __device__ __forceinline__ void copy(int unit, int sample, int stage) const {
+    kernels::device::wgmma_publish();  // what was written there before comes before
+    mbarrier_expect(block.arrived + stage, kForwardBytes + kGradientBytes);
+    copy_gradient(unit, stage);
+    copy_forward(unit, sample, stage);
   }
 
   // The first unit is formed already, and the copies of the second are on their way.
@@ -239,7 +240,7 @@ struct Backward2Wgmma {
       // Opaque to the compiler, which would compute all addresses once, before the loop, and spill them.
       int thread = tid;
       asm volatile("" : "+r"(thread));
-      const int next = unit - block.stride(), next_sample = block.sample(next, thread);
+      const int next = unit - block.stride(), next_sample = block.sample(next, thread);  // thread 0's counts
       block.wait_for_copies(stage, parity);
       if (stage == 0) parity ^= 1;
       block.form<kGroupThreads>(unit, stage, thread);
@@ -252,7 +253,7 @@ struct Backward2Wgmma {
       stage ^= 1;
       if (next >= 0) {
         barrier_sync<kConvThreads>(Block::kDone + stage);
-        copy(next, next_sample, stage, thread);
+        if (thread == 0) copy(next, next_sample, stage);
       }
     }
   }
@@ -269,30 +270,33 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
   using Roles = Backward2Wgmma;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[2], formed[2];
+  __shared__ std::uint64_t arrived[2], formed[2], filter_arrived;
   const int tid = threadIdx.x, group = __shfl_sync(0xffffffffu, tid / Roles::kGroupThreads, 0);
   const Roles::Block block{s, bn, shared, arrived, slot, tid & 31, 0};
-  const Roles roles{block, formed};
+  const Roles roles{block, formed, &filter_arrived};
 
-  // The first unit, by all threads.
   const int unit = block.first_unit(), second = unit - block.stride();
-  block.copy_forward<kConvThreads>(unit, block.sample(unit, tid), 0, tid);
+  if (tid == 0) {
+    for (int stage = 0; stage < 2; ++stage) {
+      mbarrier_init(arrived + stage, 1);
+      mbarrier_init(formed + stage, Roles::kGroupThreads / 32);
+    }
+    mbarrier_init(&filter_arrived, 1);
+    mbarrier_expect(&filter_arrived, DgradFilter::kBytes);
+    roles.copy_forward(unit, block.sample(unit, tid), 0);
+    copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_pieces, DgradFilter::kBytes, &filter_arrived);
+  }
   const auto meanwhile = [&] {
-    block.copy_gradient<kConvThreads>(unit, 0, tid);
-    if (tid < 2) {
-      mbarrier_init(arrived + tid, Roles::kGroupThreads);
-      mbarrier_init(formed + tid, Roles::kGroupThreads / 32);
+    if (tid == 0) {  // only now: the arrival that it counts is the last
+      mbarrier_expect(arrived, Roles::kForwardBytes + Roles::kGradientBytes);
+      roles.copy_gradient(unit, 0);
     }
     for (int stage = 0; stage < 2; ++stage)
-      if (unit >= stage * block.stride()) block.clear_padding(stage, tid);
+      if (unit >= stage * block.stride()) roles.clear_padding(stage, tid);
   };
   load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  if (group < 2) {
-    roles.load_filter(tid);
-  } else if (group == 3 && second >= 0) {
-    const int thread = tid % Roles::kGroupThreads;
-    roles.copy(second, block.sample(second, thread), 1, thread);
-  }
+  if (tid == 0 && second >= 0) roles.copy(second, block.sample(second, tid), 1);
+  mbarrier_wait(arrived, 0);
   block.form<kConvThreads>(unit, 0, tid);
   kernels::device::wgmma_publish();
   __syncthreads();

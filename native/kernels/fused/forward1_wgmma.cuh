@@ -88,17 +88,34 @@ __device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0
   }
 }
 
+// Whether F1 leaves a1 and z2 chunked for B2: configure() cuts both in whole images from the same batch size on.
+template <class P, bool kWholeImages>
+inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
+
 // a1 and its routing for B2, in whole 16-byte chunks: piece `piece` of the rows. (Nobody who makes a1 stores to global
 // memory: wgmma_publish() would wait for that.)
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
-  constexpr int kChunks = WgmmaOperands<P>::kChunks, kCount = kCells1 * kChunks / kPieces;
+  using Operands = WgmmaOperands<P>;
   constexpr int kRoutes = kRoute1Words / 4 / kPieces;
-  for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
-    const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
-    reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
-        *reinterpret_cast<const uint4*>(stage + i % kChunks * WgmmaOperands<P>::kPlane + at * 16);
+  if constexpr (kChunked<P, kPieces == 1>) {
+    constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
+#pragma unroll 2  // registers are scarce
+    for (int i = tid; i < kCount; i += kThreads) {
+      const int chunk = i / kOfChunk, row = i % kOfChunk / 16, slot = i % 16, column = 2 * (slot % 8) + slot / 8;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCount + i] =
+          *reinterpret_cast<const uint4*>(stage + chunk * Operands::kPlane + (row + 1) * Operands::kRow + column * 16);
+    }
+  } else {
+    constexpr int kChunks = Operands::kChunks, kCount = kCells1 * kChunks / kPieces;
+#pragma unroll 2
+    for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
+      const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
+          *reinterpret_cast<const uint4*>(stage + i % kChunks * Operands::kPlane + at * 16);
+    }
   }
+#pragma unroll 2
   for (int i = piece * kRoutes + tid; i < (piece + 1) * kRoutes; i += kThreads)
     reinterpret_cast<uint4*>(s.route1)[std::size_t(image) * (kRoute1Words / 4) + i] =
         reinterpret_cast<const uint4*>(stage + Forward1WgmmaShared<P>::kRoute)[i];
@@ -107,13 +124,8 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
 // The filter by the copy engine; only one thread calls this. `arrived` is an mbarrier of one arrival.
 template <class P>
 __device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, std::uint64_t* arrived) {
-  constexpr int kBytes = WgmmaOperands<P>::kFilterBytes;
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrived)), "r"(kBytes)
-               : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(packed), "r"(kBytes), "r"(shared_address(arrived))
-               : "memory");
+  mbarrier_expect(arrived, WgmmaOperands<P>::kFilterBytes);
+  copy_bulk(shared_address(shared), packed, WgmmaOperands<P>::kFilterBytes, arrived);
 }
 
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
@@ -208,7 +220,7 @@ __device__ __forceinline__ void gather_patches(unsigned char* patches, const uns
 }
 
 // A warpgroup's share of conv2: kRows rows from first_row on (those past the image's end mean nothing) of 8 columns.
-template <class P, int kRows>
+template <class P, int kRows, bool kChunks>
 struct Conv2Columns {
   int first_row, half, quarter, lane;  // half: of the columns; quarter: of the channels, a warp each
   bool zero[2];                        // whether bn2's scale is 0 for the channels of rows g and g + 8
@@ -252,8 +264,15 @@ struct Conv2Columns {
     using T = typename P::T;
     using Pair = typename P::Pair;
     const int g = lane >> 2, t = lane & 3, channel0 = quarter * 16 + 4 * t;
-    T* const z2 = static_cast<T*>(s.z2) +
-                  (std::size_t(image) * kCells1 + first_row * kPool1Side + half * 8 + g) * kConv2Channels + channel0;
+    const int x = half * 8 + g;
+    const bool padding = x >= kPool1Side;
+    T* z2 = static_cast<T*>(s.z2);
+    if constexpr (kChunks)  // padding is stored as zeros; column 16 does not exist, but 0 does
+      z2 += (std::size_t(image) * (kConv2Channels / 8) + quarter * 2 + (t >> 1)) * (kChunkedImage / 2) +
+            first_row * (kChunkedRow / 2) + slot_of((x + 1) % 16) * 8 + (t & 1) * 4;
+    else
+      z2 += (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel0;
+    constexpr int kZ2Row = kChunks ? kChunkedRow / 2 : kPool1Side * kConv2Channels;
     // Two rows of windows become the columns of one matrix.
     const int window_row = first_row / 2 + (g & 1), window_column = half * 4 + (g >> 1);
     T* const e2 = static_cast<T*>(s.e2) +
@@ -277,7 +296,8 @@ struct Conv2Columns {
             best[e][i] = r % 2 == 0 ? pair : P::max(best[e][i], pair);
             z.pair[i] = transposed(pair);
           }
-          if (half * 8 + g < kPool1Side) z.store(z2 + r * kPool1Side * kConv2Channels);
+          if (kChunks && padding) z = {};
+          if (kChunks || !padding) z.store(z2 + r * kZ2Row);
         }
       }
       Four<P> top;
@@ -341,7 +361,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
     const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
     word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
   }
-  Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
+  Conv2Columns<P, 8, kChunked<P, kHalves == 2>> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1,
+                                                      warp & 3, lane);
   if (tid == 0) mbarrier_init(&arrived, 1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
@@ -373,6 +394,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
     conv2.start(shared_address(a1), shared_address(filter));
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
+    wgmma_results(conv2.acc);
     conv2.finish(s, image);
     conv2.add_columns(warp_sums[warp]);
   } else {
@@ -391,6 +413,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   using namespace kernels::device;
   using Shared = Forward1WgmmaShared<P>;
   enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7 };  // those of the two stages are neighbours
+  constexpr int kTurnThreads = kRoleThreads + 128;                      // the first role and a warpgroup of the second
+  constexpr int kFirstRegisters = 96, kSecondRegisters = 160;          // 256 together
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
@@ -426,6 +450,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   wait_for_predecessor();                                        // U: filters and bn1
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end
   if (first_role) {
+    give_registers<kFirstRegisters>();
     const Conv1Columns<P> conv1(s, warp & 3, lane);
     const int first_row = warp / 4 * kPool1Side;  // of patches
     int stage = 0;
@@ -434,38 +459,47 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
       const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
       barrier_sync<kRoleThreads>(kRole);  // the patches are complete and nobody reads the image any more
       store_image(image + 2 * gridDim.x);
-      if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);
+      if (image >= 2 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);
       float acc[2][4 * Conv1Columns<P>::kRows];
       conv1.start(acc, own_patches, first_row);
       barrier_sync<kRoleThreads>(kRole);
       gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, tid);
       wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
       conv1.template finish<0>(acc, a1, routes, first_row);
       conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
       wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
       conv1.template finish<Conv1Columns<P>::kRows>(acc, a1, routes, first_row);
       wgmma_publish();
-      barrier_arrive<kConvThreads>(kFull + stage);
+      barrier_arrive<kTurnThreads>(kFull + stage);
     }
     barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image any more
   } else {
+    // Its warpgroups take turns, an image each, so that one's products run while the other stores.
+    take_registers<kSecondRegisters>();
     if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
-    Conv2Columns<P, kPool1Side> conv2(s, 0, warp >> 2, warp & 3, lane);
+    const int group = warp >> 2;
+    Conv2Columns<P, kPool1Side, kChunked<P, true>> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     mbarrier_wait(&arrived, 0);
-    int stage = 0;
-    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      const unsigned char* const a1 = shared + stage * Shared::kStage;
-      barrier_sync<kConvThreads>(kFull + stage);
-      conv2.start(shared_address(a1), shared_address(filter));
-      store_stage<P, kRoleThreads, 1>(s, a1, image, tid, 0);
+    const unsigned char* const stage = shared + group * Shared::kStage;
+    for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += 2 * gridDim.x) {
+      barrier_sync<kTurnThreads>(kFull + group);
+      left.start(shared_address(stage), shared_address(filter));
+      right.start(shared_address(stage), shared_address(filter));
+      store_stage<P, kTurnThreads - kRoleThreads, 1>(s, stage, image, tid % (kTurnThreads - kRoleThreads), 0);
       wgmma_wait<0>();
-      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
-      conv2.finish(s, image);
+      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
+      wgmma_results(left.acc);
+      left.finish(s, image);
+      wgmma_results(right.acc);
+      right.finish(s, image);
     }
     barrier_sync<kConvThreads>(kEnd);
-    conv2.add_columns(warp_sums[warp]);
+    left.add_columns(warp_sums[8 * group + (warp & 3)]);
+    right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
     barrier_sync<kRoleThreads>(kSecondRole);
-    store_z2_sums<2>(s, warp_sums, tid);
+    store_z2_sums<4>(s, warp_sums, tid);
   }
 #endif
 }

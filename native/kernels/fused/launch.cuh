@@ -68,7 +68,9 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
-  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.b2_rows == 14 && fits(Backward2WgmmaShared::kBytes);
+  // F1 leaves its results accordingly.
+  static_assert(Backward2WgmmaShared::kBytes + kStaticShared <= 227 * 1024);  // of any GPU that has wgmma
+  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.b2_rows == 14;
   s.f2_rows = s.batch > 128 && fits(kForward2Bytes<64> + 8 * 1024) ? 64 : 16;
   const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
   // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence

@@ -87,6 +87,19 @@ __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int arriva
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the copy engine
 #endif
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// The one arrival at a barrier, and how many bytes copy_bulk() has to bring, of which some may have arrived before.
+__device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+// By the copy engine, which announces itself at the barrier; multiples of 16 bytes.
+__device__ __forceinline__ void copy_bulk(std::uint32_t shared, const void* global, int bytes, std::uint64_t* arrived) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(shared_address(arrived))
+               : "memory");
+}
+#endif
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t done;
   do {

@@ -22,6 +22,17 @@ inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
 inline constexpr int kG1Columns = 16;   // of a channel's routed sums: 9 taps, their total, 6 unused
 inline constexpr int kConv1Blocks = 4;  // of U, for conv1's channels
 
+// Where B2 works by wgmma, F1 leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8 channels, 14, 16
+// slots, 8), slots as in conv1.cuh, those of padding 0. And U leaves conv2.weight for its dgrad: for each filter row
+// and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's channels by 8 each), and zeros
+// behind the last.
+inline constexpr int kChunkedRow = 16 * 16, kChunkedImage = kPool1Side * kChunkedRow;  // bytes, of a chunk
+struct DgradFilter {
+  static constexpr int kTapBytes = kConv1Channels * 16, kZeroBytes = kTapBytes + 16;  // pieces in different banks
+  static constexpr int kPieceBytes = kZeroBytes + 3 * kTapBytes, kChunks = kConv2Channels / 8;
+  static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
+};
+
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
 struct Samples {
   const std::uint8_t* images;
@@ -42,6 +53,7 @@ struct State {
   void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
                         // (9, chunk of channels, 64 permuted, 16 bytes) where it is done by wgmma
   void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
+  void* conv2_pieces;   // the same where that works by wgmma: DgradFilter
   void* fc1;            // fc1.weight in T, engine's order
   void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[64 + channel]
   float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units; unit[32] of the packed filter
@@ -51,9 +63,9 @@ struct State {
   bool overlap;         // the GPU has programmatic dependent launch
   bool wgmma;           // and wgmma
 
-  void* a1;               // (B, 196, 32) T
+  void* a1;               // (B, 196, 32) T, or chunked
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
-  void* z2;               // (B, 196, 64) T, sign-folded conv2 output
+  void* z2;               // (B, 196, 64) T, or chunked: sign-folded conv2 output
   void* e2;               // (B, 49, 64) T, its maximum in each pooling window
   float* z2_sums;         // (F1 blocks, 128): sum[64], sum of squares[64]
   float* h_parts;         // (F2 slices, B, 128)

@@ -46,13 +46,21 @@ __device__ __forceinline__ int forward_row(int channel) {
 template <class P>
 __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in) {
   using T = typename P::T;
-  const int forward_at =
-      P::kWgmma && s.wgmma
-          ? ((tap * (kConv1Channels / kChunk<P>)+in / kChunk<P>)*kConv2Channels + forward_row(out)) * kChunk<P> +
-                in % kChunk<P>
-          : (forward_row(out) * kTaps + tap) * kConv1Channels + in;
-  static_cast<T*>(s.conv2_forward)[forward_at] = P::store(value);
-  static_cast<T*>(s.conv2_data)[(in * kTaps + (kTaps - 1 - tap)) * kConv2Channels + out] = P::store(value);
+  constexpr int kChunks = kConv1Channels / kChunk<P>;
+  const T stored = P::store(value);
+  const bool wgmma = P::kWgmma && s.wgmma;
+  static_cast<T*>(
+      s.conv2_forward)[wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + forward_row(out)) * kChunk<P> +
+                                   in % kChunk<P>
+                             : (forward_row(out) * kTaps + tap) * kConv1Channels + in] = stored;
+  const int flipped = kTaps - 1 - tap;
+  static_cast<T*>(s.conv2_data)[(in * kTaps + flipped) * kConv2Channels + out] = stored;
+  if constexpr (sizeof(T) == 2) {
+    using Filter = DgradFilter;
+    const int piece = flipped / 3 * Filter::kChunks + out / 8;
+    const int at = piece * Filter::kPieceBytes + Filter::kZeroBytes + (2 - flipped % 3) * Filter::kTapBytes + in * 16;
+    if (wgmma) static_cast<T*>(s.conv2_pieces)[at / 2 + out % 8] = stored;
+  }
 }
 
 // From sums of v' = v - kZeroPixel and of its products over 1 / inv_n positions; threads 0 .. 80 of those that call.
@@ -327,6 +335,9 @@ template <class P>
 __global__ void pack_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  constexpr int kZeros = DgradFilter::kZeroBytes / 16;
+  if (i < (3 * DgradFilter::kChunks + 1) * kZeros - 1)
+    reinterpret_cast<uint4*>(s.conv2_pieces)[i / kZeros * (DgradFilter::kPieceBytes / 16) + i % kZeros] = uint4{};
   if (i < kHidden * kFeatures)
     static_cast<typename P::T*>(s.fc1)[i] = P::store(s.parameters[kParameters[kFc1Weight].offset + i]);
   if (i < kConv2Values) {

@@ -242,7 +242,7 @@ struct Backward2Wgmma {
       asm volatile("" : "+r"(thread));
       const int next = unit - block.stride(), next_sample = block.sample(next, thread);  // thread 0's counts
       block.wait_for_copies(stage, parity);
-      if (stage == 0) parity ^= 1;
+      if (stage == 1) parity ^= 1;
       block.form<kGroupThreads>(unit, stage, thread);
       kernels::device::wgmma_publish();
       __syncwarp();

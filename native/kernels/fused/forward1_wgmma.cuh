@@ -53,6 +53,9 @@ __device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat1
 __device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
 __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
 
+// What a warp's lanes agree on, as the compiler can see: operands of wgmma are then made by the uniform datapath.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // Lane (g, t) has columns 2t and 2t + 1 of row g of an 8x8 matrix, and gets rows 2t and 2t + 1 of column g.
 __device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
   const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
@@ -350,7 +353,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   using Operands = WgmmaOperands<P>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
   unsigned char *const a1 = shared, *const filter = shared + Shared::filter(1),
                        *const pixels = shared + Shared::image(1);
@@ -417,8 +420,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   constexpr int kFirstRegisters = 96, kSecondRegisters = 160;          // 256 together
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
-  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
-  const bool first_role = threadIdx.x < kRoleThreads;
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
+  const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
   unsigned char *const filter = shared + Shared::filter(2), *const pixels = shared + Shared::image(2),
                        *const patches = shared + Shared::kPatches;
 

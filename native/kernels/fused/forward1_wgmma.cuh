@@ -32,16 +32,28 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
+// Whether F1 leaves a1 and z2 chunked for B2: configure() cuts both in whole images from the same batch size on.
+template <class P, bool kWholeImages>
+inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
+
 template <class P>
 struct Forward1WgmmaShared {
   using Operands = WgmmaOperands<P>;
   // Of a stage: a1 and its routing, in the order of State::route1.
   static constexpr int kRoute = (Operands::kA1Bytes + 127) / 128 * 128, kStage = kRoute + kRoute1Words * 4;
-  static constexpr int filter(int stages) { return stages * kStage; }
-  static constexpr int image(int stages) { return filter(stages) + Operands::kFilterBytes; }
-  static constexpr int kPatches = image(2) + kImageBytes;    // two
+  // Small batches.
+  static constexpr int kFilter = kStage, kImage = kFilter + Operands::kFilterBytes;
   static constexpr int kWarpSums = kConvWarps * 2 * 16 * 4;  // where the image was
-  static constexpr int kBytes = image(1) + std::max(kImageBytes, kWarpSums), kRolesBytes = kPatches + 2 * kPatchBytes;
+  static constexpr int kBytes = kImage + std::max(kImageBytes, kWarpSums);
+  // Large batches: two stages, each with a copy of a1 as B2 wants it; two patches; and for each warpgroup of the second
+  // role an image of z2 and e2 on its way out, with a cell for what is not wanted.
+  static constexpr bool kCopies = kChunked<P, true>;
+  static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
+  static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
+  static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
+  static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kE2Cell = kConv2Channels * 2;
+  static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kE2Cell : 0;
+  static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -61,11 +73,31 @@ __device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
   const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
   return *reinterpret_cast<const __nv_bfloat162*>(&turned);
 }
-__device__ __forceinline__ float2 transposed(float2 pair) {  // in halves of 16 bits
-  const std::uint32_t x = __float_as_uint(pair.x), y = __float_as_uint(pair.y);
-  const std::uint32_t low = transpose_8x8(__byte_perm(x, y, 0x5410)), high = transpose_8x8(__byte_perm(x, y, 0x7632));
-  return make_float2(__uint_as_float(__byte_perm(low, high, 0x5410)), __uint_as_float(__byte_perm(low, high, 0x7632)));
+
+// Stores 8x8 matrices of 16-bit values, held as transposed() has them, column by column: lane 8 m + c says where column
+// c of matrix m goes. (movmatrix, which transposes in registers, holds up other warps' wgmma.)
+__device__ __forceinline__ void store_columns_x4(std::uint32_t to, const __nv_bfloat162 (&matrices)[4]) {
+  const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(bits(0)),
+               "r"(bits(1)), "r"(bits(2)), "r"(bits(3))
+               : "memory");
 }
+__device__ __forceinline__ void store_columns_x2(std::uint32_t to, const __nv_bfloat162 (&matrices)[2]) {
+  const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(to), "r"(bits(0)), "r"(bits(1))
+               : "memory");
+}
+
+// From shared to global memory by the copy engine; multiples of 16 bytes. One thread starts and awaits them.
+__device__ __forceinline__ void store_bulk(void* global, std::uint32_t shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void store_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void store_bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void store_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // As store_a1(): row `row` of a padded image.
 template <class P>
@@ -90,10 +122,6 @@ __device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0
     }
   }
 }
-
-// Whether F1 leaves a1 and z2 chunked for B2: configure() cuts both in whole images from the same batch size on.
-template <class P, bool kWholeImages>
-inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
 
 // a1 and its routing for B2, in whole 16-byte chunks: piece `piece` of the rows. (Nobody who makes a1 stores to global
 // memory: wgmma_publish() would wait for that.)
@@ -166,15 +194,17 @@ struct Conv1Columns {
     wgmma_commit();
   }
 
-  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even.
+  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even. To a stage.
   template <int kRow>
-  __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* a1, unsigned char* routes,
-                                         int row) const {
+  __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* stage, int row) const {
+    using Shared = Forward1WgmmaShared<P>;
+    using Operands = WgmmaOperands<P>;
     const int g = lane >> 2, t = lane & 3;
+    typename P::Pair a[kRows];
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
-      float a[2];
+      float cell[2];
       unsigned route = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -184,28 +214,38 @@ struct Conv1Columns {
         where = z[2] == best ? 0x20u << 8 * e : where;
         where = z[1] == best ? 0x40u << 8 * e : where;
         where = z[0] == best ? 0x80u << 8 * e : where;
-        a[e] = fmaf(scale, best, shift);
-        const bool dead = a[e] <= 0.f;  // not NaN
-        a[e] = dead ? 0.f : a[e];
+        const float value = fmaf(scale, best, shift);
+        const bool dead = value <= 0.f || (plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1);  // not NaN; padding
+        cell[e] = dead ? 0.f : value;
         route |= dead ? 0u : where;
       }
-      if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00u : 0x00ffu;
+      a[n] = P::pack(cell[0], cell[1]);
       // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
-      reinterpret_cast<std::uint16_t*>(routes)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
+      reinterpret_cast<std::uint16_t*>(
+          stage + Shared::kRoute)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
           std::uint16_t(route);
-      unsigned char* const to = a1 + (cy + 1) * WgmmaOperands<P>::kRow + plane * 16;
-      if constexpr (sizeof(typename P::T) == 2) {
-        const __nv_bfloat162 pair = transposed(P::pack(a[0], a[1]));
-        if (g != (plane == 0 ? 0 : 7))
-          *reinterpret_cast<__nv_bfloat162*>(to + warp * WgmmaOperands<P>::kPlane + g * 32 + t * 4) = pair;
-      } else {
+      if constexpr (sizeof(typename P::T) == 4)  // zeros go where zeros are
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (2 * t + e != (plane == 0 ? 0 : 7))
-            *reinterpret_cast<float*>(to + (2 * warp + (g >> 2)) * WgmmaOperands<P>::kPlane + (2 * t + e) * 32 +
-                                      (g & 3) * 4) = P::store(a[e]);
-      }
+          *reinterpret_cast<float*>(stage + (cy + 1) * Operands::kRow + plane * 16 + (2 * t + e) * 32 +
+                                    (2 * warp + (g >> 2)) * Operands::kPlane + (g & 3) * 4) = e == 0 ? a[n].x : a[n].y;
     }
+    if constexpr (sizeof(typename P::T) == 2)
+#pragma unroll
+      for (int n = 0; n < kRows; n += 4) {
+        __nv_bfloat162 matrices[4];
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last one may come twice
+        }
+        const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
+        const int column = 2 * slot + (patch_row & 1);
+        store_columns_x4(
+            shared_address(stage) + warp * Operands::kPlane + (patch_row / 2 + 1) * Operands::kRow + column * 16,
+            matrices);
+        store_columns_x4(shared_address(stage) + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16,
+                         matrices);
+      }
   }
 };
 
@@ -223,21 +263,20 @@ __device__ __forceinline__ void gather_patches(unsigned char* patches, const uns
 }
 
 // A warpgroup's share of conv2: kRows rows from first_row on (those past the image's end mean nothing) of 8 columns.
-template <class P, int kRows, bool kChunks>
+template <class P, int kRows>
 struct Conv2Columns {
+  using T = typename P::T;
+  using Pair = typename P::Pair;
   int first_row, half, quarter, lane;  // half: of the columns; quarter: of the channels, a warp each
   bool zero[2];                        // whether bn2's scale is 0 for the channels of rows g and g + 8
   float sum[2], squares[2];            // by channel, of all pixels so far
   float acc[4 * kRows];                // see wgmma_bf16()
 
-  // Row g (+ 8) of a quarter; see forward1.cuh.
-  __device__ __forceinline__ int channel(int i) const { return 4 * (lane >> 3) + 2 * i + (lane >> 2 & 1); }
-
   __device__ __forceinline__ Conv2Columns(const State& s, int first_row, int half, int quarter, int lane)
       : first_row(first_row), half(half), quarter(quarter), lane(lane), sum{}, squares{} {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      zero[i] = s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + channel(i)] == 0.f;
+      zero[i] = s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + (lane >> 2) + 8 * i] == 0.f;
   }
 
   // Starts the products; wgmma_wait<0>() ends them.
@@ -262,70 +301,135 @@ struct Conv2Columns {
     wgmma_commit();
   }
 
-  // z2 and e2 of an image, and their sums.
-  __device__ __forceinline__ void finish(const State& s, int image) {
-    using T = typename P::T;
-    using Pair = typename P::Pair;
-    const int g = lane >> 2, t = lane & 3, channel0 = quarter * 16 + 4 * t;
-    const int x = half * 8 + g;
-    const bool padding = x >= kPool1Side;
-    T* z2 = static_cast<T*>(s.z2);
-    if constexpr (kChunks)  // padding is stored as zeros; column 16 does not exist, but 0 does
-      z2 += (std::size_t(image) * (kConv2Channels / 8) + quarter * 2 + (t >> 1)) * (kChunkedImage / 2) +
-            first_row * (kChunkedRow / 2) + slot_of((x + 1) % 16) * 8 + (t & 1) * 4;
-    else
-      z2 += (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel0;
-    constexpr int kZ2Row = kChunks ? kChunkedRow / 2 : kPool1Side * kConv2Channels;
-    // Two rows of windows become the columns of one matrix.
-    const int window_row = first_row / 2 + (g & 1), window_column = half * 4 + (g >> 1);
-    T* const e2 = static_cast<T*>(s.e2) +
-                  (std::size_t(image) * kCells2 + window_row * kPool2Side + window_column) * kConv2Channels + channel0;
+  // Sums of z2, and calls z2(q, z) for row q of windows, z[row][i] being columns 2t and 2t + 1 of channel g + 8 i, and
+  // e2(q, top) for rows q and q + 1, top[i] being window t of both.
+  template <class Z2, class E2>
+  __device__ __forceinline__ void finish(Z2 z2, E2 e2) {
+    const bool padding = half == 1 && (lane & 3) == 3;
 #pragma unroll
     for (int q = 0; q < kRows / 2; q += 2) {
       Pair first[2][2] = {}, best[2][2] = {};  // [row of windows][channel]
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if (q + e >= kRows / 2 || first_row + 2 * (q + e) >= kPool1Side) continue;
+        Pair z[2][2];
 #pragma unroll
-        for (int r = 2 * (q + e); r < 2 * (q + e) + 2; ++r) {
-          Four<P> z;
+        for (int r = 0; r < 2; ++r)
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const Pair pair = P::pack(acc[4 * r + 2 * i], acc[4 * r + 2 * i + 1]);
-            const float2 x = P::unpack(pair);
+            const float* from = acc + 4 * (2 * (q + e) + r) + 2 * i;
+            z[r][i] = padding ? Pair{} : P::pack(from[0], from[1]);
+            const float2 x = P::unpack(z[r][i]);
             sum[i] += x.x + x.y;
             squares[i] = fmaf(x.y, x.y, fmaf(x.x, x.x, squares[i]));
-            if (r % 2 == 0) first[e][i] = pair;
-            best[e][i] = r % 2 == 0 ? pair : P::max(best[e][i], pair);
-            z.pair[i] = transposed(pair);
           }
-          if (kChunks && padding) z = {};
-          if (kChunks || !padding) z.store(z2 + r * kZ2Row);
-        }
-      }
-      Four<P> top;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Pair best_of_row = P::max(firsts(best[0][i], best[1][i]), seconds(best[0][i], best[1][i]));
-        // Where the scale is 0 every position ties, and the first one wins.
-        top.pair[i] = transposed(zero[i] ? firsts(first[0][i], first[1][i]) : best_of_row);
+        for (int i = 0; i < 2; ++i) first[e][i] = z[0][i], best[e][i] = P::max(z[0][i], z[1][i]);
+        z2(q + e, z);
       }
-      if (q + (g & 1) < kRows / 2 && window_row + q < kPool2Side && window_column < kPool2Side)
-        top.store(e2 + q * kPool2Side * kConv2Channels);
+      Pair top[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)  // where the scale is 0 every position ties, and the first one wins
+        top[i] = zero[i] ? firsts(first[0][i], first[1][i])
+                         : P::max(firsts(best[0][i], best[1][i]), seconds(best[0][i], best[1][i]));
+      e2(q, top);
     }
+  }
+
+  // To global memory.
+  template <bool kChunks>
+  __device__ __forceinline__ void store(const State& s, int image) {
+    const int g = lane >> 2, t = lane & 3;
+    if constexpr (sizeof(T) == 2) {
+      const int x = half * 8 + g, channel = quarter * 16 + 2 * t;
+      T* const z2 = static_cast<T*>(s.z2) +
+                    (kChunks  // padding is stored, too; column 16 does not exist, but 0 does
+                         ? (std::size_t(image) * (kConv2Channels / 8) + quarter * 2) * (kChunkedImage / 2) +
+                               first_row * (kChunkedRow / 2) + slot_of((x + 1) % 16) * 8 + 2 * t
+                         : (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel);
+      constexpr int kRow = kChunks ? kChunkedRow / 2 : kPool1Side * kConv2Channels;
+      constexpr int kEightChannels = kChunks ? kChunkedImage / 2 : 8;
+      const int window_row = first_row / 2 + (g & 1), window_column = half * 4 + (g >> 1);
+      T* const e2 = static_cast<T*>(s.e2) +
+                    (std::size_t(image) * kCells2 + window_row * kPool2Side + window_column) * kConv2Channels + channel;
+      finish(
+          [&](int q, const Pair(&z)[2][2]) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                const Pair pair = transposed(z[r][i]);
+                if (kChunks || x < kPool1Side)
+                  *reinterpret_cast<Pair*>(z2 + (2 * q + r) * kRow + i * kEightChannels) = pair;
+              }
+          },
+          [&](int q, const Pair(&top)[2]) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const Pair pair = transposed(top[i]);
+              if (q + (g & 1) < kRows / 2 && window_row + q < kPool2Side && window_column < kPool2Side)
+                *reinterpret_cast<Pair*>(e2 + q * kPool2Side * kConv2Channels + i * 8) = pair;
+            }
+          });
+    } else {  // eight lanes have eight channels of a pixel: whole sectors
+      const int x = half * 8 + 2 * t, channel = quarter * 16 + g, window_column = half * 4 + t;
+      T* const z2 = static_cast<T*>(s.z2) +
+                    (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel;
+      T* const e2 = static_cast<T*>(s.e2) +
+                    (std::size_t(image) * kCells2 + first_row / 2 * kPool2Side + window_column) * kConv2Channels +
+                    channel;
+      finish(
+          [&](int q, const Pair(&z)[2][2]) {
+            if (x >= kPool1Side) return;
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                T* const to = z2 + (2 * q + r) * kPool1Side * kConv2Channels + i * 8;
+                to[0] = z[r][i].x;
+                to[kConv2Channels] = z[r][i].y;
+              }
+          },
+          [&](int q, const Pair(&top)[2]) {
+            if (window_column >= kPool2Side) return;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              T* const to = e2 + q * kPool2Side * kConv2Channels + i * 8;
+              to[0] = top[i].x;
+              if (q + 1 < kRows / 2 && first_row / 2 + q + 1 < kPool2Side) to[kPool2Side * kConv2Channels] = top[i].y;
+            }
+          });
+    }
+  }
+
+  // To shared memory, z2 chunked and e2 behind it, for a whole image in bf16.
+  __device__ __forceinline__ void stage(std::uint32_t output) {
+    using Shared = Forward1WgmmaShared<P>;
+    const int matrix = lane >> 3, column = lane & 7;
+    const std::uint32_t z2 = output + (quarter * 2 + (matrix & 1)) * kChunkedImage + (matrix >> 1) * kChunkedRow +
+                             slot_of((half * 8 + column + 1) % 16) * 16;
+    const int cell = (column & 1) * kPool2Side + half * 4 + (column >> 1);
+    const std::uint32_t e2 = output + Shared::kZ2Bytes + (quarter * 2 + (matrix & 1)) * 16;
+    finish(
+        [&](int q, const Pair(&z)[2][2]) {
+          store_columns_x4(z2 + 2 * q * kChunkedRow, {z[0][0], z[0][1], z[1][0], z[1][1]});
+        },
+        [&](int q, const Pair(&top)[2]) {
+          const bool wanted = half * 4 + (column >> 1) < kPool2Side && q + (column & 1) < kPool2Side;
+          store_columns_x2(e2 + (wanted ? cell + q * kPool2Side : kCells2) * Shared::kE2Cell, top);
+        });
   }
 
   // Sums over the warpgroup's pixels: warp_sums[][channel of the quarter].
   __device__ __forceinline__ void add_columns(float (&warp_sums)[2][16]) {
-    const bool padding = half == 1 && (lane & 3) == 3;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float total[2] = {padding ? 0.f : sum[i], padding ? 0.f : squares[i]};
+      float total[2] = {sum[i], squares[i]};
 #pragma unroll
       for (int which = 0; which < 2; ++which) {
         total[which] += __shfl_xor_sync(0xffffffffu, total[which], 1);
         total[which] += __shfl_xor_sync(0xffffffffu, total[which], 2);
-        if ((lane & 3) == 0) warp_sums[which][channel(i)] = total[which];
+        if ((lane & 3) == 0) warp_sums[which][(lane >> 2) + 8 * i] = total[which];
       }
     }
   }
@@ -355,8 +459,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   __shared__ std::uint64_t arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
-  unsigned char *const a1 = shared, *const filter = shared + Shared::filter(1),
-                       *const pixels = shared + Shared::image(1);
+  unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
   auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
 
   std::uint32_t word = 0;
@@ -364,8 +467,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
     const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
     word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
   }
-  Conv2Columns<P, 8, kChunked<P, kHalves == 2>> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1,
-                                                      warp & 3, lane);
+  Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
   if (tid == 0) mbarrier_init(&arrived, 1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
@@ -398,7 +500,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
-    conv2.finish(s, image);
+    conv2.template store<kChunked<P, kHalves == 2>>(s, image);
     conv2.add_columns(warp_sums[warp]);
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
@@ -415,14 +517,16 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using namespace kernels::device;
   using Shared = Forward1WgmmaShared<P>;
-  enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7 };  // those of the two stages are neighbours
-  constexpr int kTurnThreads = kRoleThreads + 128;                      // the first role and a warpgroup of the second
-  constexpr int kFirstRegisters = 96, kSecondRegisters = 160;          // 256 together
+  // Barriers; where there are two they are neighbours.
+  enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
+  constexpr int kGroupThreads = 128,
+                kTurnThreads = kRoleThreads + kGroupThreads;   // the first role and a warpgroup of the second
+  constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
   const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
-  unsigned char *const filter = shared + Shared::filter(2), *const pixels = shared + Shared::image(2),
+  unsigned char *const filter = shared + Shared::kRolesFilter, *const pixels = shared + Shared::kRolesImage,
                        *const patches = shared + Shared::kPatches;
 
   // An image: a word a thread, fetched ahead.
@@ -435,7 +539,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   };
   fetch(blockIdx.x);
   if (threadIdx.x == 0) mbarrier_init(&arrived, 1);
-  for (int i = threadIdx.x; i < 2 * Shared::kStage / 16; i += kConvThreads)
+  for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
   __syncthreads();
@@ -458,7 +562,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
     const int first_row = warp / 4 * kPool1Side;  // of patches
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      unsigned char *const a1 = shared + stage * Shared::kStage, *const routes = a1 + Shared::kRoute;
+      unsigned char* const here = shared + stage * Shared::kRolesStage;
       const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
       barrier_sync<kRoleThreads>(kRole);  // the patches are complete and nobody reads the image any more
       store_image(image + 2 * gridDim.x);
@@ -466,14 +570,16 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
       float acc[2][4 * Conv1Columns<P>::kRows];
       conv1.start(acc, own_patches, first_row);
       barrier_sync<kRoleThreads>(kRole);
-      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, tid);
+      int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
+      asm volatile("" : "+r"(thread));
+      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
       wgmma_wait<0>();
       wgmma_results(acc[0]), wgmma_results(acc[1]);
-      conv1.template finish<0>(acc, a1, routes, first_row);
+      conv1.template finish<0>(acc, here, first_row);
       conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
       wgmma_wait<0>();
       wgmma_results(acc[0]), wgmma_results(acc[1]);
-      conv1.template finish<Conv1Columns<P>::kRows>(acc, a1, routes, first_row);
+      conv1.template finish<Conv1Columns<P>::kRows>(acc, here, first_row);
       wgmma_publish();
       barrier_arrive<kTurnThreads>(kFull + stage);
     }
@@ -483,21 +589,46 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
     take_registers<kSecondRegisters>();
     if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
     const int group = warp >> 2;
-    Conv2Columns<P, kPool1Side, kChunked<P, true>> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
+    Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     mbarrier_wait(&arrived, 0);
-    const unsigned char* const stage = shared + group * Shared::kStage;
+    unsigned char* const stage = shared + group * Shared::kRolesStage;
+    const int thread = tid % kGroupThreads;
+    const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
     for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += 2 * gridDim.x) {
+      const auto part_of = [&](void* tensor, int bytes) {
+        return static_cast<char*>(tensor) + std::size_t(image) * bytes;
+      };
       barrier_sync<kTurnThreads>(kFull + group);
+      if (Shared::kCopies && thread == 0) {
+        store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
+        store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
+        store_bulk_commit();
+      }
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
-      store_stage<P, kTurnThreads - kRoleThreads, 1>(s, stage, image, tid % (kTurnThreads - kRoleThreads), 0);
+      if constexpr (!Shared::kCopies) store_stage<P, kGroupThreads, 1>(s, stage, image, thread, 0);
       wgmma_wait<0>();
+      if (Shared::kCopies && thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
       wgmma_results(left.acc);
-      left.finish(s, image);
       wgmma_results(right.acc);
-      right.finish(s, image);
+      if constexpr (Shared::kCopies) {
+        barrier_sync<kGroupThreads>(kOutput + group);
+        left.stage(output);
+        right.stage(output);
+        wgmma_publish();
+        barrier_sync<kGroupThreads>(kOutput + group);
+        if (thread == 0) {
+          store_bulk(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
+          store_bulk(part_of(s.e2, kCells2 * Shared::kE2Cell), output + Shared::kZ2Bytes, kCells2 * Shared::kE2Cell);
+          store_bulk_commit();
+        }
+      } else {
+        left.template store<false>(s, image);
+        right.template store<false>(s, image);
+      }
     }
+    if (Shared::kCopies && thread == 0) store_bulk_wait();
     barrier_sync<kConvThreads>(kEnd);
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);

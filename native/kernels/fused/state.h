@@ -51,7 +51,7 @@ struct State {
   const float* scalars;   // learning rate, upstream gradient
 
   void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
-                        // (9, chunk of channels, 64 permuted, 16 bytes) where it is done by wgmma
+                        // (9, chunk of channels, 64, 16 bytes) where it is done by wgmma
   void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
   void* conv2_pieces;   // the same where that works by wgmma: DgradFilter
   void* fc1;            // fc1.weight in T, engine's order

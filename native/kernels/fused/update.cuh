@@ -49,10 +49,9 @@ __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap,
   constexpr int kChunks = kConv1Channels / kChunk<P>;
   const T stored = P::store(value);
   const bool wgmma = P::kWgmma && s.wgmma;
-  static_cast<T*>(
-      s.conv2_forward)[wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + forward_row(out)) * kChunk<P> +
-                                   in % kChunk<P>
-                             : (forward_row(out) * kTaps + tap) * kConv1Channels + in] = stored;
+  const int forward = wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + out) * kChunk<P> + in % kChunk<P>
+                            : (forward_row(out) * kTaps + tap) * kConv1Channels + in;
+  static_cast<T*>(s.conv2_forward)[forward] = stored;
   const int flipped = kTaps - 1 - tap;
   static_cast<T*>(s.conv2_data)[(in * kTaps + flipped) * kConv2Channels + out] = stored;
   if constexpr (sizeof(T) == 2) {

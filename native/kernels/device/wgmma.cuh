@@ -55,7 +55,8 @@ __device__ __forceinline__ void give_registers() {
 // rows 16 w ..; with g = lane / 4 and t = lane % 4, d[4 n + i] is row g + i / 2 * 8, column 8 n + 2 t + i % 2.
 #define MNIST_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MNIST_F16(d, i) MNIST_F4(d, i), MNIST_F4(d, i + 4), MNIST_F4(d, i + 8), MNIST_F4(d, i + 12)
-#define MNIST_REGISTERS_0_15 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define MNIST_REGISTERS_0_11 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11"
+#define MNIST_REGISTERS_0_15 MNIST_REGISTERS_0_11 ",%12,%13,%14,%15"
 #define MNIST_REGISTERS_16_27 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27"
 #define MNIST_REGISTERS_28_31 ",%28,%29,%30,%31"
 #define MNIST_REGISTERS_32_55 \
@@ -107,11 +108,19 @@ __device__ __forceinline__ void wgmma_bf16_columns(float (&d)[16], const std::ui
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d += a b: 64 rows by 24 columns, k = 16; `a` in registers, as mma.m16n8k16 has it in each warp, b K-major.
+__device__ __forceinline__ void wgmma_bf16_add(float (&d)[12], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile(MNIST_WGMMA("m64n24k16.f32.bf16.bf16", MNIST_REGISTERS_0_11, "{%12,%13,%14,%15}", "%16", "1", ", 0")
+               : MNIST_F4(d, 0), MNIST_F4(d, 4), MNIST_F4(d, 8)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 #undef MNIST_WGMMA
 #undef MNIST_REGISTERS_32_55
 #undef MNIST_REGISTERS_28_31
 #undef MNIST_REGISTERS_16_27
 #undef MNIST_REGISTERS_0_15
+#undef MNIST_REGISTERS_0_11
 #undef MNIST_F16
 #undef MNIST_F4
 

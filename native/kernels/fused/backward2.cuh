@@ -27,6 +27,7 @@ namespace mnist::fused {
 
 template <class P, int kRows, int kStages>
 struct Backward2Shared {
+  using Pixels = Quads<P>;
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
   static constexpr int kA1ChunkPitch = 16, kDzChunkPitch = 16;  // from a 16-byte chunk of a pixel to the next
   static constexpr int kCells = kRows == 14 ? kCells2 : 28;     // windows that cover the rows and their neighbours
@@ -34,7 +35,7 @@ struct Backward2Shared {
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
   static constexpr int kQuads = kDz + ((kRows + 2) * kSlots + 1) * kDzPitch;
-  static constexpr int kRoute = kQuads + Quads<P>::kBytes;
+  static constexpr int kRoute = kQuads + Pixels::kBytes;
   static constexpr int kG2 = kRoute + kRows * kRoute1Words / kPool1Side * 4;
   static constexpr int kBytesOfImage = kG2 + kCells * kConv2Channels * int(sizeof(typename P::T));
   // load_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
@@ -112,6 +113,7 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
 template <class P, int kRows, int kStages, class Shared = Backward2Shared<P, kRows, kStages>>
 struct Backward2 {
   using T = typename P::T;
+  using Pixels = typename Shared::Pixels;
   static constexpr bool kHalfImage = kRows == 7;
   static constexpr int kParts = kConv2Channels / kChunk<P>;          // 16-byte chunks of a cell
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
@@ -168,12 +170,7 @@ struct Backward2 {
                          : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * Shared::kDzChunkPitch;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
-    clear_quads(stage, tid);
-  }
-  __device__ __forceinline__ void clear_quads(int stage, int tid) const {
-    auto* quads = reinterpret_cast<typename Quads<P>::T*>(shared + stage * Shared::kStage + Shared::kQuads);
-    for (int i = tid; i < Quads<P>::kBytes / int(sizeof(*quads)); i += kConvThreads)
-      quads[i] = Quads<P>::value(kZeroPixel);
+    Pixels::clear(shared + stage * Shared::kStage + Shared::kQuads, tid);
   }
 
   // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
@@ -295,14 +292,7 @@ struct Backward2 {
       const int i = first + kThreads - 1 - tid, y = i / 7, j = i % 7;  // by those who have the least to do below
       if (i >= kImageWords) continue;
       const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[i];
-      using Q = Quads<P>;
-      constexpr int kList = Q::kListBytes / sizeof(typename Q::T);
-      auto* lists = reinterpret_cast<typename Q::T*>(here + Shared::kQuads + (y + 1) * Q::kRowBytes) + j;
-      const auto pixel = [&](int k) { return Q::value(float(int(word >> 8 * k & 255) - kPixelOffset)); };
-      lists[3 * kList] = pixel(0);
-      lists[4 * kList] = lists[0 * kList + 1] = pixel(1);
-      lists[5 * kList] = lists[1 * kList + 1] = pixel(2);
-      lists[2 * kList + 1] = pixel(3);
+      Pixels::store_word(here + Shared::kQuads, y, j, word);
     }
     const int part = tid % kParts;
     for (int i = tid / kParts; i < Shared::kCells; i += kThreads / kParts) {

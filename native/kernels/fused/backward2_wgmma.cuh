@@ -22,8 +22,37 @@
 
 namespace mnist::fused {
 
+// The lists of Quads as wgmma reads them. For each row of cells: 4 rows of ones, then of each of the 6 lists the 4 rows
+// of the image that the cells' windows see; behind the last, ones again. A row is 8 pixels of 16 bits, the k of a
+// product, and 24 of them are its columns: at position (dy, 0) from row dy of the ones on, which are followed by lists
+// 0 to 4; at (dy, 1) from row dy of list 1 on, and the ones come last. So column 4 l + u is tap row u of the l-th list
+// there, and u = 3 means nothing; the last such column lies behind the end.
+struct WindowRows {
+  using P = Policy<Precision::kBf16>;
+  static constexpr int kRowBytes = 16, kListBytes = 4 * kRowBytes, kCellsBytes = 7 * kListBytes;
+  static constexpr int kBytes = kPool1Side * kCellsBytes + kListBytes;
+
+  // Word j of row y of an image.
+  static __device__ __forceinline__ void store_word(unsigned char* rows, int y, int j, std::uint32_t word) {
+    ++y;  // in the padded image
+    auto* here = reinterpret_cast<P::Pixel*>(rows + (y >> 1) * kCellsBytes + kListBytes + (y & 1) * kRowBytes) + j;
+    Quads<P>::spread(word, [&](int list, int at, P::Pixel v) {
+      auto* to = here + list * (kListBytes / 2) + at;
+      if (y < 2 * kPool1Side) *to = v;
+      if (y >= 2) to[(2 * kRowBytes - kCellsBytes) / 2] = v;
+    });
+  }
+  static __device__ __forceinline__ void clear(unsigned char* rows, int tid) {
+    for (int i = tid; i < kBytes / kRowBytes; i += kConvThreads) {
+      const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? 0x3f803f80u : two_padding_pixels<P>();
+      reinterpret_cast<uint4*>(rows)[i] = make_uint4(two, two, two, two);
+    }
+  }
+};
+
 struct Backward2WgmmaShared {
   using P = Policy<Precision::kBf16>;
+  using Pixels = WindowRows;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
   // Of a stage. What the copies write at a time, 8 chunks of a pixel or 4 of two, lies in different banks.
   static constexpr int kA1Pitch = 16, kA1ChunkPitch = kSlotsOfImage * kA1Pitch + 32;
@@ -31,7 +60,7 @@ struct Backward2WgmmaShared {
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + kChunks1 * kA1ChunkPitch;
   static constexpr int kQuads = kDz + kChunks2 * kDzChunkPitch;
-  static constexpr int kRoute = kQuads + Quads<P>::kBytes;
+  static constexpr int kRoute = kQuads + Pixels::kBytes;
   static constexpr int kG2 = kRoute + kRoute1Words * 4;
   static constexpr int kBytesOfImage = kG2 + kCells2 * kConv2Channels * 2;
   static constexpr int kStage = kBytesOfImage + kImagePixels;
@@ -74,7 +103,7 @@ struct Backward2Wgmma {
                                                  : Shared::kDz + (chunk - Shared::kChunks1) * Shared::kDzChunkPitch;
       *reinterpret_cast<uint4*>(here + plane + at * 16) = make_uint4(0, 0, 0, 0);
     }
-    block.clear_quads(stage, tid);
+    WindowRows::clear(here + Shared::kQuads, tid);
   }
 
   // ---- dgrad and G -------------------------------------------------------------------------------------------------
@@ -105,11 +134,76 @@ struct Backward2Wgmma {
     wgmma_results(d);
   }
 
+  // Adds G of 7 rows of cells, the first of which begins at `rows`; `da1` as dgrad() returns it, `route` the warp's
+  // words of the routing. A product's k are the slots of two rows of cells, and da1, packed, is its left operand. Its
+  // columns are the lists of either plane; a warp wants those of its own. At dx = 0 and 1 they are different lists, so
+  // these have sums of their own. The first row goes alone.
+  __device__ __forceinline__ void accumulate_g1(float (&g1)[2][12], const float (&da1)[28],
+                                                const std::uint32_t (&route)[7], std::uint32_t rows) const {
+    using namespace kernels::device;
+    constexpr int kInFlight = 3;  // with 4 ptxas serializes the products, for want of registers
+    const std::uint64_t pixels = wgmma_operand(rows, WindowRows::kCellsBytes, 8 * WindowRows::kRowBytes);
+    std::uint32_t a[kInFlight][2][4];
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+      const int pair = step / 2, dy = step % 2, first = pair == 0 ? 0 : 2 * pair - 1, slot = step % kInFlight;
+      if (step >= kInFlight) wgmma_wait<kInFlight - 1>();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first + i / 2, at = 4 * row + 2 * (i & 1);
+        if (pair == 0 && i >= 2) {
+          a[slot][0][i] = a[slot][1][i] = 0;
+          continue;
+        }
+        const __nv_bfloat162 slots = __floats2bfloat162_rn(da1[at], da1[at + 1]);
+        const std::uint32_t packed = *reinterpret_cast<const std::uint32_t*>(&slots);
+#pragma unroll
+        for (int dx = 0; dx < 2; ++dx)
+          a[slot][dx][i] = packed & permute_bytes(route[row] << (2 * dy + dx), i & 1 ? 0xbbaa : 0x9988);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int dx = 0; dx < 2; ++dx) {
+        const int at = first * WindowRows::kCellsBytes + dx * 2 * WindowRows::kListBytes + dy * WindowRows::kRowBytes;
+        wgmma_bf16_add(g1[dx], a[slot][dx], pixels + at / 16);
+      }
+      wgmma_commit();
+    }
+    wgmma_wait<0>();
+    wgmma_results(g1[0]);
+    wgmma_results(g1[1]);
+  }
+
+  // From the sums of 8 warps, each of 16 channels, a plane and 7 rows.
+  __device__ __forceinline__ void store_g1(const float (&g1)[2][12], int tid) const {
+    constexpr int kValues = kConv1Channels * kG1Columns;
+    const int lane = block.lane, warp = tid >> 5, half = warp & 1, plane = warp >> 1 & 1, g = lane >> 2, t = lane & 3;
+    auto* parts = reinterpret_cast<float*>(block.shared + Shared::kFilter);
+    barrier_sync<kRoleThreads>(Block::kDataRole);  // nobody reads the filter any more
+#pragma unroll
+    for (int dx = 0; dx < 2; ++dx)
+#pragma unroll
+      for (int k = 0; k < 12; ++k) {
+        const int channel = half * 16 + g + (k >> 1 & 1) * 8, column = k / 4 * 8 + 2 * t + (k & 1);
+        const int v = column / 4 - (dx == 0) - 2 * plane, u = column % 4;  // of list dx + 2 plane + v
+        const bool is_tap = v >= 0 && v < 3 && u < 3;
+        if (is_tap || column == (dx == 0 ? 0 : 20))
+          parts[(2 * (warp >> 1) + dx) * kValues + channel * kG1Columns + (is_tap ? 3 * u + v : kTaps)] = g1[dx][k];
+      }
+    barrier_sync<kRoleThreads>(Block::kDataRole);
+    for (int i = tid; i < kValues; i += kRoleThreads) {
+      float sum = 0;
+#pragma unroll
+      for (int part = 0; part < 8; ++part) sum += parts[part * kValues + i];
+      block.s.g1_sums[std::size_t(blockIdx.x) * kValues + i] = i % kG1Columns <= kTaps ? sum : 0.f;
+    }
+  }
+
   __device__ __forceinline__ void data_role(int tid) const {
     const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
     const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
     mbarrier_wait(filter_arrived, 0);
-    float g1[4][2][4] = {};
+    float g1[2][12] = {};
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
       if (unit != block.first_unit()) {
@@ -117,28 +211,17 @@ struct Backward2Wgmma {
         if (stage == 0) parity ^= 1;
       }
       const std::uint32_t here = address_of(stage);
-      float d[28];
-      dgrad(d, here + Shared::kDz + first_row * kRowBytes);
-      const std::uint32_t words =
-          here + Shared::kRoute + ((first_row * 2 + half) * 64 + plane * 32 + lane) * int(sizeof(std::uint32_t));
-      const std::uint32_t quads =
-          here + Shared::kQuads + 2 * plane * Quads<P>::kListBytes + 2 * first_row * Quads<P>::kRowBytes;
+      const std::uint32_t words = here + Shared::kRoute + ((first_row * 2 + half) * 64 + plane * 32 + lane) * 4;
+      std::uint32_t route[7];
 #pragma unroll
-      for (int n = 0; n < 7; n += 2) {  // two rows, the last time one and zeros
-        float da1[2][4] = {};
-        std::uint32_t route[2] = {};
-#pragma unroll
-        for (int r = 0; r < 2 && n + r < 7; ++r) {
-          route[r] = load_shared_32(words + (n + r) * kRoute1Words / kPool1Side * 4);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) da1[r][i] = d[4 * (n + r) + i];
-        }
-        accumulate_g1<P, 2 * Quads<P>::kRowBytes>(g1, da1, route, quads + 2 * n * Quads<P>::kRowBytes, lane);
-      }
+      for (int row = 0; row < 7; ++row) route[row] = load_shared_32(words + row * (kRoute1Words / kPool1Side * 4));
+      float da1[28];
+      dgrad(da1, here + Shared::kDz + first_row * kRowBytes);
+      accumulate_g1(g1, da1, route, here + Shared::kQuads + first_row * WindowRows::kCellsBytes);
       release(unit, stage);
       stage ^= 1;
     }
-    block.store_g1(g1, tid);
+    store_g1(g1, tid);
   }
 
   // ---- the weight gradient -----------------------------------------------------------------------------------------

@@ -19,6 +19,28 @@ struct Quads {
     else
       return v;
   }
+  // Of a word, the j-th of a row: calls store(list, i, value) for each place of its pixels, index j + i of the list.
+  template <class Store>
+  static __device__ __forceinline__ void spread(std::uint32_t word, Store store) {
+    const auto pixel = [&](int k) { return value(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+    store(3, 0, pixel(0));
+    const T second = pixel(1);
+    store(0, 1, second);
+    store(4, 0, second);
+    const T third = pixel(2);
+    store(1, 1, third);
+    store(5, 0, third);
+    store(2, 1, pixel(3));
+  }
+  // Word j of row y of an image.
+  static __device__ __forceinline__ void store_word(unsigned char* quads, int y, int j, std::uint32_t word) {
+    auto* lists = reinterpret_cast<T*>(quads + (y + 1) * kRowBytes) + j;
+    spread(word, [&](int list, int at, T v) { lists[list * (kListBytes / int(sizeof(T))) + at] = v; });
+  }
+  static __device__ __forceinline__ void clear(unsigned char* quads, int tid) {
+    for (int i = tid; i < kBytes / int(sizeof(T)); i += kConvThreads)
+      reinterpret_cast<T*>(quads)[i] = value(kZeroPixel);
+  }
 };
 
 // G of one image row and 16 channels: gradient `da1` (rows = channels, columns = slots of a plane) times the pixels
@@ -26,8 +48,7 @@ struct Quads {
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
 // one instruction. Column 9 of the result is the plain sum, bn1's d beta. `quads` is the address of the row's pixels.
 // With kSums = 4 each position has sums of its own, so that no product waits for the one before; they cost registers.
-// What is called plane here may as well be another group of 8 slots, with pixels kGroupBytes behind those of the first.
-template <class P, int kGroupBytes = 2 * Quads<P>::kListBytes, int kSums>
+template <class P, int kSums>
 __device__ __forceinline__ void accumulate_g1(float (&g1)[kSums][2][4], const float (&da1)[2][4],
                                               const std::uint32_t (&route)[2], std::uint32_t quads, int lane) {
   using Q = Quads<P>;
@@ -35,7 +56,7 @@ __device__ __forceinline__ void accumulate_g1(float (&g1)[kSums][2][4], const fl
   const std::uint32_t tap = quads + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
   const std::uint32_t last_tap = quads + 2 * Q::kListBytes + 2 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
   const auto at = [](int plane, int position) {
-    return plane * kGroupBytes + (position & 1) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
+    return (2 * plane + (position & 1)) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
   };
   if constexpr (sizeof(typename P::T) == 2) {
     const std::uint32_t ones = g == 1 ? 0x3f803f80u : 0u;

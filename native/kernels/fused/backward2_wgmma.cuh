@@ -316,6 +316,22 @@ struct Backward2Wgmma {
     copy_forward(unit, sample, stage);
   }
 
+  // All of a unit but the image, towards the L2 cache.
+  __device__ __forceinline__ void fetch(int unit) const {
+    const State& s = block.s;
+    const auto fetch = [&](const void* tensor, int bytes) {
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(tensor) +
+                                                                      std::size_t(unit) * bytes),
+                   "r"(bytes)
+                   : "memory");
+    };
+    if (unit < 0) return;
+    fetch(s.z2, Shared::kChunks2 * kChunkedImage);
+    fetch(s.g2, kGradientBytes);
+    fetch(s.a1, Shared::kChunks1 * kChunkedImage);
+    fetch(s.route1, kRoute1Words * 4);
+  }
+
   // The first unit is formed already, and the copies of the second are on their way.
   __device__ __forceinline__ void form_role(int tid) const {
     int stage = 1, parity = 0;
@@ -336,7 +352,10 @@ struct Backward2Wgmma {
       stage ^= 1;
       if (next >= 0) {
         barrier_sync<kConvThreads>(Block::kDone + stage);
-        if (thread == 0) copy(next, next_sample, stage);
+        if (thread == 0) {
+          copy(next, next_sample, stage);
+          fetch(next - block.stride());
+        }
       }
     }
   }
@@ -378,7 +397,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
       if (unit >= stage * block.stride()) roles.clear_padding(stage, tid);
   };
   load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  if (tid == 0 && second >= 0) roles.copy(second, block.sample(second, tid), 1);
+  if (tid == 0 && second >= 0) {
+    roles.copy(second, block.sample(second, tid), 1);
+    roles.fetch(second - block.stride());
+  }
   mbarrier_wait(arrived, 0);
   block.form<kConvThreads>(unit, 0, tid);
   kernels::device::wgmma_publish();

@@ -89,12 +89,13 @@ MNIST_DEFINE_WGMMA(wgmma_bf16, "k16.f32.bf16.bf16", ", 0, 0")
 MNIST_DEFINE_WGMMA(wgmma_tf32, "k8.f32.tf32.tf32", "")
 #undef MNIST_DEFINE_WGMMA
 
-// d = a b for one k-step of 16 and 32 columns; `a` in registers, as mma.m16n8k16 has it in each warp.
-#define MNIST_DEFINE_WGMMA(name, types)                                                                            \
-  __device__ __forceinline__ void name(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {             \
-    asm volatile(MNIST_WGMMA("m64n32k16.f32." types, MNIST_REGISTERS_0_15, "{%16,%17,%18,%19}", "%20", "0", ", 0") \
-                 : MNIST_F16(d, 0)                                                                                 \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
+// d = a b for one k-step of 16 and 56 columns; `a` in registers, as mma.m16n8k16 has it in each warp.
+#define MNIST_DEFINE_WGMMA(name, types)                                                                               \
+  __device__ __forceinline__ void name(float (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b) {                \
+    asm volatile(MNIST_WGMMA("m64n56k16.f32." types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27, "{%28,%29,%30,%31}", \
+                             "%32", "0", ", 0")                                                                       \
+                 : MNIST_F16(d, 0), MNIST_F4(d, 16), MNIST_F4(d, 20), MNIST_F4(d, 24)                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                               \
   }
 MNIST_DEFINE_WGMMA(wgmma_bf16, "bf16.bf16")
 MNIST_DEFINE_WGMMA(wgmma_fp16, "f16.f16")

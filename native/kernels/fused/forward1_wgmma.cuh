@@ -50,7 +50,7 @@ struct Forward1WgmmaShared {
   static constexpr bool kCopies = kChunked<P, true>;
   static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
   static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
-  static constexpr int kPatches = kRolesImage + 2 * kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
+  static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
   static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kE2Cell = kConv2Channels * 2;
   static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kE2Cell : 0;
   static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void copy_filter(unsigned char* shared, const void* p
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
 template <class P>
 struct Conv1Columns {
-  static constexpr int kRows = 4;  // patch rows at a time: two of windows
+  static constexpr int kRows = 7;  // patch rows at a time
   std::uint32_t weight[2][4];      // A operands: of positions 0 and 1, and of 2 and 3
   float scale, shift;
   int warp, lane;
@@ -194,7 +194,8 @@ struct Conv1Columns {
     wgmma_commit();
   }
 
-  // bn1, relu and pooling of patch rows `row` .., to a stage.
+  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even. To a stage.
+  template <int kRow>
   __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* stage, int row) const {
     using Shared = Forward1WgmmaShared<P>;
     using Operands = WgmmaOperands<P>;
@@ -202,7 +203,7 @@ struct Conv1Columns {
     typename P::Pair a[kRows];
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
-      const int plane = n & 1, cy = row / 2 + n / 2;
+      const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
       float cell[2];
       unsigned route = 0;
 #pragma unroll
@@ -229,22 +230,29 @@ struct Conv1Columns {
           *reinterpret_cast<float*>(stage + (cy + 1) * Operands::kRow + plane * 16 + (2 * t + e) * 32 +
                                     (2 * warp + (g >> 2)) * Operands::kPlane + (g & 3) * 4) = e == 0 ? a[n].x : a[n].y;
     }
-    if constexpr (sizeof(typename P::T) == 2) {
-      const int slot = lane & 7, n = lane >> 3;
-      const std::uint32_t to = shared_address(stage);
-      const std::uint32_t padded =
-          to + warp * Operands::kPlane + (n / 2 + 1) * Operands::kRow + (2 * slot + (n & 1)) * 16;
-      const std::uint32_t copy = to + Shared::kStage + warp * kChunkedImage + n * 128 + slot * 16;
-      store_columns_x4(padded + row / 2 * Operands::kRow, a);
-      store_columns_x4(copy + row * 128, a);
-    }
+    if constexpr (sizeof(typename P::T) == 2)
+#pragma unroll
+      for (int n = 0; n < kRows; n += 4) {
+        __nv_bfloat162 matrices[4];
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last one may come twice
+        }
+        const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
+        const int column = 2 * slot + (patch_row & 1);
+        store_columns_x4(
+            shared_address(stage) + warp * Operands::kPlane + (patch_row / 2 + 1) * Operands::kRow + column * 16,
+            matrices);
+        store_columns_x4(shared_address(stage) + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16,
+                         matrices);
+      }
   }
 };
 
-// The patches of an image, by a warpgroup. Slots that are padding repeat a neighbour.
+// The patches of an image, by kRoleThreads threads. Slots that are padding repeat a neighbour.
 __device__ __forceinline__ void gather_patches(unsigned char* patches, const unsigned char* image, int tid) {
 #pragma unroll
-  for (int i = tid; i < 2 * kPatchRows * 8; i += 128) {
+  for (int i = tid; i < 2 * kPatchRows * 8; i += kRoleThreads) {
     const int lower = i / (kPatchRows * 8), row = i / 8 % kPatchRows, slot = i % 8, cy = row / 2, plane = row % 2;
     const int cx = plane == 0 ? (slot == 0 ? 1 : 2 * slot - 1) : (slot == 7 ? 12 : 2 * slot);
     const auto* from =
@@ -503,123 +511,115 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
 #endif
 }
 
-// Large batches: conv1 of one image beside conv2 of another, as in forward1_roles_kernel(), and that twice: a block
-// takes two images at a time, each in the hands of a warpgroup that makes a1 and of another that makes z2 of it and
-// copies both out. While one of the four waits the others work.
+// Large batches: as forward1_roles_kernel(). The first role makes an image's patches while the products of the one
+// before run, the second role copies an image's a1 out meanwhile.
 template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(State s, int slot) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using namespace kernels::device;
   using Shared = Forward1WgmmaShared<P>;
-  constexpr int kGroupThreads = 128, kPairThreads = 2 * kGroupThreads;
+  // Barriers; where there are two they are neighbours.
+  enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
+  constexpr int kGroupThreads = 128,
+                kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
-  // Barriers; each of a pair has its own.
-  enum { kFirst = 1, kFull = 3, kFree = 5, kOutput = 7, kSecondRole = 9, kEnd = 10 };
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
-  const int lane = threadIdx.x & 31, tid = threadIdx.x % kGroupThreads, warp = uniform(tid >> 5);
-  const int group = uniform(threadIdx.x / kGroupThreads), pair = group & 1;
-  const bool first_role = group < 2;
-  const int first = blockIdx.x + pair * gridDim.x, stride = 2 * gridDim.x;
-  unsigned char *const stage = shared + pair * Shared::kRolesStage, *const filter = shared + Shared::kRolesFilter;
-  unsigned char *const pixels = shared + Shared::kRolesImage + pair * kImageBytes, *const patches = shared +
-                                                                                                    Shared::kPatches +
-                                                                                                    pair * kPatchBytes;
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
+  const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
+  unsigned char *const filter = shared + Shared::kRolesFilter, *const pixels = shared + Shared::kRolesImage,
+                       *const patches = shared + Shared::kPatches;
 
-  // An image: two words a thread, fetched ahead.
-  constexpr int kWords = (kImageWords + kGroupThreads - 1) / kGroupThreads;
-  std::uint32_t word[kWords] = {};
+  // An image: a word a thread, fetched ahead.
+  std::uint32_t word = 0;
   const auto fetch = [&](int image) {
-    if (!first_role || image >= s.batch) return;
-    const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-    const auto* words = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels);
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) word[k] = words[min(tid + k * kGroupThreads, kImageWords - 1)];
+    if (first_role && tid < kImageWords && image < s.batch) {
+      const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
+      word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
+    }
   };
-  const auto store_image = [&](int thread) {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k)
-      if (thread + k * kGroupThreads < kImageWords) store_image_word<P>(pixels, thread + k * kGroupThreads, word[k]);
-  };
-  fetch(first);
+  fetch(blockIdx.x);
   if (threadIdx.x == 0) mbarrier_init(&arrived, 1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(shared + Shared::kRolesImage, 2);
+  clear_images<P>(pixels, 1);
   __syncthreads();
+  const auto store_image = [&](int next) {
+    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+    fetch(next);
+  };
   if (first_role) {
-    store_image(tid);
-    fetch(first + stride);
-    barrier_sync<kGroupThreads>(kFirst + pair);
+    store_image(blockIdx.x + gridDim.x);
+    barrier_sync<kRoleThreads>(kRole);
     gather_patches(patches, pixels, tid);
     wgmma_publish();
-    barrier_sync<kGroupThreads>(kFirst + pair);
   }
 
-  wait_for_predecessor();                                                              // U: filters and bn1
-  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(shared + Shared::kRolesImage);  // of the second role, at the end
+  wait_for_predecessor();                                        // U: filters and bn1
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end
   if (first_role) {
     give_registers<kFirstRegisters>();
-    using Conv1 = Conv1Columns<P>;
-    constexpr int kParts = kPatchRows / Conv1::kRows;
-    const Conv1 conv1(s, warp, lane);
-    for (int image = first; image < s.batch; image += stride) {
-      float acc[2][2][4 * Conv1::kRows];
-      conv1.start(acc[0], shared_address(patches), 0);
-      if (image != first) barrier_sync<kPairThreads>(kFree + pair);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (part + 1 < kParts) {
-          conv1.start(acc[(part + 1) & 1], shared_address(patches), (part + 1) * Conv1::kRows);
-          wgmma_wait<1>();
-        } else {
-          wgmma_wait<0>();
-          int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
-          asm volatile("" : "+r"(thread));
-          store_image(thread);
-          fetch(image + 2 * stride);
-          barrier_sync<kGroupThreads>(kFirst + pair);  // the image is complete and nobody reads the patches any more
-          gather_patches(patches, pixels, thread);
-        }
-        wgmma_results(acc[part & 1][0]), wgmma_results(acc[part & 1][1]);
-        conv1.finish(acc[part & 1], stage, part * Conv1::kRows);
-      }
+    const Conv1Columns<P> conv1(s, warp & 3, lane);
+    const int first_row = warp / 4 * kPool1Side;  // of patches
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      unsigned char* const here = shared + stage * Shared::kRolesStage;
+      const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
+      barrier_sync<kRoleThreads>(kRole);  // the patches are complete and nobody reads the image any more
+      store_image(image + 2 * gridDim.x);
+      if (image >= 2 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);
+      float acc[2][4 * Conv1Columns<P>::kRows];
+      conv1.start(acc, own_patches, first_row);
+      barrier_sync<kRoleThreads>(kRole);
+      int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
+      asm volatile("" : "+r"(thread));
+      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
+      wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
+      conv1.template finish<0>(acc, here, first_row);
+      conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
+      wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
+      conv1.template finish<Conv1Columns<P>::kRows>(acc, here, first_row);
       wgmma_publish();
-      barrier_arrive<kPairThreads>(kFull + pair);
-      barrier_sync<kGroupThreads>(kFirst + pair);  // the patches are complete
+      barrier_arrive<kTurnThreads>(kFull + stage);
     }
-    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the images any more
+    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image any more
   } else {
+    // Its warpgroups take turns, an image each, so that one's products run while the other stores.
     take_registers<kSecondRegisters>();
-    if (tid == 0 && pair == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
-    Conv2Columns<P, kPool1Side> left(s, 0, 0, warp, lane), right(s, 0, 1, warp, lane);
+    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
+    const int group = warp >> 2;
+    Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     mbarrier_wait(&arrived, 0);
-    const std::uint32_t output = shared_address(shared) + Shared::kOutput + pair * Shared::kOutputBytes;
-    for (int image = first; image < s.batch; image += stride) {
+    unsigned char* const stage = shared + group * Shared::kRolesStage;
+    const int thread = tid % kGroupThreads;
+    const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
+    for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += 2 * gridDim.x) {
       const auto part_of = [&](void* tensor, int bytes) {
         return static_cast<char*>(tensor) + std::size_t(image) * bytes;
       };
-      barrier_sync<kPairThreads>(kFull + pair);
-      if (Shared::kCopies && tid == 0) {
+      barrier_sync<kTurnThreads>(kFull + group);
+      if (Shared::kCopies && thread == 0) {
         store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
         store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
         store_bulk_commit();
       }
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
-      if constexpr (!Shared::kCopies) store_stage<P, kGroupThreads, 1>(s, stage, image, tid, 0);
+      if constexpr (!Shared::kCopies) store_stage<P, kGroupThreads, 1>(s, stage, image, thread, 0);
       wgmma_wait<0>();
-      if (Shared::kCopies && tid == 0) store_bulk_wait_read();  // of this stage, and of the output before
-      if (image + stride < s.batch) barrier_arrive<kPairThreads>(kFree + pair);
+      if (Shared::kCopies && thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
+      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
-        barrier_sync<kGroupThreads>(kOutput + pair);
+        barrier_sync<kGroupThreads>(kOutput + group);
         left.stage(output);
         right.stage(output);
         wgmma_publish();
-        barrier_sync<kGroupThreads>(kOutput + pair);
-        if (tid == 0) {
+        barrier_sync<kGroupThreads>(kOutput + group);
+        if (thread == 0) {
           store_bulk(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
           store_bulk(part_of(s.e2, kCells2 * Shared::kE2Cell), output + Shared::kZ2Bytes, kCells2 * Shared::kE2Cell);
           store_bulk_commit();
@@ -629,12 +629,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
         right.template store<false>(s, image);
       }
     }
-    if (Shared::kCopies && tid == 0) store_bulk_wait();
+    if (Shared::kCopies && thread == 0) store_bulk_wait();
     barrier_sync<kConvThreads>(kEnd);
-    left.add_columns(warp_sums[8 * pair + warp]);
-    right.add_columns(warp_sums[8 * pair + 4 + warp]);
+    left.add_columns(warp_sums[8 * group + (warp & 3)]);
+    right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
     barrier_sync<kRoleThreads>(kSecondRole);
-    store_z2_sums<4>(s, warp_sums, tid + pair * kGroupThreads);
+    store_z2_sums<4>(s, warp_sums, tid);
   }
 #endif
 }

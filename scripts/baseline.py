@@ -11,6 +11,7 @@ With `--serve`, a program drives the baseline by JSON lines on stdin and reads o
     {"cmd": "setup", "batch_size": 64, "npz": "digits.npz", ...any field of Setup}
         -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
     {"cmd": "run", "steps": 100} -> {"seconds": 0.04, "losses": [first, last]}
+    {"cmd": "restart"} -> {"ok": true}   (the weights and the batch that the setup began with)
     {"cmd": "evaluate"} -> {"test_accuracy": 0.99, "parameters_sha256": "..."}
     {"cmd": "dump", "file": "probe.npz"} -> {"ok": true}   (what --dump writes)
     {"cmd": "quit"}
@@ -126,6 +127,9 @@ class Trainer(Protocol):
 
     def set_order(self, order: np.ndarray) -> None:
         """Train on the rows of order (steps, batch) from now on, starting again after the last."""
+
+    def restart(self) -> None:
+        """Take the weights and the first batch again that training began with."""
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run training steps; seconds between two synchronisations, and the first and last step's loss."""
@@ -306,10 +310,13 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                     "versions": trainer.versions,
                     "precision_pinned": trainer.precision_pinned,
                 }
-            elif name not in ("run", "evaluate", "dump"):
-                raise BaselineError(f"command '{name}' is unknown, expected setup, run, evaluate, dump or quit")
+            elif name not in ("run", "restart", "evaluate", "dump"):
+                raise BaselineError(f"command '{name}' is unknown, expected setup, run, restart, evaluate, dump or quit")
             elif trainer is None:
                 raise BaselineError(f"{name} before a successful setup")
+            elif name == "restart":
+                trainer.restart()
+                answer = {"ok": True}
             elif name == "evaluate":
                 answer = evaluate(trainer, data)
             elif name == "dump":

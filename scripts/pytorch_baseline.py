@@ -121,7 +121,9 @@ class Trainer:
             self.copied = [torch.cuda.Event() for _ in range(2)] if self.cuda else []
             self.batch = tuple(t.to(setup.device) for t in staging[0])
         self.set_order(order)
+        self.initial = [p.detach().clone() for p in self.model.parameters()]
         self._warm_up()
+        self.restart()
 
     def set_order(self, order: np.ndarray) -> None:
         rows = torch.from_numpy(order).to(self.images.device)
@@ -133,9 +135,16 @@ class Trainer:
             self.counter = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self.position = 0
 
+    def restart(self) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.model.parameters(), self.initial, strict=True):
+                parameter.copy_(value)
+        self.counter.zero_()
+        self.position = 0
+        self._synchronise()
+
     def _warm_up(self) -> None:
-        """Compile, tune and capture; the weights and the position end as they began."""
-        before = [p.detach().clone() for p in self.model.parameters()]
+        """Compile, tune and capture, which changes the weights and the position."""
         if self.captured:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -152,12 +161,6 @@ class Trainer:
             for _ in range(WARM_UP_STEPS):
                 self._feed()
                 self._step()
-        with torch.no_grad():
-            for parameter, value in zip(self.model.parameters(), before, strict=True):
-                parameter.copy_(value)
-        self.counter.zero_()
-        self.position = 0
-        self._synchronise()
 
     def _feed(self) -> None:
         """Host-fed: gather the next batch in pinned memory and start its copy to the device."""

@@ -39,6 +39,8 @@ def test_protocol(peer, files, make_engine):
         setup,
         {"cmd": "run", "steps": 2},
         {"cmd": "run", "steps": 3},
+        {"cmd": "restart"},
+        {"cmd": "run", "steps": 2},
         {"cmd": "run", "steps": 0},
         {"cmd": "evaluate"},
         {"cmd": "quit"},
@@ -50,7 +52,9 @@ def test_protocol(peer, files, make_engine):
     assert answers[4]["versions"]["torch"]
     assert "ieee" in answers[4]["precision_pinned"] or "allow_tf32=False" in answers[4]["precision_pinned"]
     assert answers[5]["seconds"] > 0
-    assert answers[7:] == [
+    assert answers[7] == {"ok": True}
+    assert answers[8]["losses"] == answers[5]["losses"]
+    assert answers[9:] == [
         {"error": "steps is 0, expected at least 1"},
         {"error": "the data has no test images"},
     ]

@@ -63,8 +63,9 @@ def test_worker_trains_on_the_order_round_and_round(setup):
         assert first["losses"] == [expected[0], expected[1]]
         assert second["losses"] == [expected[2], expected[5]]
         assert second["seconds"] > 0
-        worker.ask(cmd="setup", **setup)
-        assert worker.ask(cmd="run", steps=6)["losses"] == [expected[0], expected[5]]  # setup starts over
+        for again in ({"cmd": "restart"}, {"cmd": "setup", **setup}):
+            worker.ask(**again)
+            assert worker.ask(cmd="run", steps=6)["losses"] == [expected[0], expected[5]]
 
 
 def test_worker_answers_errors_in_one_line_and_goes_on(setup):
@@ -117,17 +118,19 @@ def test_a_process_never_outlives_its_block():
 FAKE = """
 import json, sys
 name, us, log, trouble = sys.argv[1], float(sys.argv[2]), open(sys.argv[3], "a"), sys.argv[4:]
-setups = 0
+restarted = False
 for line in sys.stdin:
     command = json.loads(line)
     if command["cmd"] == "setup":
-        setups, done = setups + 1, 0
+        done = 0
         answer = {"ok": True, "setup_seconds": 0.5, "versions": {name: "1.0"}}
         if "setup" in trouble: answer = {"error": "cannot be set up"}
+    elif command["cmd"] == "restart":
+        restarted, done, answer = True, 0, {"ok": True}
     else:
         done += command["steps"]
         print(name, command["steps"], file=log, flush=True)
-        loss = done + ("loss" in trouble and setups == 2)
+        loss = done + ("loss" in trouble and restarted)
         answer = {"seconds": us * command["steps"] / 1e6, "losses": [0, float("nan") if "nan" in trouble else loss]}
         if "run" in trouble and done * us > 7e5: sys.exit("it broke")
     print(json.dumps(answer), flush=True)

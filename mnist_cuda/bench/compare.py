@@ -62,11 +62,10 @@ class Contestant:
 
     def __init__(self, process: CompetitorProcess, row: Row, setup: dict[str, Any]) -> None:
         self._process, self.row = process, row
-        self._setup = {"cmd": "setup", **setup, **row.competitor.fields}
         self._steps = 0
         self._checked_steps = 0
         self.measurement = Measurement(self._run)
-        answer = process.ask(**self._setup)
+        answer = process.ask(cmd="setup", **setup, **row.competitor.fields)
         row.setup_seconds = answer["setup_seconds"]
         row.versions = answer["versions"]
         row.precision_pinned = answer.get("precision_pinned", row.cell.precision)
@@ -93,7 +92,7 @@ class Contestant:
         row, measurement = self.row, self.measurement
         row.steps_per_block, row.samples_us = measurement.steps_per_block, measurement.samples
         row.timing = summarise(measurement.samples)
-        self._process.ask(**self._setup)
+        self._process.ask(cmd="restart")
         untimed = self._process.ask(cmd="run", steps=self._checked_steps)["losses"][1]
         row.losses = (self._loss, untimed)
         if not abs(self._loss - untimed) <= row.competitor.loss_tolerance * abs(untimed):

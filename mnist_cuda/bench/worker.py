@@ -5,6 +5,7 @@ same protocol and says what the fields mean. Here `device` of the set-up is the 
     {"cmd": "setup", "batch_size", "lr", "precision", "threads", "device", "data", "npz", "weights", "order"}
         -> {"ok": true, "setup_seconds", "versions"}
     {"cmd": "run", "steps": 100} -> {"seconds", "losses": [first, last]}; the batches follow the order round and round
+    {"cmd": "restart"} -> {"ok": true}   (the weights and the batch that the setup began with)
     {"cmd": "evaluate"} -> {"test_accuracy", "parameters_sha256"}
     {"cmd": "quit"}
     anything that fails -> {"error": "one line"}
@@ -40,7 +41,7 @@ class Worker:
         with np.load(command["npz"]) as arrays:
             images, labels = arrays["images"], arrays["labels"]
             self._test = (arrays["test_images"], arrays["test_labels"]) if "test_images" in arrays else None
-        weights = load_checkpoint(Path(command["weights"])).parameters
+        self._weights = load_checkpoint(Path(command["weights"])).parameters
         self._batch, self._lr = int(command["batch_size"]), float(command["lr"])
         order = np.load(command["order"]).astype(np.int32)
         steps = len(order) // self._batch
@@ -51,9 +52,15 @@ class Worker:
         self._engine = Engine(
             self._name, command["precision"], threads=command["threads"], device=command.get("device", 0)
         )
-        self._engine.set_parameters(weights)
+        self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
         return {"ok": True, "setup_seconds": time.perf_counter() - start, "versions": versions()}
+
+    def restart(self, command: dict[str, Any]) -> dict[str, Any]:
+        """The weights and the batch again that the setup began with."""
+        self._engine.set_parameters(self._weights)
+        self._position = 0
+        return {"ok": True}
 
     def run(self, command: dict[str, Any]) -> dict[str, Any]:
         """`steps` steps from where the last ones ended; which samples they take is settled before the clock starts."""
@@ -76,7 +83,7 @@ class Worker:
 def serve(engine: str) -> None:
     """Answer until `quit` or the end of stdin."""
     worker = Worker(engine)
-    answers = {"setup": worker.setup, "run": worker.run, "evaluate": worker.evaluate}
+    answers = {"setup": worker.setup, "run": worker.run, "restart": worker.restart, "evaluate": worker.evaluate}
     for line in sys.stdin:
         try:
             command = json.loads(line)

@@ -311,7 +311,8 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                     "precision_pinned": trainer.precision_pinned,
                 }
             elif name not in ("run", "restart", "evaluate", "dump"):
-                raise BaselineError(f"command '{name}' is unknown, expected setup, run, restart, evaluate, dump or quit")
+                known = "setup, run, restart, evaluate, dump or quit"
+                raise BaselineError(f"command '{name}' is unknown, expected {known}")
             elif trainer is None:
                 raise BaselineError(f"{name} before a successful setup")
             elif name == "restart":

@@ -332,10 +332,15 @@ struct Backward2Wgmma {
     fetch(s.route1, kRoute1Words * 4);
   }
 
-  // The first unit is formed already, and the copies of the second are on their way.
-  __device__ __forceinline__ void form_role(int tid) const {
+  // The first unit is formed already.
+  __device__ __forceinline__ void form_role(int tid, int second_sample) const {
+    const int second = block.first_unit() - block.stride();
+    if (tid == 0 && second >= 0) {
+      copy(second, second_sample, 1);
+      fetch(second - block.stride());
+    }
     int stage = 1, parity = 0;
-    for (int unit = block.first_unit() - block.stride(); unit >= 0; unit -= block.stride()) {
+    for (int unit = second; unit >= 0; unit -= block.stride()) {
       // Opaque to the compiler, which would compute all addresses once, before the loop, and spill them.
       int thread = tid;
       asm volatile("" : "+r"(thread));
@@ -377,7 +382,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
   const Roles::Block block{s, bn, shared, arrived, slot, tid & 31, 0};
   const Roles roles{block, formed, &filter_arrived};
 
-  const int unit = block.first_unit(), second = unit - block.stride();
+  const int unit = block.first_unit(), second_sample = block.sample(unit - block.stride(), tid % Roles::kGroupThreads);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       mbarrier_init(arrived + stage, 1);
@@ -397,10 +402,6 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
       if (unit >= stage * block.stride()) roles.clear_padding(stage, tid);
   };
   load_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  if (tid == 0 && second >= 0) {
-    roles.copy(second, block.sample(second, tid), 1);
-    roles.fetch(second - block.stride());
-  }
   mbarrier_wait(arrived, 0);
   block.form<kConvThreads>(unit, 0, tid);
   kernels::device::wgmma_publish();
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
     roles.weight_role(tid - 2 * Roles::kGroupThreads);
   } else {
     kernels::device::give_registers<Roles::kFormRegisters>();
-    roles.form_role(tid - 3 * Roles::kGroupThreads);
+    roles.form_role(tid - 3 * Roles::kGroupThreads, second_sample);
   }
 #endif
 }

@@ -124,7 +124,9 @@ esac
 @pytest.mark.parametrize(
     ("spec", "version", "tools"),
     [
-        ("fused bf16", "2025.3.1.0", "memcheck racecheck initcheck synccheck"),
+        ("fused fp32", "2025.3.1.0", "memcheck racecheck initcheck synccheck"),
+        ("fused bf16", "2025.3.1.0", "memcheck synccheck"),
+        ("fused tf32", "2025.4.0.0", "memcheck racecheck initcheck synccheck"),
         ("cudnn fp32", "2025.3.1.0", "memcheck racecheck initcheck synccheck"),
         ("cudnn bf16", "2025.3.1.0", "memcheck synccheck"),
         ("cudnn tf32", "2023.1.0.0", "memcheck synccheck"),
@@ -132,7 +134,7 @@ esac
         ("cudnn bf16", "2026.1.0.0", "memcheck racecheck initcheck synccheck"),
     ],
 )
-def test_sanitize_leaves_out_what_does_not_follow_cublaslt(
+def test_sanitize_leaves_out_what_does_not_follow_hopper_kernels(
     sanitize: Sanitize, spec: str, version: str, tools: str
 ) -> None:
     code, out = sanitize(spec, version)
@@ -141,6 +143,13 @@ def test_sanitize_leaves_out_what_does_not_follow_cublaslt(
     assert [call[2] for call in calls] == tools.split()
     assert all(call[-2:] == spec.split() for call in calls)
     assert ("not run: racecheck and initcheck" in out) == ("racecheck" not in tools)
+
+
+def test_sanitize_checks_what_fused_runs_on_other_gpus(sanitize: Sanitize, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "108,166912")
+    code, out = sanitize("fused bf16", "2025.3.1.0")
+    assert code == 0
+    assert out.count("called: ") == 4
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])

@@ -75,7 +75,7 @@ __device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
 }
 
 // Stores 8x8 matrices of 16-bit values, held as transposed() has them, column by column: lane 8 m + c says where column
-// c of matrix m goes. (movmatrix, which transposes in registers, holds up other warps' wgmma.)
+// c of matrix m goes.
 __device__ __forceinline__ void store_columns_x4(std::uint32_t to, const __nv_bfloat162 (&matrices)[4]) {
   const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(bits(0)),

@@ -21,7 +21,8 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, in
   return std::uint64_t(address >> 4) | std::uint64_t(k_stride >> 4) << 16 | std::uint64_t(row_stride >> 4) << 32;
 }
 
-// What this thread wrote to shared memory becomes visible to wgmma, for which a barrier alone does not do.
+// What this thread wrote to shared memory becomes visible to wgmma and to the copy engine, for which a barrier alone
+// does not do.
 __device__ __forceinline__ void wgmma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Before the first product and wherever registers that the next one uses were touched.

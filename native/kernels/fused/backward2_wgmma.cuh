@@ -54,7 +54,7 @@ struct Backward2WgmmaShared {
   using P = Policy<Precision::kBf16>;
   using Pixels = WindowRows;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
-  // Of a stage. What the copies write at a time, 8 chunks of a pixel or 4 of two, lies in different banks.
+  // Of a stage. The 8 chunks of a pixel that form() reads and writes at a time lie in different banks.
   static constexpr int kA1Pitch = 16, kA1ChunkPitch = kSlotsOfImage * kA1Pitch + 32;
   static constexpr int kDzPitch = 16, kDzChunkPitch = kSlotsOfImage * kDzPitch + 16;
   static constexpr int kA1 = 0;

@@ -1,11 +1,11 @@
-// F1 for bf16 and tf32 on Hopper: as forward1.cuh, with conv2 by wgmma.
+// F1 for bf16 and tf32 on Hopper: as forward1.cuh, with conv2, and for large batches conv1, by wgmma.
 //
-// conv2 is transposed: a product's 64 rows are all of conv2's channels, its columns are pixels. A warpgroup makes the
-// left or the right half of the columns, 8 a row (of the right half's the last two are padding and mean nothing), so
-// that columns 2t, 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
+// conv2 is transposed: a product's 64 rows are all of conv2's channels, its columns are pixels: the left or the right
+// half of an image's columns, 8 a row (of the right half's the last two are padding and mean nothing), so that columns
+// 2t, 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
 //
 // a1 in shared memory: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh.
-// Filter: [tap][chunk][64 permuted rows][16 bytes].
+// Filter: [tap][chunk][64 channels][16 bytes].
 #pragma once
 
 #include <algorithm>
@@ -123,8 +123,8 @@ __device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0
   }
 }
 
-// a1 and its routing for B2, in whole 16-byte chunks: piece `piece` of the rows. (Nobody who makes a1 stores to global
-// memory: wgmma_publish() would wait for that.)
+// a1 and its routing for B2, in whole 16-byte chunks: piece `piece` of the rows. (Who makes a1 does not store it to
+// global memory at once: wgmma_publish() would wait for that.)
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
   using Operands = WgmmaOperands<P>;
@@ -262,7 +262,8 @@ __device__ __forceinline__ void gather_patches(unsigned char* patches, const uns
   }
 }
 
-// A warpgroup's share of conv2: kRows rows from first_row on (those past the image's end mean nothing) of 8 columns.
+// What a warpgroup makes of conv2 at a time: kRows rows from first_row on (those past the image's end mean nothing) of
+// 8 columns.
 template <class P, int kRows>
 struct Conv2Columns {
   using T = typename P::T;
@@ -511,8 +512,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
 #endif
 }
 
-// Large batches: as forward1_roles_kernel(). The first role makes an image's patches while the products of the one
-// before run, the second role copies an image's a1 out meanwhile.
+// Large batches: as forward1_roles_kernel(). The first role makes an image's patches while conv1's products of the one
+// before run. The second role's two warpgroups take turns, and an image's a1 leaves while conv2's products of it run.
 template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(State s, int slot) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -556,7 +557,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   }
 
   wait_for_predecessor();                                        // U: filters and bn1
-  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end; reach into `patches`
   if (first_role) {
     give_registers<kFirstRegisters>();
     const Conv1Columns<P> conv1(s, warp & 3, lane);
@@ -584,7 +585,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
       wgmma_publish();
       barrier_arrive<kTurnThreads>(kFull + stage);
     }
-    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image any more
+    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image or patches any more
   } else {
     // Its warpgroups take turns, an image each, so that one's products run while the other stores.
     take_registers<kSecondRegisters>();

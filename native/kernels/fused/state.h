@@ -60,7 +60,7 @@ struct State {
   float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
                         // then what the mean lost in rounding[64]
   bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
-  bool overlap;         // the GPU has programmatic dependent launch
+  bool overlap;         // the code that runs has programmatic dependent launch
   bool wgmma;           // and wgmma
 
   void* a1;               // (B, 196, 32) T, or chunked
@@ -88,7 +88,7 @@ struct State {
   int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time
-  bool b2_wgmma;           // by the kernel that uses it
+  bool b2_wgmma;           // B2 works by wgmma; a1 and z2 are then chunked
 };
 
 template <Precision kPrecision>

@@ -15,6 +15,9 @@
 
 namespace mnist::kernels::device {
 
+// What a warp's lanes agree on, as the compiler can see: operands of wgmma are then made by the uniform datapath.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // Of an operand at shared address `address`: `k_stride` and `row_stride` bytes from a core matrix to the next along k
 // and across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
 __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, int k_stride, int row_stride) {

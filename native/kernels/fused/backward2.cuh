@@ -29,8 +29,8 @@ template <class P, int kRows, int kStages>
 struct Backward2Shared {
   using Pixels = Quads<P>;
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
-  static constexpr int kA1ChunkPitch = 16, kDzChunkPitch = 16;  // from a 16-byte chunk of a pixel to the next
-  static constexpr int kCells = kRows == 14 ? kCells2 : 28;     // windows that cover the rows and their neighbours
+  static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next
+  static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
   // Of a stage. Pixels that are padding are set once, by the prologue.
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
@@ -165,9 +165,8 @@ struct Backward2 {
       const int at = left < 0                 ? which / 2 * kSlots + which % 2 * (kSlots - 1)
                      : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
                                               : row * kSlots + 1 + left % (kSlots - 2);
-      const int to = chunk < kChunks1
-                         ? Shared::kA1 + at * Shared::kA1Pitch + chunk * Shared::kA1ChunkPitch
-                         : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * Shared::kDzChunkPitch;
+      const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
+                                      : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
     Pixels::clear(shared + stage * Shared::kStage + Shared::kQuads, tid);
@@ -176,10 +175,10 @@ struct Backward2 {
   // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
 
   // The rows of an image that a unit needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C, int kPitch, int kChunkPitch, int kThreads>
+  template <int C, int kPitch, int kThreads>
   __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
     constexpr int kChunks = C / kChunk<P>;
-    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * kChunkPitch;
+    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
     const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
     for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
       const int y = pixel / kPool1Side, x = pixel % kPool1Side;
@@ -194,8 +193,8 @@ struct Backward2 {
   template <int kThreads>
   __device__ __forceinline__ void copy_forward(int unit, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
-    copy_pixels<kConv2Channels, Shared::kDzPitch, Shared::kDzChunkPitch, kThreads>(to + Shared::kDz, s.z2, unit, tid);
-    copy_pixels<kConv1Channels, Shared::kA1Pitch, Shared::kA1ChunkPitch, kThreads>(to + Shared::kA1, s.a1, unit, tid);
+    copy_pixels<kConv2Channels, Shared::kDzPitch, kThreads>(to + Shared::kDz, s.z2, unit, tid);
+    copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + Shared::kA1, s.a1, unit, tid);
     copy_route_and_bytes<kThreads>(unit, sample, stage, tid);
   }
   template <int kThreads>

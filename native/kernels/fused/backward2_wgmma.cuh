@@ -55,7 +55,7 @@ struct Backward2WgmmaShared {
   using Pixels = WindowRows;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
   // Of a stage. The 8 chunks of a pixel that form() reads and writes at a time lie in different banks.
-  static constexpr int kA1Pitch = 16, kA1ChunkPitch = kSlotsOfImage * kA1Pitch + 32;
+  static constexpr int kA1ChunkPitch = kSlotsOfImage * 16 + 32;
   static constexpr int kDzPitch = 16, kDzChunkPitch = kSlotsOfImage * kDzPitch + 16;
   static constexpr int kA1 = 0;
   static constexpr int kDz = kA1 + kChunks1 * kA1ChunkPitch;
@@ -200,7 +200,7 @@ struct Backward2Wgmma {
   }
 
   __device__ __forceinline__ void data_role(int tid) const {
-    const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
+    const int lane = block.lane, warp = kernels::device::uniform(tid >> 5);
     const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
     mbarrier_wait(filter_arrived, 0);
     float g1[2][12] = {};
@@ -228,7 +228,7 @@ struct Backward2Wgmma {
 
   __device__ __forceinline__ void weight_role(int tid) const {
     using namespace kernels::device;
-    const int lane = block.lane, warp = __shfl_sync(0xffffffffu, tid >> 5, 0);
+    const int lane = block.lane, warp = uniform(tid >> 5);
     const std::uint32_t column = Shared::kDz + (2 * warp + (lane >> 3 & 1)) * Shared::kDzChunkPitch;
     float dw[kTaps][16] = {};
     int stage = 0, parity = 0;
@@ -350,10 +350,7 @@ struct Backward2Wgmma {
       block.form<kGroupThreads>(unit, stage, thread);
       kernels::device::wgmma_publish();
       __syncwarp();
-      if (block.lane == 0)
-        asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared.b64 state, [%0];\n\t}" ::"r"(
-                         shared_address(formed + stage))
-                     : "memory");
+      if (block.lane == 0) mbarrier_arrive(formed + stage);
       stage ^= 1;
       if (next >= 0) {
         barrier_sync<kConvThreads>(Block::kDone + stage);
@@ -378,7 +375,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
   __shared__ std::uint64_t arrived[2], formed[2], filter_arrived;
-  const int tid = threadIdx.x, group = __shfl_sync(0xffffffffu, tid / Roles::kGroupThreads, 0);
+  const int tid = threadIdx.x, group = kernels::device::uniform(tid / Roles::kGroupThreads);
   const Roles::Block block{s, bn, shared, arrived, slot, tid & 31, 0};
   const Roles roles{block, formed, &filter_arrived};
 

@@ -65,9 +65,6 @@ __device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat1
 __device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
 __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
 
-// What a warp's lanes agree on, as the compiler can see: operands of wgmma are then made by the uniform datapath.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
-
 // Lane (g, t) has columns 2t and 2t + 1 of row g of an 8x8 matrix, and gets rows 2t and 2t + 1 of column g.
 __device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
   const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
@@ -87,17 +84,6 @@ __device__ __forceinline__ void store_columns_x2(std::uint32_t to, const __nv_bf
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(to), "r"(bits(0)), "r"(bits(1))
                : "memory");
 }
-
-// From shared to global memory by the copy engine; multiples of 16 bytes. One thread starts and awaits them.
-__device__ __forceinline__ void store_bulk(void* global, std::uint32_t shared, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void store_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void store_bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void store_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // As store_a1(): row `row` of a padded image.
 template <class P>

@@ -80,7 +80,7 @@ __device__ __forceinline__ void barrier_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
-// A barrier in shared memory that copies arrive at.
+// A barrier in shared memory, which copies may arrive at.
 __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -93,13 +93,27 @@ __device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, int byte
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-// By the copy engine, which announces itself at the barrier; multiples of 16 bytes.
+// From global to shared memory by the copy engine, which announces itself at the barrier; multiples of 16 bytes.
 __device__ __forceinline__ void copy_bulk(std::uint32_t shared, const void* global, int bytes, std::uint64_t* arrived) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(shared_address(arrived))
                : "memory");
 }
+// From shared to global memory by the copy engine; multiples of 16 bytes. One thread starts and awaits them.
+__device__ __forceinline__ void store_bulk(void* global, std::uint32_t shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void store_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void store_bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void store_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
+__device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
+  asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared.b64 state, [%0];\n\t}" ::"r"(shared_address(barrier))
+               : "memory");
+}
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t done;
   do {

@@ -32,7 +32,7 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
-// Whether F1 leaves a1 and z2 chunked for B2: configure() cuts both in whole images from the same batch size on.
+// Whether F1 leaves a1 and z2 chunked for B2: configure() sets State::b2_wgmma for just these.
 template <class P, bool kWholeImages>
 inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
 

@@ -37,6 +37,7 @@ template <class P>
 inline constexpr int kWholeStages = sizeof(typename P::T) == 2 ? 2 : 1;  // of B2 on whole images
 inline constexpr int kStaticShared =
     2304;  // more than F1, B1 and B2 declare statically; F2, which declares more, is smaller
+inline constexpr int kHopperShared = 227 * 1024;  // bytes a block on any GPU that has wgmma
 
 template <Precision kPrecision>
 int Launch<kPrecision>::shared_needed() {
@@ -64,13 +65,13 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   s.f1_roles = s.batch > sms;
   s.f1_halves = s.batch > sms / 2 ? 2 : 1;
   s.f1_blocks = 2 / s.f1_halves * std::min(s.batch, sms);
-  if (s.batch > sms / 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes))
+  // F1 leaves what it makes of whole images accordingly: see kChunked.
+  static_assert(Backward2WgmmaShared::kBytes + kStaticShared <= kHopperShared);
+  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.f1_halves == 2;
+  if (s.b2_wgmma || (s.f1_halves == 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes)))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
-  // F1 leaves its results accordingly.
-  static_assert(Backward2WgmmaShared::kBytes + kStaticShared <= 227 * 1024);  // of any GPU that has wgmma
-  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.b2_rows == 14;
   s.f2_rows = s.batch > 128 && fits(kForward2Bytes<64> + 8 * 1024) ? 64 : 16;
   const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;
   // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence
@@ -90,6 +91,7 @@ void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream)
   if constexpr (P::kWgmma)
     if (s.wgmma) {
       using Shared = Forward1WgmmaShared<P>;
+      static_assert(std::max(Shared::kRolesBytes, Shared::kBytes) + kStaticShared <= kHopperShared);
       if (s.f1_roles)
         run(forward1_wgmma_roles_kernel<P>, Shared::kRolesBytes);
       else if (s.f1_halves == 2)

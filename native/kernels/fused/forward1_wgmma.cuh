@@ -530,6 +530,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
+  wgmma_publish();  // zeros around a1, by both roles
   __syncthreads();
   const auto store_image = [&](int next) {
     if (tid < kImageWords) store_image_word<P>(pixels, tid, word);

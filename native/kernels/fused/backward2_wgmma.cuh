@@ -93,15 +93,14 @@ struct Backward2Wgmma {
     if (unit >= 2 * block.stride()) barrier_arrive<kConvThreads>(Block::kDone + stage);
   }
 
-  // Zeros in the rows above and below an image and behind it, which copies leave alone, and padding around its pixels.
+  // Zeros in the rows above and below dz2, which copies leave alone, and padding around an image's pixels. (Nobody
+  // reads those rows of a1.)
   __device__ __forceinline__ void clear_padding(int stage, int tid) const {
-    constexpr int kPixels = 2 * kSlots + 1;
     unsigned char* const here = block.shared + stage * Shared::kStage;
-    for (int i = tid; i < (Shared::kChunks1 + Shared::kChunks2) * kPixels; i += kConvThreads) {
-      const int chunk = i / kPixels, pixel = i % kPixels, at = pixel < kSlots ? pixel : pixel + kPool1Side * kSlots;
-      const int plane = chunk < Shared::kChunks1 ? Shared::kA1 + chunk * Shared::kA1ChunkPitch
-                                                 : Shared::kDz + (chunk - Shared::kChunks1) * Shared::kDzChunkPitch;
-      *reinterpret_cast<uint4*>(here + plane + at * 16) = make_uint4(0, 0, 0, 0);
+    for (int i = tid; i < Shared::kChunks2 * 2 * kSlots; i += kConvThreads) {
+      const int chunk = i / (2 * kSlots), row = i / kSlots % 2 * (kPool1Side + 1), slot = i % kSlots;
+      *reinterpret_cast<uint4*>(here + Shared::kDz + chunk * Shared::kDzChunkPitch + row * kRowBytes + slot * 16) =
+          make_uint4(0, 0, 0, 0);
     }
     WindowRows::clear(here + Shared::kQuads, tid);
   }

@@ -24,8 +24,9 @@ inline LaunchCosts launch_costs(const State& s, Precision precision) {
   const Unit unit = bf16 ? Unit::kTensorBf16 : fp32 ? Unit::kTensorTf32x3 : Unit::kTensorTf32;
   const double batch = s.batch, value = bf16 ? 2 : 4;
   // Bytes of the arrays of a batch; State says what they are.
-  const double images = batch * kImagePixels, a1 = batch * (kPool1Size * value + kRoute1Words * 4),
-               z2 = batch * kCells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
+  const double cells1 = s.b2_wgmma ? kChunkedImage / 16 : kCells1;
+  const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value + kRoute1Words * 4),
+               z2 = batch * cells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
                h_parts = batch * s.f2_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
                dh = batch * kHidden * value;
   // And of weights, and of the sums that U adds up.

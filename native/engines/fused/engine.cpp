@@ -36,6 +36,7 @@ constexpr std::int64_t kFedChunk = 8192;   // images of host-fed steps that are 
 struct Means {
   int multiprocessors = 0, shared_limit = 0;  // bytes of shared memory a block
   bool overlap = false, wgmma = false;
+  bool hopper = false;
   bool limited = false;  // not the GPU's own
 };
 
@@ -44,6 +45,9 @@ struct Means {
 Means means_of(int device, const Kernels& kernels) {
   Means means{.overlap = kernels.overlaps(), .wgmma = runs_wgmma()};
   MNIST_CHECK(cudaDeviceGetAttribute(&means.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  int major = 0;
+  MNIST_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  means.hopper = major == 9;
   MNIST_CHECK(cudaDeviceGetAttribute(&means.shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const char* text = std::getenv("MNIST_CUDA_FUSED_LIMITS");
   if (!text || !*text) return means;
@@ -83,7 +87,7 @@ class FusedEngine final : public Engine {
     carve(small_, [&](auto place) {
       place(state_.conv2_forward, kConv2Values * value_bytes_);
       place(state_.conv2_data, kConv2Values * value_bytes_);
-      place(state_.conv2_pieces, DgradFilter::kBytes);
+      place(state_.conv2_pieces, DgradFilter::kBytes);  // its zeros stay
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
       place(state_.bn1, 3 * kConv1Channels * 4);
@@ -98,6 +102,8 @@ class FusedEngine final : public Engine {
   }
 
   std::vector<std::string> algorithms() const override {
+    if (means_.hopper && !means_.wgmma && options().precision != Precision::kFp32)
+      return {"without wgmma, which this GPU has: the code was compiled for sm_90, not for sm_90a"};
     if (!means_.limited) return {};
     return {"as if this GPU had " + std::to_string(means_.multiprocessors) + " multiprocessors, " +
             std::to_string(means_.shared_limit) + " bytes of shared memory a block and neither wgmma nor overlapping " +

@@ -334,9 +334,6 @@ template <class P>
 __global__ void pack_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  constexpr int kZeros = DgradFilter::kZeroBytes / 16;
-  if (i < (3 * DgradFilter::kChunks + 1) * kZeros - 1)
-    reinterpret_cast<uint4*>(s.conv2_pieces)[i / kZeros * (DgradFilter::kPieceBytes / 16) + i % kZeros] = uint4{};
   if (i < kHidden * kFeatures)
     static_cast<typename P::T*>(s.fc1)[i] = P::store(s.parameters[kParameters[kFc1Weight].offset + i]);
   if (i < kConv2Values) {

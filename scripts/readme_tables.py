@@ -63,7 +63,8 @@ def render_bench(record: dict[str, Any], path: Path) -> str:
         label = f"{name}, {precision}" + (f", images on the {data}" if placed else "")
         lines.append(line(label, *(_figure(cells[key].get(batch)) for batch in batches)))
     peers = [row for row in record["rows"] if row["peer"] and _sound(row)]
-    versions = {f"{name} {version}" for row in peers for name, version in row["versions"].items() if name != "numpy"}
+    others = ("numpy", "device", "gpu")
+    versions = {f"{name} {value}" for row in peers for name, value in row["versions"].items() if name not in others}
     against = f", against {', '.join(sorted(versions))}" if versions else ""
     lines += [
         "",

@@ -1,5 +1,6 @@
 // wgmma: a warpgroup (4 warps) multiplies matrices in shared memory on Hopper's tensor cores, asynchronously and at
-// twice the rate of mma.sync. Only code compiled for sm_90a has it; elsewhere these functions do not exist.
+// their full rate, which mma.sync does not reach. Only code compiled for sm_90a has it; elsewhere these functions do
+// not exist.
 //
 // Operands here lie in shared memory without swizzling, as PTX's "core matrices": 8 rows of 16 bytes, 128 bytes in one
 // piece. With 16-byte chunks of channels kept apart, [chunk][pixel][16 bytes], one image is every operand a convolution

@@ -1,4 +1,4 @@
-// B2 of whole images in bf16 on Hopper, whose wgmma multiplies at twice the rate of mma.sync and needs few
+// B2 of whole images in bf16 on Hopper, whose wgmma multiplies faster than mma.sync and needs few
 // instructions.
 //
 // What is computed and what a block owns is as in backward2.cuh. Operands lie as wgmma reads them (see wgmma.cuh):

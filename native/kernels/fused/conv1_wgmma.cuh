@@ -1,0 +1,139 @@
+// Part of F1 by wgmma: conv1, bn1, relu and pooling.
+#pragma once
+
+#include "kernels/fused/forward1_wgmma_layout.cuh"
+
+namespace mnist::fused {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// As store_a1(): row `row` of a padded image.
+template <class P>
+__device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0, int plane, const float (&a)[4],
+                                                int lane) {
+  constexpr int kPlane = WgmmaOperands<P>::kPlane;
+  const int g = lane >> 2, t = lane & 3;
+  if constexpr (sizeof(typename P::T) == 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const __nv_bfloat162 pair = transposed(P::pack(a[2 * half], a[2 * half + 1]));
+      if (g != (plane == 0 ? 0 : 7))
+        *reinterpret_cast<__nv_bfloat162*>(row + (channel0 / 8 + half) * kPlane + (2 * g + plane) * 16 + t * 4) = pair;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int slot = 2 * t + (i & 1);
+      if (slot != (plane == 0 ? 0 : 7))
+        *reinterpret_cast<float*>(row + (channel0 / 4 + 2 * (i >> 1) + (g >> 2)) * kPlane + (2 * slot + plane) * 16 +
+                                  (g & 3) * 4) = P::store(a[i]);
+    }
+  }
+}
+
+// conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
+// planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
+// channel g. (mma.sync would come to stand in line between the products of conv2.)
+template <class P>
+struct Conv1Columns {
+  static constexpr int kRows = 7;  // patch rows at a time
+  std::uint32_t weight[2][4];      // A operands: of positions 0 and 1, and of 2 and 3
+  float scale, shift;
+  int warp, lane;
+
+  __device__ __forceinline__ Conv1Columns(const State& s, int warp, int lane) : warp(warp), lane(lane) {
+    const int t = lane & 3, channel = 8 * warp + (lane >> 2);
+    const auto* words = static_cast<const std::uint32_t*>(s.conv1);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+        weight[pair][r] = words[((2 * pair + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
+    scale = s.bn1[channel] * s.bn1[64 + channel];
+    shift = s.bn1[32 + channel];
+  }
+
+  __device__ __forceinline__ void start(float (&acc)[2][4 * kRows], std::uint32_t patches, int row) const {
+    using namespace kernels::device;
+    const std::uint64_t pixels = wgmma_operand(patches + row * 128, kPatchHalf, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair)
+      if constexpr (std::is_same_v<typename P::Pixel, __half>)
+        wgmma_fp16(acc[pair], weight[pair], pixels);
+      else
+        wgmma_bf16(acc[pair], weight[pair], pixels);
+    wgmma_commit();
+  }
+
+  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even. To a stage.
+  template <int kRow>
+  __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* stage, int row) const {
+    using Shared = Forward1WgmmaShared<P>;
+    using Operands = WgmmaOperands<P>;
+    const int g = lane >> 2, t = lane & 3;
+    typename P::Pair a[kRows];
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
+      float cell[2];
+      unsigned route = 0;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float z[4] = {acc[0][4 * n + e], acc[0][4 * n + 2 + e], acc[1][4 * n + e], acc[1][4 * n + 2 + e]};
+        const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+        unsigned where = 0x10u << 8 * e;  // the first of equals wins
+        where = z[2] == best ? 0x20u << 8 * e : where;
+        where = z[1] == best ? 0x40u << 8 * e : where;
+        where = z[0] == best ? 0x80u << 8 * e : where;
+        const float value = fmaf(scale, best, shift);
+        const bool dead = value <= 0.f || (plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1);  // not NaN; padding
+        cell[e] = dead ? 0.f : value;
+        route |= dead ? 0u : where;
+      }
+      a[n] = P::pack(cell[0], cell[1]);
+      // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
+      reinterpret_cast<std::uint16_t*>(
+          stage + Shared::kRoute)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
+          std::uint16_t(route);
+      if constexpr (sizeof(typename P::T) == 4)  // zeros go where zeros are
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          *reinterpret_cast<float*>(stage + (cy + 1) * Operands::kRow + plane * 16 + (2 * t + e) * 32 +
+                                    (2 * warp + (g >> 2)) * Operands::kPlane + (g & 3) * 4) = e == 0 ? a[n].x : a[n].y;
+    }
+    if constexpr (sizeof(typename P::T) == 2)
+#pragma unroll
+      for (int n = 0; n < kRows; n += 4) {
+        __nv_bfloat162 matrices[4];
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last one may come twice
+        }
+        const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
+        const int column = 2 * slot + (patch_row & 1);
+        store_columns_x4(
+            shared_address(stage) + warp * Operands::kPlane + (patch_row / 2 + 1) * Operands::kRow + column * 16,
+            matrices);
+        store_columns_x4(shared_address(stage) + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16,
+                         matrices);
+      }
+  }
+};
+
+// The patches of an image, by kRoleThreads threads. Slots that are padding repeat a neighbour.
+__device__ __forceinline__ void gather_patches(unsigned char* patches, const unsigned char* image, int tid) {
+#pragma unroll
+  for (int i = tid; i < 2 * kPatchRows * 8; i += kRoleThreads) {
+    const int lower = i / (kPatchRows * 8), row = i / 8 % kPatchRows, slot = i % 8, cy = row / 2, plane = row % 2;
+    const int cx = plane == 0 ? (slot == 0 ? 1 : 2 * slot - 1) : (slot == 7 ? 12 : 2 * slot);
+    const auto* from =
+        reinterpret_cast<const std::uint32_t*>(image + ((2 * cy + 2 * lower) * kImagePitch + 2 * cx) * 2);
+    reinterpret_cast<uint4*>(patches)[i] =
+        make_uint4(from[0], from[1], from[kImagePitch / 2], from[kImagePitch / 2 + 1]);
+  }
+}
+
+#endif
+
+}  // namespace mnist::fused

@@ -1,0 +1,86 @@
+// F1 by wgmma: how operands and results lie in shared memory, and how they get there.
+//
+// a1: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh. Filter:
+// [tap][chunk][64 channels][16 bytes].
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/forward1.cuh"
+
+namespace mnist::fused {
+
+template <class P>
+struct WgmmaOperands {
+  static constexpr int kChunks = kConv1Channels / kChunk<P>, kSteps = kChunks / 2;
+  // Chunks lie apart so that those of a pixel (bf16: of two) are in different banks. Padding columns may read past the
+  // end of a chunk, and past that of the last one.
+  static constexpr int kPlane = kSlotsOfImage * 16 + (sizeof(typename P::T) == 2 ? 32 : 16);
+  static constexpr int kRow = 16 * 16;
+  static constexpr int kA1Bytes = kChunks * kPlane;
+  static constexpr int kFilterChunk = kConv2Channels * 16;
+  static constexpr int kFilterBytes = kTaps * kChunks * kFilterChunk;
+};
+
+// conv1's operand by wgmma: the 4 x 4 pixels that a pooling window sees, [upper or lower half of them][row of windows]
+// [plane][slot][16 bytes].
+inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
+inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
+
+// Whether F1 leaves a1 and z2 chunked for B2: configure() sets State::b2_wgmma for just these.
+template <class P, bool kWholeImages>
+inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
+
+template <class P>
+struct Forward1WgmmaShared {
+  using Operands = WgmmaOperands<P>;
+  // Of a stage: a1 and its routing, in the order of State::route1.
+  static constexpr int kRoute = (Operands::kA1Bytes + 127) / 128 * 128, kStage = kRoute + kRoute1Words * 4;
+  // Small batches.
+  static constexpr int kFilter = kStage, kImage = kFilter + Operands::kFilterBytes;
+  static constexpr int kWarpSums = kConvWarps * 2 * 16 * 4;  // where the image was
+  static constexpr int kBytes = kImage + std::max(kImageBytes, kWarpSums);
+  // Large batches: two stages, each with a copy of a1 as B2 wants it; two patches; and for each warpgroup of the second
+  // role an image of z2 and e2 on its way out, with a cell for what is not wanted.
+  static constexpr bool kCopies = kChunked<P, true>;
+  static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
+  static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
+  static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
+  static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kE2Cell = kConv2Channels * 2;
+  static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kE2Cell : 0;
+  static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+__device__ __forceinline__ __nv_bfloat162 firsts(__nv_bfloat162 a, __nv_bfloat162 b) { return __lows2bfloat162(a, b); }
+__device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __highs2bfloat162(a, b);
+}
+__device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
+__device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
+
+// Lane (g, t) has columns 2t and 2t + 1 of row g of an 8x8 matrix, and gets rows 2t and 2t + 1 of column g.
+__device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
+  const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
+  return *reinterpret_cast<const __nv_bfloat162*>(&turned);
+}
+
+// Stores 8x8 matrices of 16-bit values, held as transposed() has them, column by column: lane 8 m + c says where column
+// c of matrix m goes.
+__device__ __forceinline__ void store_columns_x4(std::uint32_t to, const __nv_bfloat162 (&matrices)[4]) {
+  const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(bits(0)),
+               "r"(bits(1)), "r"(bits(2)), "r"(bits(3))
+               : "memory");
+}
+__device__ __forceinline__ void store_columns_x2(std::uint32_t to, const __nv_bfloat162 (&matrices)[2]) {
+  const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(to), "r"(bits(0)), "r"(bits(1))
+               : "memory");
+}
+
+#endif
+
+}  // namespace mnist::fused

@@ -77,7 +77,6 @@ struct Backward2Wgmma {
   using P = Policy<Precision::kBf16>;
   using Shared = Backward2WgmmaShared;
   using Block = Backward2<P, 14, 2, Shared>;
-  static constexpr int kGroupThreads = 128;
   static constexpr int kRowBytes = kSlots * 16;                                            // of a chunk
   static constexpr int kDataRegisters = 104, kWeightRegisters = 208, kFormRegisters = 96;  // 4 * 128 together
   static_assert(2 * kDataRegisters + kWeightRegisters + kFormRegisters == 4 * 65536 / kConvThreads);
@@ -87,6 +86,13 @@ struct Backward2Wgmma {
 
   __device__ __forceinline__ std::uint32_t address_of(int stage) const {
     return shared_address(block.shared) + stage * Shared::kStage;
+  }
+  // Until dz2 of this unit stands in its stage. The first unit's does before the roles part.
+  __device__ __forceinline__ void wait_until_formed(int unit, int stage, int& parity) const {
+    if (unit != block.first_unit()) {
+      mbarrier_wait(formed + stage, parity);
+      if (stage == 0) parity ^= 1;
+    }
   }
   // Nobody reads the stage of this unit any more.
   __device__ __forceinline__ void release(int unit, int stage) const {
@@ -205,10 +211,7 @@ struct Backward2Wgmma {
     float g1[2][12] = {};
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
-      if (unit != block.first_unit()) {
-        mbarrier_wait(formed + stage, parity);
-        if (stage == 0) parity ^= 1;
-      }
+      wait_until_formed(unit, stage, parity);
       const std::uint32_t here = address_of(stage);
       const std::uint32_t words = here + Shared::kRoute + ((first_row * 2 + half) * 64 + plane * 32 + lane) * 4;
       std::uint32_t route[7];
@@ -232,10 +235,7 @@ struct Backward2Wgmma {
     float dw[kTaps][16] = {};
     int stage = 0, parity = 0;
     for (int unit = block.first_unit(); unit >= 0; unit -= block.stride()) {
-      if (unit != block.first_unit()) {
-        mbarrier_wait(formed + stage, parity);
-        if (stage == 0) parity ^= 1;
-      }
+      wait_until_formed(unit, stage, parity);
       const std::uint32_t here = address_of(stage);
       const std::uint64_t apart = wgmma_operand(here + Shared::kA1, 8 * 16, Shared::kA1ChunkPitch);
       const std::uint64_t swapped = wgmma_operand(here + Shared::kA1, 7 * 16, Shared::kA1ChunkPitch);
@@ -374,15 +374,15 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
   __shared__ std::uint64_t arrived[2], formed[2], filter_arrived;
-  const int tid = threadIdx.x, group = kernels::device::uniform(tid / Roles::kGroupThreads);
+  const int tid = threadIdx.x, group = kernels::device::uniform(tid / kGroupThreads);
   const Roles::Block block{s, bn, shared, arrived, slot, tid & 31, 0};
   const Roles roles{block, formed, &filter_arrived};
 
-  const int unit = block.first_unit(), second_sample = block.sample(unit - block.stride(), tid % Roles::kGroupThreads);
+  const int unit = block.first_unit(), second_sample = block.sample(unit - block.stride(), tid % kGroupThreads);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       mbarrier_init(arrived + stage, 1);
-      mbarrier_init(formed + stage, Roles::kGroupThreads / 32);
+      mbarrier_init(formed + stage, kGroupThreads / 32);
     }
     mbarrier_init(&filter_arrived, 1);
     mbarrier_expect(&filter_arrived, DgradFilter::kBytes);
@@ -408,10 +408,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_wgmma_kernel(State 
     roles.data_role(tid);
   } else if (group == 2) {
     kernels::device::take_registers<Roles::kWeightRegisters>();
-    roles.weight_role(tid - 2 * Roles::kGroupThreads);
+    roles.weight_role(tid - 2 * kGroupThreads);
   } else {
     kernels::device::give_registers<Roles::kFormRegisters>();
-    roles.form_role(tid - 3 * Roles::kGroupThreads, second_sample);
+    roles.form_role(tid - 3 * kGroupThreads, second_sample);
   }
 #endif
 }

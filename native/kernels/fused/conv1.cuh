@@ -68,6 +68,21 @@ __device__ __forceinline__ void store_image_word(unsigned char* image, int i, st
   row[3] = pixel(3);
 }
 
+// bn1, relu and pooling of a window's four positions. Byte `byte` of route gets 0x80 >> the position that the value
+// came from, or stays 0 where relu made a zero or the cell is padding.
+__device__ __forceinline__ float pooled(const float (&z)[4], float scale, float shift, bool padding, int byte,
+                                        std::uint32_t& route) {
+  const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+  std::uint32_t where = 0x10u << 8 * byte;  // the first of equals wins
+  where = z[2] == best ? 0x20u << 8 * byte : where;
+  where = z[1] == best ? 0x40u << 8 * byte : where;
+  where = z[0] == best ? 0x80u << 8 * byte : where;
+  const float value = fmaf(scale, best, shift);
+  const bool dead = value <= 0.f || padding;  // not NaN
+  route |= dead ? 0u : where;
+  return dead ? 0.f : value;
+}
+
 // One warp's share: 16 of the 32 channels.
 template <class P>
 struct Conv1 {
@@ -127,15 +142,8 @@ struct Conv1 {
     std::uint32_t route = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float best = fmaxf(fmaxf(z[0][i], z[1][i]), fmaxf(z[2][i], z[3][i]));
-      std::uint32_t where = 0x10u << 8 * i;  // the first of equals wins
-      where = z[2][i] == best ? 0x20u << 8 * i : where;
-      where = z[1][i] == best ? 0x40u << 8 * i : where;
-      where = z[0][i] == best ? 0x80u << 8 * i : where;
-      a[i] = fmaf(scale[i >> 1], best, shift[i >> 1]);
-      const bool dead = a[i] <= 0.f;  // not NaN
-      a[i] = dead ? 0.f : a[i];
-      route |= dead ? 0u : where;
+      const float window[4] = {z[0][i], z[1][i], z[2][i], z[3][i]};
+      a[i] = pooled(window, scale[i >> 1], shift[i >> 1], false, i, route);
     }
     if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
     emit(a, route);

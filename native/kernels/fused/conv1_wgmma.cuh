@@ -7,29 +7,16 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// As store_a1(): row `row` of a padded image.
+// A place for store_a1() in a row of an image in chunks.
 template <class P>
-__device__ __forceinline__ void store_a1_chunks(unsigned char* row, int channel0, int plane, const float (&a)[4],
-                                                int lane) {
-  constexpr int kPlane = WgmmaOperands<P>::kPlane;
-  const int g = lane >> 2, t = lane & 3;
-  if constexpr (sizeof(typename P::T) == 2) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 pair = transposed(P::pack(a[2 * half], a[2 * half + 1]));
-      if (g != (plane == 0 ? 0 : 7))
-        *reinterpret_cast<__nv_bfloat162*>(row + (channel0 / 8 + half) * kPlane + (2 * g + plane) * 16 + t * 4) = pair;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int slot = 2 * t + (i & 1);
-      if (slot != (plane == 0 ? 0 : 7))
-        *reinterpret_cast<float*>(row + (channel0 / 4 + 2 * (i >> 1) + (g >> 2)) * kPlane + (2 * slot + plane) * 16 +
-                                  (g & 3) * 4) = P::store(a[i]);
-    }
+struct A1ChunkPlace {
+  unsigned char* row;
+  int plane;
+  __device__ __forceinline__ unsigned char* operator()(int slot, unsigned channel) const {
+    return row + channel / kChunk<P> * WgmmaOperands<P>::kPlane + (2 * slot + plane) * 16 +
+           channel % kChunk<P> * int(sizeof(typename P::T));
   }
-}
+};
 
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
@@ -77,19 +64,12 @@ struct Conv1Columns {
     for (int n = 0; n < kRows; ++n) {
       const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
       float cell[2];
-      unsigned route = 0;
+      std::uint32_t route = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const float z[4] = {acc[0][4 * n + e], acc[0][4 * n + 2 + e], acc[1][4 * n + e], acc[1][4 * n + 2 + e]};
-        const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
-        unsigned where = 0x10u << 8 * e;  // the first of equals wins
-        where = z[2] == best ? 0x20u << 8 * e : where;
-        where = z[1] == best ? 0x40u << 8 * e : where;
-        where = z[0] == best ? 0x80u << 8 * e : where;
-        const float value = fmaf(scale, best, shift);
-        const bool dead = value <= 0.f || (plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1);  // not NaN; padding
-        cell[e] = dead ? 0.f : value;
-        route |= dead ? 0u : where;
+        const bool padding = plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1;
+        cell[e] = pooled(z, scale, shift, padding, e, route);
       }
       a[n] = P::pack(cell[0], cell[1]);
       // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
@@ -107,9 +87,7 @@ struct Conv1Columns {
       for (int n = 0; n < kRows; n += 4) {
         __nv_bfloat162 matrices[4];
 #pragma unroll
-        for (int m = 0; m < 4; ++m) {
-          matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last one may come twice
-        }
+        for (int m = 0; m < 4; ++m) matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last may come twice
         const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
         const int column = 2 * slot + (patch_row & 1);
         store_columns_x4(

@@ -186,17 +186,6 @@ struct Conv2Columns {
   }
 };
 
-// A block's sums of z2, warpgroup by warpgroup.
-template <int kWarpgroups>
-__device__ __forceinline__ void store_z2_sums(const State& s, const float (*warp_sums)[2][16], int tid) {
-  if (tid >= 2 * kConv2Channels) return;
-  const int which = tid / kConv2Channels, channel = tid % kConv2Channels;
-  float total = 0;
-#pragma unroll
-  for (int k = 0; k < kWarpgroups; ++k) total += warp_sums[4 * k + channel / 16][which][channel % 16];
-  s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
-}
-
 #endif
 
 }  // namespace mnist::fused

@@ -93,30 +93,36 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
     for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] = part[i >> 3][i >> 2 & 1][i & 3];
 }
 
-// Writes four values of conv1's half_row() into a padded image: channel channel0 + g (+8), slots 2t and 2t+1 of a
-// plane, but for those that are padding and stay 0.
-template <class P>
-__device__ __forceinline__ void store_a1(unsigned char* row, int channel0, int plane, const float (&a)[4], int lane) {
-  constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
-  const int g = lane >> 2, t = lane & 3;
+// Writes four values of conv1's half_row() into an image row in shared memory: channel channel0 + g (+8), slots 2t and
+// 2t+1 of a plane, but for those that are padding and stay 0. place(slot, channel) says where a value goes; where
+// values have 16 bits the next channel of an even one goes behind it.
+template <class P, class Place>
+__device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
+  const int g = lane >> 2, t = lane & 3, padding = plane == 0 ? 0 : 7;
   if constexpr (sizeof(typename P::T) == 2) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(a[2 * half], a[2 * half + 1]);
-      const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
-      if (g != (plane == 0 ? 0 : 7))
-        *reinterpret_cast<std::uint32_t*>(row + (plane * 8 + g) * kPitch + (channel0 + half * 8 + 2 * t) * 2) = turned;
+      const __nv_bfloat162 pair = transposed(P::pack(a[2 * half], a[2 * half + 1]));
+      if (g != padding) *reinterpret_cast<__nv_bfloat162*>(place(g, channel0 + half * 8 + 2 * t)) = pair;
     }
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int slot = 2 * t + (i & 1);
-      if (slot != (plane == 0 ? 0 : 7))
-        *reinterpret_cast<float*>(row + (plane * 8 + slot) * kPitch + (channel0 + (i >> 1) * 8 + g) * 4) =
-            P::store(a[i]);
+      if (slot != padding) *reinterpret_cast<float*>(place(slot, channel0 + (i >> 1) * 8 + g)) = P::store(a[i]);
     }
   }
 }
+
+// A place in a row of a padded image as above.
+template <class P>
+struct A1Place {
+  unsigned char* row;
+  int plane;
+  __device__ __forceinline__ unsigned char* operator()(int slot, int channel) const {
+    return row + (plane * 8 + slot) * kSlotPitch<P, kConv1Channels> + channel * int(sizeof(typename P::T));
+  }
+};
 
 // Copies chunk i of a filter from global memory, packed, to shared memory, pitched. Commit and wait are the caller's.
 template <class P, int C>

@@ -14,11 +14,18 @@ namespace mnist::fused {
 inline constexpr int kConvThreads = 512;  // F1, B1 and B2
 inline constexpr int kConvWarps = kConvThreads / 32;
 inline constexpr int kRoleThreads = kConvThreads / 2;  // where two halves of a block do different things
+inline constexpr int kGroupThreads = 128;              // of a warpgroup
 inline constexpr int kThreads = 256;                   // F2 and H
 
 // An image's a1 in shared memory; a padding slot may read past its end.
 template <class P>
 inline constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;
+
+// Word i of an image of the batch.
+__device__ __forceinline__ std::uint32_t load_image_word(const State& s, int slot, int image, int i) {
+  const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
+  return reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[i];
+}
 
 // Four neighbouring values as two pairs.
 template <class P>
@@ -146,6 +153,17 @@ __device__ __forceinline__ void add_windows(float (*warp_sums)[2][16], float (&s
   }
 }
 
+// A block's sums of z2, to which kGroups groups of 4 warps, 16 channels each, have added theirs.
+template <int kGroups>
+__device__ __forceinline__ void store_z2_sums(const State& s, const float (*warp_sums)[2][16], int tid) {
+  if (tid >= 2 * kConv2Channels) return;
+  const int which = tid / kConv2Channels, channel = tid % kConv2Channels;
+  float total = 0;
+#pragma unroll
+  for (int k = 0; k < kGroups; ++k) total += warp_sums[4 * k + channel / 16][which][channel % 16];
+  s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
+}
+
 // a1 for B2, in whole 16-byte chunks: piece `piece` of the rows.
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_image_a1(const State& s, const unsigned char* a1, int image, int tid, int piece) {
@@ -178,11 +196,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
   unsigned char* const a1 = shared + Shared::kA1;
 
-  std::uint32_t word = 0;
-  if (tid < kImageWords) {
-    const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-    word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
-  }
+  const std::uint32_t word = tid < kImageWords ? load_image_word(s, slot, image, tid) : 0;
   const unsigned zeros = zero_scales(s, quarter, lane);
   for (int i = tid; i < kA1Bytes<P> / 16; i += kConvThreads) reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(shared + Shared::kImage, 1);
@@ -202,7 +216,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
     const int cy = first_row + i / 2, plane = i & 1;
     conv1.half_row(
         shared_address(shared + Shared::kImage), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
-          store_a1<P>(a1 + (cy + 1) * kSlots * kPitch, channel0, plane, a, lane);
+          store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kSlots * kPitch, plane});
           if (i < 2 * kOwnRows)
             s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
         });
@@ -229,13 +243,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_kernel(State s, int 
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(a1);
   if (warp < kConv2Warps) add_windows(warp_sums, sum, squares, warp, lane);
   __syncthreads();
-  if (tid < 2 * kConv2Channels) {  // in the order of the rows
-    const int which = tid / kConv2Channels, channel = tid % kConv2Channels;
-    float total = 0;
-#pragma unroll
-    for (int k = 0; k < kConv2Warps / 4; ++k) total += warp_sums[4 * k + channel / 16][which][channel % 16];
-    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + tid] = total;
-  }
+  store_z2_sums<kConv2Warps / 4>(s, warp_sums, tid);
 }
 
 // Large batches: a block takes one image at a time, in two roles of 8 warps. The first makes a1 of the next image while
@@ -260,10 +268,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
   // The image of a unit: a word a thread, fetched one unit ahead.
   std::uint32_t word = 0;
   const auto fetch = [&](int image) {
-    if (first_role && tid < kImageWords && image < s.batch) {
-      const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-      word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
-    }
+    if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, slot, image, tid);
   };
   fetch(blockIdx.x);
   const unsigned zeros = zero_scales(s, warp & 3, lane);
@@ -288,7 +293,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
       if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);
       for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
         conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
-          store_a1<P>(a1 + (cy + 1) * kSlots * kPitch, channel0, plane, a, lane);
+          store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kSlots * kPitch, plane});
           s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
         });
       barrier_arrive<kConvThreads>(kFull + stage);
@@ -320,11 +325,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
     add_windows(warp_sums, sum, squares, warp, lane);
   }
   __syncthreads();
-  if (threadIdx.x < 2 * kConv2Channels) {
-    const int which = threadIdx.x / kConv2Channels, channel = threadIdx.x % kConv2Channels;
-    s.z2_sums[std::size_t(blockIdx.x) * 2 * kConv2Channels + threadIdx.x] =
-        warp_sums[channel / 16][which][channel % 16] + warp_sums[4 + channel / 16][which][channel % 16];
-  }
+  store_z2_sums<2>(s, warp_sums, threadIdx.x);
 }
 
 }  // namespace mnist::fused

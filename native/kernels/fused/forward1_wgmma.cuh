@@ -60,11 +60,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
   auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
 
-  std::uint32_t word = 0;
-  if (tid < kImageWords) {
-    const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-    word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
-  }
+  const std::uint32_t word = tid < kImageWords ? load_image_word(s, slot, image, tid) : 0;
   Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
   if (tid == 0) mbarrier_init(&arrived, 1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
@@ -84,7 +80,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
     const int cy = first_row + i / 2, plane = i & 1;
     conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
-      store_a1_chunks<P>(a1 + (cy + 1) * Operands::kRow, channel0, plane, a, lane);
+      store_a1<P>(a, channel0, plane, lane, A1ChunkPlace<P>{a1 + (cy + 1) * Operands::kRow, plane});
       routes[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }
@@ -117,8 +113,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   using Shared = Forward1WgmmaShared<P>;
   // Barriers; where there are two they are neighbours.
   enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
-  constexpr int kGroupThreads = 128,
-                kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
+  constexpr int kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
@@ -130,10 +125,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   // An image: a word a thread, fetched ahead.
   std::uint32_t word = 0;
   const auto fetch = [&](int image) {
-    if (first_role && tid < kImageWords && image < s.batch) {
-      const auto index = s.samples.order[std::size_t(slot) * s.batch + image];
-      word = reinterpret_cast<const std::uint32_t*>(s.samples.images + std::size_t(index) * kImagePixels)[tid];
-    }
+    if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, slot, image, tid);
   };
   fetch(blockIdx.x);
   if (threadIdx.x == 0) mbarrier_init(&arrived, 1);

@@ -61,12 +61,6 @@ __device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat1
 __device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
 __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
 
-// Lane (g, t) has columns 2t and 2t + 1 of row g of an 8x8 matrix, and gets rows 2t and 2t + 1 of column g.
-__device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
-  const std::uint32_t turned = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(&pair));
-  return *reinterpret_cast<const __nv_bfloat162*>(&turned);
-}
-
 // Stores 8x8 matrices of 16-bit values, held as transposed() has them, column by column: lane 8 m + c says where column
 // c of matrix m goes.
 __device__ __forceinline__ void store_columns_x4(std::uint32_t to, const __nv_bfloat162 (&matrices)[4]) {

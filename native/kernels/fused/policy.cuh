@@ -53,11 +53,13 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uin
   return result;
 }
 
-// Transposes an 8x8 matrix of 16-bit values held one row pair a lane.
-__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t value) {
-  std::uint32_t result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(value));
-  return result;
+// Transposes an 8x8 matrix: lane (g, t) has columns 2t and 2t + 1 of row g, and gets rows 2t and 2t + 1 of column g.
+__device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
+  std::uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+      : "=r"(turned)
+      : "r"(*reinterpret_cast<const std::uint32_t*>(&pair)));
+  return *reinterpret_cast<const __nv_bfloat162*>(&turned);
 }
 
 __device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global) {

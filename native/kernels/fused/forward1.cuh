@@ -260,7 +260,7 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s, int slot) {
   using Shared = Forward1RolesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
-  enum { kRole = 1, kFull = 2, kFree = 4, kStored = 6 };  // barriers; those of the two stages are neighbours
+  enum { kRole = 1, kFull = 2, kFree = 4, kStored = 6, kSecondRole = 7 };  // those of the two stages are neighbours
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_roles_kernel(State s
       copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
     copy_async_commit();
     copy_async_wait<0>();
-    barrier_sync<kRoleThreads>(kFree);  // not yet in use for a stage
+    barrier_sync<kRoleThreads>(kSecondRole);  // not kFree: by now the first role may be waiting there
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter =
         shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;

@@ -86,20 +86,17 @@ class Trainer:
         }
         weights = weights or initial_weights(setup.seed)
         self.initial = {name: from_torch(name, weight) for name, weight in weights.items()}
-        self._take_initial()
         self.images, self.labels = jnp.asarray(data.images), jnp.asarray(data.labels, jnp.int32)
         self.set_order(order)
+        self.restart()
         self.loops = {length: self._compile(length) for length in CALL_LENGTHS[setup.mode]}
-
-    def _take_initial(self) -> None:
-        self.params = {name: jnp.array(weight, self.dtype) for name, weight in self.initial.items()}
 
     def set_order(self, order: np.ndarray) -> None:
         self.order = jnp.asarray(order, jnp.int32)
         self.position = jnp.zeros((), jnp.int32)
 
     def restart(self) -> None:
-        self._take_initial()
+        self.params = {name: jnp.array(weight, self.dtype) for name, weight in self.initial.items()}
         self.position = jnp.zeros((), jnp.int32)
 
     # ---- the network ----

@@ -175,10 +175,11 @@ class FusedEngine final : public Engine {
     graphs_.clear();
     reserved_ = 0;
     const std::int64_t blocks1 = means_.multiprocessors, blocks2 = blocks1 + 1;
+    const std::int64_t cells1 = means_.wgmma && value_bytes_ == 2 ? kChunkedImage / 16 : kCells1;  // as B2 wants them
     carve(workspace_, [&](auto place) {
-      place(state_.a1, batch * kConv1Channels * (kChunkedImage / 16) * value_bytes_);
+      place(state_.a1, batch * kConv1Channels * cells1 * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
-      place(state_.z2, batch * kConv2Channels * (kChunkedImage / 16) * value_bytes_);
+      place(state_.z2, batch * kConv2Channels * cells1 * value_bytes_);
       place(state_.e2, batch * kFeatures * value_bytes_);
       place(state_.g2, batch * kFeatures * value_bytes_);
       place(state_.z2_sums, blocks1 * 2 * kConv2Channels * 4);

@@ -105,6 +105,7 @@ def run_cell(
     """Measure the rows of one cell, interleaved block by block. `show` gets the fraction done and what is going on."""
     with ExitStack() as processes:
         contestants: list[Contestant] = []
+        started = [processes.enter_context(CompetitorProcess(row.competitor.command)) for row in rows]
 
         def attempt(step: Callable[[], object], row: Row) -> bool:
             try:
@@ -114,9 +115,8 @@ def run_cell(
                 return False
             return True
 
-        for row in rows:
+        for row, process in zip(rows, started, strict=True):  # one at a time; the others import their libraries
             show(0, f"setting up {row.competitor.label}")
-            process = processes.enter_context(CompetitorProcess(row.competitor.command))
             attempt(lambda p=process, r=row: contestants.append(Contestant(p, r, setup)), row)  # type: ignore[misc]
         for contestant in list(contestants):
             show(0, f"warming up {contestant.row.competitor.label}")

@@ -101,7 +101,7 @@ class OpTime:
 
     phase: str
     op: str
-    unit: Literal["fma", "tf32", "3xtf32", "bf16"]
+    unit: Literal["fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"]
     bytes: float
     flops: float
     us: float
@@ -141,6 +141,12 @@ class Engine:
         self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
+
+    @property
+    def arithmetic(self) -> str:
+        """What its products are made of: the precision, and how it is reached where that is not by its own type."""
+        text: str = self._native.arithmetic()
+        return text
 
     def algorithms(self) -> list[str]:
         """The library algorithms chosen so far, a line each, by batch size; empty where there is nothing to choose."""

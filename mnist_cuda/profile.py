@@ -46,7 +46,9 @@ def measure_step(engine: Engine, batch_size: int) -> Summary:
 
 def roof(op: OpTime, roofs: Roofs) -> tuple[float, str]:
     """The least microseconds that `roofs` allow the op, and which of them that is: `memory` or the op's unit."""
-    rates = {"3xtf32": roofs["tf32_flops"] / 3, **{u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16")}}
+    rates = {u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16")}
+    rates["fp16"] = rates["bf16"]  # tensor cores multiply both at one rate
+    rates |= {f"3x{u}": rates[u] / 3 for u in ("tf32", "fp16")}
     moving, computing = 1e6 * op.bytes / roofs["bytes_per_second"], 1e6 * op.flops / rates[op.unit]
     return (moving, "memory") if moving >= computing else (computing, op.unit)
 
@@ -124,7 +126,7 @@ def command(args: argparse.Namespace) -> int:
     out = console.make_console()
     gpu = report.gpu() if roofs else None
     machine = (gpu["name"] if gpu else "GPU") if roofs else report.cpu_model()
-    out.print(f"engine {engine.info.name} {engine.precision}, batch {batch}, {data.name}, {machine}", style="bold")
+    out.print(f"engine {engine.info.name} {engine.arithmetic}, batch {batch}, {data.name}, {machine}", style="bold")
     if roofs:
         out.print(f"{roofs_text(roofs)}.")
     columns, rows = table(ops, roofs)

@@ -230,7 +230,7 @@ class TrainingRun:
         args, data = self.args, self.data
         rest = len(data.train_labels) - self.steps_per_epoch * args.batch_size
         chosen = ", chosen by auto" if args.engine == "auto" else ""
-        self._say(f"engine  {self.engine.info.name} {self.engine.precision}{chosen}: {self.engine.info.summary}")
+        self._say(f"engine  {self.engine.info.name} {self.engine.arithmetic}{chosen}: {self.engine.info.summary}")
         counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
         self._say(f"data    {data.name}: {counts}, {data.source}")
         self._say(

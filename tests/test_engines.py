@@ -103,6 +103,38 @@ def test_frozen_step(make_engine, oracle, spec, batch):
 
 
 @FUSED
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+@pytest.mark.parametrize("layer", ["conv1.weight", "bn1.weight", "conv2.weight", "bn2.weight", "fc2.weight"])
+def test_frozen_step_of_scaled_weights(make_engine, oracle, spec, layer, factor):
+    """Operands that are kept as fp16 have units of their own, so that what a tensor's size is does not matter."""
+    engine = make_engine(*spec)
+    images, labels, weights = cases.mixed(20), cases.labels(20), cases.signed_weights()
+    weights[layer] = (factor * weights[layer]).astype(np.float32).astype(np.float64)
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    expected = oracle(images, labels, weights, probe.routing)
+    for name, gradient in probe.gradients.items():
+        assert_close(spec, name, 20, gradient, expected.gradients[name])
+
+
+@FUSED
+def test_step_after_weights_grew(make_engine, oracle, spec):
+    """The unit of conv2's weights is that of the step before: they may grow far in one."""
+    engine = make_engine(*spec)
+    images, labels, weights = cases.mixed(20), cases.labels(20), cases.signed_weights()
+    weights["conv2.weight"] = (3e-3 * weights["conv2.weight"]).astype(np.float32).astype(np.float64)
+    engine.set_parameters(weights)
+    engine.set_dataset(images, labels)
+    engine.train(np.arange(20), 20, 0.02)
+    grown = {name: value.astype(np.float64) for name, value in engine.parameters.items()}
+    assert np.abs(grown["conv2.weight"]).max() > 10 * np.abs(weights["conv2.weight"]).max()
+    probe = engine.probe(images, labels)
+    expected = oracle(images, labels, grown, probe.routing)
+    for name, gradient in probe.gradients.items():
+        assert_close(spec, name, 20, gradient, expected.gradients[name])
+
+
+@FUSED
 @pytest.mark.parametrize("batch", [60, 140, 300])
 @pytest.mark.parametrize("limits", ["", "108,166912"], ids=["this-gpu", "a100"])
 def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, spec, batch, limits):
@@ -110,6 +142,7 @@ def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, 
     monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", limits)
     engine = make_engine(*spec)
     assert bool(engine.algorithms()) == bool(limits)
+    assert engine.arithmetic.startswith(spec[1])
     images, labels, weights = cases.mixed(batch), cases.labels(batch), cases.signed_weights()
     engine.set_parameters(weights)
     probe = engine.probe(images, labels)

@@ -128,7 +128,7 @@ def test_command_on_a_gpu(make_engine, which, capsys, tmp_path):
     facts = json.loads(file.read_text())
     assert all(value > 1e11 for value in facts["roofs"].values())
     assert facts["roofs"]["fma_flops"] < facts["roofs"]["tf32_flops"] < facts["roofs"]["bf16_flops"]
-    assert {op["bound"] for op in facts["ops"]} <= {"memory", "fma", "tf32", "3xtf32", "bf16"}
+    assert {op["bound"] for op in facts["ops"]} <= {"memory", "fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"}
 
 
 OPS = [

@@ -54,7 +54,12 @@ class Worker:
         )
         self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
-        return {"ok": True, "setup_seconds": time.perf_counter() - start, "versions": versions()}
+        return {
+            "ok": True,
+            "setup_seconds": time.perf_counter() - start,
+            "versions": versions(),
+            "precision_pinned": self._engine.arithmetic,
+        }
 
     def restart(self, command: dict[str, Any]) -> dict[str, Any]:
         """The weights and the batch again that the setup began with."""

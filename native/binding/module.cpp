@@ -190,6 +190,7 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
       .def("algorithms", &Engine::algorithms)
+      .def("arithmetic", &Engine::arithmetic)
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })

@@ -22,10 +22,12 @@ inline LaunchCosts launch_costs(const State& s, Precision precision) {
   using namespace kernels;
   const bool fp32 = precision == Precision::kFp32, bf16 = precision == Precision::kBf16;
   const Unit unit = bf16 ? Unit::kTensorBf16 : fp32 ? Unit::kTensorTf32x3 : Unit::kTensorTf32;
+  const Unit convolutions = bf16 || !s.wgmma ? unit : fp32 ? Unit::kTensorFp16x3 : Unit::kTensorFp16;
   const double batch = s.batch, value = bf16 ? 2 : 4;
   // Bytes of the arrays of a batch; State says what they are.
   const double cells1 = s.b2_wgmma ? kChunkedImage / 16 : kCells1;
-  const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value + kRoute1Words * 4),
+  const double value_of_a1 = convolutions == Unit::kTensorFp16 ? 2 : value;
+  const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value_of_a1 + kRoute1Words * 4),
                z2 = batch * cells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
                h_parts = batch * s.f2_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
                dh = batch * kHidden * value;
@@ -38,14 +40,14 @@ inline LaunchCosts launch_costs(const State& s, Precision precision) {
                linear1 = linear_cost(s.batch, kFeatures, kHidden).flops,
                linear2 = linear_cost(s.batch, kHidden, kClasses).flops;
   return {
-      .forward1 = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, unit},
+      .forward1 = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, convolutions},
       .forward2 = {{pooled + fc1 * value + h_parts, linear1}, unit},
       .head = {{h_parts + fc2 + h + dh + head_sums, 3 * linear2}},
       // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
       .backward1 = {{dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1}, unit},
       .backward2 = {{images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
                      2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
-                    unit},
+                    convolutions},
       .update = {{conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
   };
 }

@@ -87,10 +87,12 @@ class FusedEngine final : public Engine {
     carve(small_, [&](auto place) {
       place(state_.conv2_forward, kConv2Values * value_bytes_);
       place(state_.conv2_data, kConv2Values * value_bytes_);
-      place(state_.conv2_pieces, DgradFilter::kBytes);  // its zeros stay
+      place(state_.conv2_pieces, std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
+      place(state_.conv2_units, 2 * 4);
+      place(state_.conv2_max, kConv2Values / 32 * 4);
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
-      place(state_.bn1, 3 * kConv1Channels * 4);
+      place(state_.bn1, 4 * kConv1Channels * 4);
       place(state_.bn2, 5 * kConv2Channels * 4);
       place(state_.bn2_sign, kConv2Channels * 4);
       place(state_.moments, kConv1Blocks * kMoments * 8);
@@ -101,8 +103,20 @@ class FusedEngine final : public Engine {
     stream_->synchronize();
   }
 
+  std::string arithmetic() const override {
+    const std::string name = Engine::arithmetic();
+    switch (options().precision) {
+      case Precision::kFp32:
+        return name + (means_.wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
+      case Precision::kTf32:
+        return name + (means_.wgmma ? " (fp16 in units of powers of two in convolutions)" : "");
+      default:
+        return name;
+    }
+  }
+
   std::vector<std::string> algorithms() const override {
-    if (means_.hopper && !means_.wgmma && options().precision != Precision::kFp32)
+    if (means_.hopper && !means_.wgmma)
       return {"without wgmma, which this GPU has: the code was compiled for sm_90, not for sm_90a"};
     if (!means_.limited) return {};
     return {"as if this GPU had " + std::to_string(means_.multiprocessors) + " multiprocessors, " +
@@ -175,7 +189,7 @@ class FusedEngine final : public Engine {
     graphs_.clear();
     reserved_ = 0;
     const std::int64_t blocks1 = means_.multiprocessors, blocks2 = blocks1 + 1;
-    const std::int64_t cells1 = means_.wgmma && value_bytes_ == 2 ? kChunkedImage / 16 : kCells1;  // as B2 wants them
+    const std::int64_t cells1 = means_.wgmma ? kChunkedImage / 16 : kCells1;  // as B2 wants them
     carve(workspace_, [&](auto place) {
       place(state_.a1, batch * kConv1Channels * cells1 * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
@@ -189,6 +203,7 @@ class FusedEngine final : public Engine {
       place(state_.dh, batch * kHidden * value_bytes_);
       place(state_.head_sums, blocks2 * kHeadValues * 4);
       place(state_.g2_sums, 2 * kFeatures * 4);
+      place(state_.g2_max, 2 * kCells2 * kGradientWarps * 4);
       place(state_.conv2_sums, blocks2 * kConv2Values * 4);
       place(state_.g1_sums, blocks2 * kConv1Channels * kG1Columns * 4);
       place(state_.moment_sums, blocks2 * kMoments * 8);

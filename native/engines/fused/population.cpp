@@ -47,16 +47,21 @@ void set_bn2_statistics(std::span<double> statistics, std::span<const double> pa
 }
 
 std::vector<float> bn1_operand(std::span<const double> parameters, std::span<const double> statistics) {
-  std::vector<float> bn1(2 * kConv1Channels);
+  std::vector<float> bn1(3 * kConv1Channels);
   for (int c = 0; c < kConv1Channels; ++c) {
     const double gamma = parameter(parameters, kBn1Weight, c), sign = gamma < 0 ? -1 : 1;
     const double scale = std::abs(gamma) / std::sqrt(statistic(statistics, kBn1Var, c) + kBatchNormEpsilon);
     const double mean = statistic(statistics, kBn1Mean, c) - parameter(parameters, kConv1Bias, c);
-    double total = 0;
-    for (int tap = 0; tap < kTaps; ++tap) total += parameter(parameters, kConv1Weight, c * kTaps + tap);
+    double total = 0, most = 0;
+    for (int tap = 0; tap < kTaps; ++tap) {
+      const double w = parameter(parameters, kConv1Weight, c * kTaps + tap);
+      total += w;
+      most += std::max(sign * w * (255 - kPixelOffset), -sign * w * kPixelOffset);
+    }
     bn1[c] = float(scale * kPixelScale);
     bn1[kConv1Channels + c] =
         float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
+    bn1[2 * kConv1Channels + c] = std::max(float(scale * kPixelScale * most) + bn1[kConv1Channels + c], 0.f);
   }
   return bn1;
 }

@@ -59,7 +59,7 @@ struct Probe {
 // One op of a step as profile() saw it: its time, and the least that it has to move and to compute.
 struct OpTime {
   std::string phase, op;
-  std::string unit;             // what multiplies: "fma", or tensor cores: "tf32", "3xtf32", "bf16"
+  std::string unit;             // what multiplies: "fma", or tensor cores: "tf32", "3xtf32", "bf16", "fp16", "3xfp16"
   double bytes = 0, flops = 0;  // a multiply-add is two operations
   double seconds = 0;           // median over the steps
 };
@@ -112,6 +112,8 @@ class Engine {
   // up to the step, with what it costs to look: marks, and no overlap of ops. Parameters and statistics stay.
   std::vector<OpTime> profile(std::int64_t batch, std::int64_t steps);
 
+  // What its products are made of, in words: the precision, and how it is reached where that is not by its own type.
+  virtual std::string arithmetic() const { return to_string(options_.precision); }
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
   virtual std::vector<std::string> algorithms() const { return {}; }
 

@@ -6,7 +6,7 @@
 // piece. With 16-byte chunks of channels kept apart, [chunk][pixel][16 bytes], one image is every operand a convolution
 // needs, because its core matrices may begin at any pixel:
 //   a sum over channels: pixels are the rows, a k-step is two chunks (K-major)
-//   a sum over pixels:   pixels are the k, chunks of channels the rows (MN-major; bf16 only)
+//   a sum over pixels:   pixels are the k, chunks of channels the rows (MN-major; 16-bit values only)
 // and a tap is nothing but another start address.
 #pragma once
 
@@ -91,34 +91,34 @@ __device__ __forceinline__ void give_registers() {
                  : "l"(a), "l"(b), "r"(int(add)));                                                                    \
   }
 MNIST_DEFINE_WGMMA(wgmma_bf16, "k16.f32.bf16.bf16", ", 0, 0")
-MNIST_DEFINE_WGMMA(wgmma_tf32, "k8.f32.tf32.tf32", "")
+MNIST_DEFINE_WGMMA(wgmma_fp16, "k16.f32.f16.f16", ", 0, 0")
 #undef MNIST_DEFINE_WGMMA
 
-// d = a b for one k-step of 16 and 56 columns; `a` in registers, as mma.m16n8k16 has it in each warp.
+// As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 56 or 24 columns b is K-major, with
+// 32 it is MN-major.
+#define MNIST_A(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define MNIST_DEFINE_WGMMA(name, types)                                                                               \
-  __device__ __forceinline__ void name(float (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b) {                \
+  __device__ __forceinline__ void name(float (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
     asm volatile(MNIST_WGMMA("m64n56k16.f32." types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27, "{%28,%29,%30,%31}", \
-                             "%32", "0", ", 0")                                                                       \
+                             "%32", "%33", ", 0")                                                                     \
                  : MNIST_F16(d, 0), MNIST_F4(d, 16), MNIST_F4(d, 20), MNIST_F4(d, 24)                                 \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                               \
+                 : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
+  }                                                                                                                   \
+  __device__ __forceinline__ void name(float (&d)[12], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
+    asm volatile(MNIST_WGMMA("m64n24k16.f32." types, MNIST_REGISTERS_0_11, "{%12,%13,%14,%15}", "%16", "%17", ", 0")  \
+                 : MNIST_F4(d, 0), MNIST_F4(d, 4), MNIST_F4(d, 8)                                                     \
+                 : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
+  }                                                                                                                   \
+  __device__ __forceinline__ void name##_columns(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b,        \
+                                                 bool add) {                                                          \
+    asm volatile(MNIST_WGMMA("m64n32k16.f32." types, MNIST_REGISTERS_0_15, "{%16,%17,%18,%19}", "%20", "%21", ", 1")  \
+                 : MNIST_F16(d, 0)                                                                                    \
+                 : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
   }
 MNIST_DEFINE_WGMMA(wgmma_bf16, "bf16.bf16")
 MNIST_DEFINE_WGMMA(wgmma_fp16, "f16.f16")
 #undef MNIST_DEFINE_WGMMA
-
-// d += a b: 64 rows by 32 columns, k = 16; `a` in registers, as mma.m16n8k16 has it in each warp, b MN-major.
-__device__ __forceinline__ void wgmma_bf16_columns(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(MNIST_WGMMA("m64n32k16.f32.bf16.bf16", MNIST_REGISTERS_0_15, "{%16,%17,%18,%19}", "%20", "1", ", 1")
-               : MNIST_F16(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-// d += a b: 64 rows by 24 columns, k = 16; `a` in registers, as mma.m16n8k16 has it in each warp, b K-major.
-__device__ __forceinline__ void wgmma_bf16_add(float (&d)[12], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(MNIST_WGMMA("m64n24k16.f32.bf16.bf16", MNIST_REGISTERS_0_11, "{%12,%13,%14,%15}", "%16", "1", ", 0")
-               : MNIST_F4(d, 0), MNIST_F4(d, 4), MNIST_F4(d, 8)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+#undef MNIST_A
 
 #undef MNIST_WGMMA
 #undef MNIST_REGISTERS_32_55

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/fused/forward2.cuh"
+#include "kernels/fused/parts.cuh"
 
 namespace mnist::fused {
 
@@ -147,7 +148,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
           weights[step][1][k] = pair.y;
         }
   }
-  float mean[kValues], sum[kValues] = {}, sum_xhat[kValues] = {};
+  float mean[kValues], sum[kValues] = {}, sum_xhat[kValues] = {}, largest = 0;
 #pragma unroll
   for (int v = 0; v < kValues; ++v) mean[v] = bn2[128 + my_column + v];
   if (tid < 32) inv_sigma[tid] = bn2[192 + tid];
@@ -204,6 +205,7 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
         for (int v = 0; v < kValues; ++v) {
           sum[v] += x[v];
           sum_xhat[v] = fmaf(x[v], e[v] - mean[v], sum_xhat[v]);
+          if constexpr (P::kParts > 0) largest = fmaxf(largest, fabsf(x[v]));
         }
       }
     }
@@ -220,6 +222,11 @@ __device__ __forceinline__ void backward1_dgrad(const State& s, unsigned char* s
       warp_sums[tile][0][my_column + v] = sum[v];
       warp_sums[tile][1][my_column + v] = sum_xhat[v];
     }
+  }
+  if constexpr (P::kParts > 0) {
+    static_assert(kGradientWarps == kRoleThreads / 32);
+    largest = warp_max(largest);
+    if (lane == 0) s.g2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
   barrier_sync<kRoleThreads>(kDgradOnly);
   if (tid < 64) {

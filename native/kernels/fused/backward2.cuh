@@ -7,8 +7,8 @@
 // and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
 //
 // A unit is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and
-// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has another kernel
-// for whole images in bf16, backward2_wgmma.cuh, which uses much of this one.
+// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has other kernels:
+// for whole images in bf16 backward2_wgmma.cuh, which uses much of this one, and in tf32 and fp32 backward2_parts.cuh.
 //
 // Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is formed and G added up:
 //   data role:   waits for a unit's copies, forms dz2 where z2 was, then the dgrad, then G
@@ -21,6 +21,7 @@
 
 #include "kernels/fused/conv2_weight.cuh"
 #include "kernels/fused/forward1.cuh"
+#include "kernels/fused/parts.cuh"
 #include "kernels/fused/routed_pixels.cuh"
 
 namespace mnist::fused {
@@ -51,10 +52,11 @@ struct Backward2Shared {
 // bn2's backward by channel, in shared memory: dz2 = scale * D + alpha + kappa * z2.
 struct alignas(16) Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
+  float largest[kConvWarps];  // kBounds: of half of the channels each, what |dz2| cannot exceed
 };
 
 // Waits for B1 and for all copies. While its loads are on their way it calls meanwhile().
-template <class Meanwhile>
+template <bool kBounds = false, class Meanwhile>
 __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
                                                   Meanwhile meanwhile) {
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
@@ -72,6 +74,9 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     g2[k] = s.g2_sums[cell * 64 + channel];
     g2_xhat[k] = s.g2_sums[(kCells2 + cell) * 64 + channel];
   }
+  float largest = 0;
+  if constexpr (kBounds)
+    for (int i = tid; i < 2 * kCells2 * kGradientWarps; i += kConvThreads) largest = fmaxf(largest, s.g2_max[i]);
   meanwhile();
   copy_async_commit();
   double sum = 0, sum_xhat = 0;
@@ -83,6 +88,10 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     }
   partial[group][0][channel] = sum;
   partial[group][1][channel] = sum_xhat;
+  if constexpr (kBounds) {
+    largest = warp_max(largest);
+    if ((tid & 31) == 0) bn.largest[tid >> 5] = largest;
+  }
   __syncthreads();
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
@@ -94,6 +103,12 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
     bn.shift[tid] = shift;
     bn.kappa[tid] = kappa;
     bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);
+    if constexpr (kBounds) {  // |xhat| is at most the root of how many there are
+#pragma unroll
+      for (int k = 0; k < kConvWarps; ++k) largest = fmaxf(largest, bn.largest[k]);
+      largest = warp_max(float(scale) *
+                         (largest + fabsf(float(dbeta * s.inv_n2)) + fabsf(float(dgamma)) * sqrtf(float(s.inv_n2))));
+    }
     if (blockIdx.x == 0) {  // nobody else reads bn2's parameters in this phase
       const float sign = gamma < 0 ? -1.f : 1.f;
       s.bn2_sign[tid] = sign;  // of the step that is ending: U folds it out of conv2's gradient
@@ -107,6 +122,27 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   }
   copy_async_wait<0>();
   __syncthreads();
+  if constexpr (kBounds) {
+    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;
+    __syncthreads();
+  }
+}
+
+// For a probe: where each window's gradient goes. Where the scale is 0 all positions tie and the first one wins.
+template <class P>
+__device__ __forceinline__ void tell_routing(const State& s, const Bn2Backward& bn, int image, int cell, int part,
+                                             const typename P::T (&z)[4][kChunk<P>]) {
+#pragma unroll
+  for (int c = 0; c < kChunk<P>; ++c) {
+    const int channel = part * kChunk<P> + c;
+    float best = P::load(z[0][c]);
+    int where = 0;
+#pragma unroll
+    for (int position = 1; position < 4; ++position)
+      if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best) best = P::load(z[position][c]), where = position;
+    s.route2[(std::size_t(image) * kConv2Channels + channel) * kCells2 + cell] =
+        fmaf(bn.scale[channel], best, bn.shift[channel]) > 0.f ? where : Routing::kDead;
+  }
 }
 
 // The units that a block owns and their copies in shared memory, which Shared lays out.
@@ -232,22 +268,6 @@ struct Backward2 {
 
   // ---- the data role -----------------------------------------------------------------------------------------------
 
-  // For a probe: where each window's gradient goes. Where the scale is 0 all positions tie and the first one wins.
-  __device__ __forceinline__ void tell_routing(int unit, int cell, int part, const T (&z)[4][kChunk<P>]) const {
-#pragma unroll
-    for (int c = 0; c < kChunk<P>; ++c) {
-      const int channel = part * kChunk<P> + c;
-      float best = P::load(z[0][c]);
-      int where = 0;
-#pragma unroll
-      for (int position = 1; position < 4; ++position)
-        if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best)
-          best = P::load(z[position][c]), where = position;
-      s.route2[(std::size_t(unit) * kConv2Channels + channel) * kCells2 + cell] =
-          fmaf(bn.scale[channel], best, bn.shift[channel]) > 0.f ? where : Routing::kDead;
-    }
-  }
-
   // dz2 over a window's z2, two channels at a time. The position that the gradient goes to holds the maximum, so its
   // value is made once and chosen by masks of 16 bits.
   __device__ __forceinline__ void form_pairs(T (&z)[4][kChunk<P>], const T (&g2)[kChunk<P>], int part) const {
@@ -306,7 +326,7 @@ struct Backward2 {
         *reinterpret_cast<uint4*>(z[position]) = *reinterpret_cast<const uint4*>(at[position]);
       }
       *reinterpret_cast<uint4*>(g2) = *reinterpret_cast<const uint4*>(here + Shared::kG2 + (i * kParts + part) * 16);
-      if (s.route2) tell_routing(unit, cell, part, z);
+      if (s.route2) tell_routing<P>(s, bn, unit, cell, part, z);
       if constexpr (sizeof(T) == 2) {
         form_pairs(z, g2, part);
       } else {

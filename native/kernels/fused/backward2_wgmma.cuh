@@ -22,29 +22,31 @@
 
 namespace mnist::fused {
 
-// The lists of Quads as wgmma reads them. For each row of cells: 4 rows of ones, then of each of the 6 lists the 4 rows
-// of the image that the cells' windows see; behind the last, ones again. A row is 8 pixels of 16 bits, the k of a
-// product, and 24 of them are its columns: at position (dy, 0) from row dy of the ones on, which are followed by lists
-// 0 to 4; at (dy, 1) from row dy of list 1 on, and the ones come last. So column 4 l + u is tap row u of the l-th list
-// there, and u = 3 means nothing; the last such column lies behind the end.
+// The lists of Quads as wgmma reads them. For each of kCellRows rows of cells: 4 rows of ones, then of each of the 6
+// lists the 4 rows of the image that the cells' windows see; behind the last, ones again. A row is 8 pixels of 16 bits,
+// the k of a product, and 24 of them are its columns: at position (dy, 0) from row dy of the ones on, which are
+// followed by lists 0 to 4; at (dy, 1) from row dy of list 1 on, and the ones come last. So column 4 l + u is tap row u
+// of the l-th list there, and u = 3 means nothing; the last such column lies behind the end.
+template <class P, int kCellRows>
 struct WindowRows {
-  using P = Policy<Precision::kBf16>;
   static constexpr int kRowBytes = 16, kListBytes = 4 * kRowBytes, kCellsBytes = 7 * kListBytes;
-  static constexpr int kBytes = kPool1Side * kCellsBytes + kListBytes;
+  static constexpr int kBytes = kCellRows * kCellsBytes + kListBytes;
 
-  // Word j of row y of an image.
+  // Word j of row y of the padded image, counted from the first that a window sees.
   static __device__ __forceinline__ void store_word(unsigned char* rows, int y, int j, std::uint32_t word) {
-    ++y;  // in the padded image
-    auto* here = reinterpret_cast<P::Pixel*>(rows + (y >> 1) * kCellsBytes + kListBytes + (y & 1) * kRowBytes) + j;
-    Quads<P>::spread(word, [&](int list, int at, P::Pixel v) {
+    auto* here =
+        reinterpret_cast<typename P::Pixel*>(rows + (y >> 1) * kCellsBytes + kListBytes + (y & 1) * kRowBytes) + j;
+    Quads<P>::spread(word, [&](int list, int at, typename P::Pixel v) {
       auto* to = here + list * (kListBytes / 2) + at;
-      if (y < 2 * kPool1Side) *to = v;
+      if (y < 2 * kCellRows) *to = v;
       if (y >= 2) to[(2 * kRowBytes - kCellsBytes) / 2] = v;
     });
   }
   static __device__ __forceinline__ void clear(unsigned char* rows, int tid) {
+    const auto one = to_pixel<typename P::Pixel>(1.f);
+    const std::uint32_t ones = *reinterpret_cast<const std::uint16_t*>(&one) * 0x10001u;
     for (int i = tid; i < kBytes / kRowBytes; i += kConvThreads) {
-      const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? 0x3f803f80u : two_padding_pixels<P>();
+      const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? ones : two_padding_pixels<P>();
       reinterpret_cast<uint4*>(rows)[i] = make_uint4(two, two, two, two);
     }
   }
@@ -52,7 +54,12 @@ struct WindowRows {
 
 struct Backward2WgmmaShared {
   using P = Policy<Precision::kBf16>;
-  using Pixels = WindowRows;
+  // As Backward2::form() calls it.
+  struct Pixels : WindowRows<P, kPool1Side> {
+    static __device__ __forceinline__ void store_word(unsigned char* rows, int y, int j, std::uint32_t word) {
+      WindowRows::store_word(rows, y + 1, j, word);
+    }
+  };
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
   // Of a stage. The 8 chunks of a pixel that form() reads and writes at a time lie in different banks.
   static constexpr int kA1ChunkPitch = kSlotsOfImage * 16 + 32;
@@ -72,6 +79,41 @@ struct Backward2WgmmaShared {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// G from the sums of 4 kGroups warps, each of 16 channels, a plane and 7 rows, through `parts` in shared memory, which
+// nobody else uses any more.
+template <int kGroups>
+__device__ __forceinline__ void store_g1_sums(const State& s, float* parts, const float (&g1)[2][12], float unit) {
+  constexpr int kValues = kConv1Channels * kG1Columns, kCount = kGroups * kGroupThreads, kBarrier = 1;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, half = warp & 1, plane = warp >> 1 & 1, g = lane >> 2,
+            t = lane & 3;
+#pragma unroll
+  for (int dx = 0; dx < 2; ++dx)
+#pragma unroll
+    for (int k = 0; k < 12; ++k) {
+      const int channel = half * 16 + g + (k >> 1 & 1) * 8, column = k / 4 * 8 + 2 * t + (k & 1);
+      const int v = column / 4 - (dx == 0) - 2 * plane, u = column % 4;  // of list dx + 2 plane + v
+      const bool is_tap = v >= 0 && v < 3 && u < 3;
+      if (is_tap || column == (dx == 0 ? 0 : 20))
+        parts[(2 * (warp >> 1) + dx) * kValues + channel * kG1Columns + (is_tap ? 3 * u + v : kTaps)] = g1[dx][k];
+    }
+  barrier_sync<kCount>(kBarrier);
+  for (int i = tid; i < kValues; i += kCount) {
+    float sum = 0;
+#pragma unroll
+    for (int part = 0; part < 4 * kGroups; ++part) sum += parts[part * kValues + i];
+    s.g1_sums[std::size_t(blockIdx.x) * kValues + i] = i % kG1Columns <= kTaps ? unit * sum : 0.f;
+  }
+}
+
+// A tap of conv2's weight gradient, by a warpgroup, as backward2_kernel() stores it: tiles of 16 of conv2's channels by
+// 8 of conv1's.
+__device__ __forceinline__ void store_weight_sums(const State& s, int tap, const float (&dw)[16], int warp, int lane) {
+  auto* to = reinterpret_cast<float4*>(s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values) + tap * kConvThreads;
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    to[(warp + 4 * n) * 32 + lane] = make_float4(dw[4 * n], dw[4 * n + 1], dw[4 * n + 2], dw[4 * n + 3]);
+}
 
 struct Backward2Wgmma {
   using P = Policy<Precision::kBf16>;
@@ -108,7 +150,7 @@ struct Backward2Wgmma {
       *reinterpret_cast<uint4*>(here + Shared::kDz + chunk * Shared::kDzChunkPitch + row * kRowBytes + slot * 16) =
           make_uint4(0, 0, 0, 0);
     }
-    WindowRows::clear(here + Shared::kQuads, tid);
+    Shared::Pixels::clear(here + Shared::kQuads, tid);
   }
 
   // ---- dgrad and G -------------------------------------------------------------------------------------------------
@@ -146,8 +188,9 @@ struct Backward2Wgmma {
   __device__ __forceinline__ void accumulate_g1(float (&g1)[2][12], const float (&da1)[28],
                                                 const std::uint32_t (&route)[7], std::uint32_t rows) const {
     using namespace kernels::device;
+    using Windows = Shared::Pixels;
     constexpr int kInFlight = 3;  // with 4 ptxas serializes the products, for want of registers
-    const std::uint64_t pixels = wgmma_operand(rows, WindowRows::kCellsBytes, 8 * WindowRows::kRowBytes);
+    const std::uint64_t pixels = wgmma_operand(rows, Windows::kCellsBytes, 8 * Windows::kRowBytes);
     std::uint32_t a[kInFlight][2][4];
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -169,39 +212,14 @@ struct Backward2Wgmma {
       wgmma_fence();
 #pragma unroll
       for (int dx = 0; dx < 2; ++dx) {
-        const int at = first * WindowRows::kCellsBytes + dx * 2 * WindowRows::kListBytes + dy * WindowRows::kRowBytes;
-        wgmma_bf16_add(g1[dx], a[slot][dx], pixels + at / 16);
+        const int at = first * Windows::kCellsBytes + dx * 2 * Windows::kListBytes + dy * Windows::kRowBytes;
+        wgmma_bf16(g1[dx], a[slot][dx], pixels + at / 16, true);
       }
       wgmma_commit();
     }
     wgmma_wait<0>();
     wgmma_results(g1[0]);
     wgmma_results(g1[1]);
-  }
-
-  // From the sums of 8 warps, each of 16 channels, a plane and 7 rows.
-  __device__ __forceinline__ void store_g1(const float (&g1)[2][12], int tid) const {
-    constexpr int kValues = kConv1Channels * kG1Columns;
-    const int lane = block.lane, warp = tid >> 5, half = warp & 1, plane = warp >> 1 & 1, g = lane >> 2, t = lane & 3;
-    auto* parts = reinterpret_cast<float*>(block.shared + Shared::kFilter);
-    barrier_sync<kRoleThreads>(Block::kDataRole);  // nobody reads the filter any more
-#pragma unroll
-    for (int dx = 0; dx < 2; ++dx)
-#pragma unroll
-      for (int k = 0; k < 12; ++k) {
-        const int channel = half * 16 + g + (k >> 1 & 1) * 8, column = k / 4 * 8 + 2 * t + (k & 1);
-        const int v = column / 4 - (dx == 0) - 2 * plane, u = column % 4;  // of list dx + 2 plane + v
-        const bool is_tap = v >= 0 && v < 3 && u < 3;
-        if (is_tap || column == (dx == 0 ? 0 : 20))
-          parts[(2 * (warp >> 1) + dx) * kValues + channel * kG1Columns + (is_tap ? 3 * u + v : kTaps)] = g1[dx][k];
-      }
-    barrier_sync<kRoleThreads>(Block::kDataRole);
-    for (int i = tid; i < kValues; i += kRoleThreads) {
-      float sum = 0;
-#pragma unroll
-      for (int part = 0; part < 8; ++part) sum += parts[part * kValues + i];
-      block.s.g1_sums[std::size_t(blockIdx.x) * kValues + i] = i % kG1Columns <= kTaps ? sum : 0.f;
-    }
   }
 
   __device__ __forceinline__ void data_role(int tid) const {
@@ -219,11 +237,12 @@ struct Backward2Wgmma {
       for (int row = 0; row < 7; ++row) route[row] = load_shared_32(words + row * (kRoute1Words / kPool1Side * 4));
       float da1[28];
       dgrad(da1, here + Shared::kDz + first_row * kRowBytes);
-      accumulate_g1(g1, da1, route, here + Shared::kQuads + first_row * WindowRows::kCellsBytes);
+      accumulate_g1(g1, da1, route, here + Shared::kQuads + first_row * Shared::Pixels::kCellsBytes);
       release(unit, stage);
       stage ^= 1;
     }
-    store_g1(g1, tid);
+    barrier_sync<kRoleThreads>(Block::kDataRole);  // nobody reads the filter any more
+    store_g1_sums<2>(block.s, reinterpret_cast<float*>(block.shared + Shared::kFilter), g1, 1.f);
   }
 
   // ---- the weight gradient -----------------------------------------------------------------------------------------
@@ -255,9 +274,9 @@ struct Backward2Wgmma {
           const int in = row + u - 1;  // of a1
           if (in < 1 || in > kPool1Side) continue;
           const int at = in * kRowBytes / 16;
-          wgmma_bf16_columns(dw[3 * u], planes_swapped[row & 1], swapped + at);
-          wgmma_bf16_columns(dw[3 * u + 1], in_order[row & 1], apart + at);
-          wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1);
+          wgmma_bf16_columns(dw[3 * u], planes_swapped[row & 1], swapped + at, true);
+          wgmma_bf16_columns(dw[3 * u + 1], in_order[row & 1], apart + at, true);
+          wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);
         }
         wgmma_commit();
         if (row == kPool1Side) break;
@@ -270,14 +289,8 @@ struct Backward2Wgmma {
       release(unit, stage);
       stage ^= 1;
     }
-    // As backward2_kernel() stores them: tiles of 16 of conv2's channels by 8 of conv1's.
-    auto* to = reinterpret_cast<float4*>(block.s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        to[tap * kConvThreads + (warp + 4 * n) * 32 + lane] =
-            make_float4(dw[tap][4 * n], dw[tap][4 * n + 1], dw[tap][4 * n + 2], dw[tap][4 * n + 3]);
+    for (int tap = 0; tap < kTaps; ++tap) store_weight_sums(block.s, tap, dw[tap], warp, lane);
   }
 
   // ---- copies and dz2 ----------------------------------------------------------------------------------------------

@@ -103,9 +103,15 @@ struct Conv1 {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int channel = channel0 + g + 8 * i;
-      scale[i] = bn1[channel] * bn1[64 + channel];
+      scale[i] = bn1[channel] * bn1[96 + channel];
       shift[i] = bn1[32 + channel];
     }
+  }
+
+  // From here on a is in units of `unit`.
+  __device__ __forceinline__ void divide(float unit) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) scale[i] /= unit, shift[i] /= unit;
   }
 
   // Row cy of pooled cells. Calls emit(plane, a, route) for each plane: a[0], a[1] are channel g at slots 2t and 2t+1,

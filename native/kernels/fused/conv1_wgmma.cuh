@@ -10,21 +10,40 @@ namespace mnist::fused {
 // A place for store_a1() in a row of an image in chunks.
 template <class P>
 struct A1ChunkPlace {
+  using Operands = WgmmaOperands<P>;
   unsigned char* row;
   int plane;
   __device__ __forceinline__ unsigned char* operator()(int slot, unsigned channel) const {
-    return row + channel / kChunk<P> * WgmmaOperands<P>::kPlane + (2 * slot + plane) * 16 +
-           channel % kChunk<P> * int(sizeof(typename P::T));
+    return row + channel / Operands::kOfChunk * Operands::kPlane + (2 * slot + plane) * 16 +
+           channel % Operands::kOfChunk * int(sizeof(typename Operands::T));
   }
 };
+
+// store_a1() of fp16 parts.
+template <class P>
+__device__ __forceinline__ void store_a1_parts(const float (&a)[4], int channel0, int plane, int lane,
+                                               A1ChunkPlace<P> place) {
+  const int g = lane >> 2, t = lane & 3, padding = plane == 0 ? 0 : 7;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    __half2 parts[P::kParts];
+    split(a[2 * half], a[2 * half + 1], parts);
+#pragma unroll
+    for (int part = 0; part < P::kParts; ++part) {
+      const __half2 pair = transposed(parts[part]);
+      if (g != padding)
+        *reinterpret_cast<__half2*>(place(g, channel0 + half * 8 + 2 * t) + part * WgmmaOperands<P>::kA1Part) = pair;
+    }
+  }
+}
 
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
 template <class P>
 struct Conv1Columns {
-  static constexpr int kRows = 7;  // patch rows at a time
-  std::uint32_t weight[2][4];      // A operands: of positions 0 and 1, and of 2 and 3
+  static constexpr int kRows = 7, kTerms = P::kConv1Terms;  // patch rows at a time
+  std::uint32_t weight[kTerms][2][4];                       // A operands: of a part, of positions 0 and 1 or of 2 and 3
   float scale, shift;
   int warp, lane;
 
@@ -32,12 +51,16 @@ struct Conv1Columns {
     const int t = lane & 3, channel = 8 * warp + (lane >> 2);
     const auto* words = static_cast<const std::uint32_t*>(s.conv1);
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair)
+    for (int i = 0; i < 2 * kTerms; ++i)
 #pragma unroll
       for (int r = 0; r < 4; ++r)
-        weight[pair][r] = words[((2 * pair + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
-    scale = s.bn1[channel] * s.bn1[64 + channel];
+        weight[i / 2][i % 2][r] = words[((2 * i + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
+    scale = s.bn1[channel] * s.bn1[96 + channel];
     shift = s.bn1[32 + channel];
+    if constexpr (P::kParts > 0) {
+      const float inverse_unit = inverse_of(a1_unit(s, lane));
+      scale *= inverse_unit, shift *= inverse_unit;
+    }
   }
 
   __device__ __forceinline__ void start(float (&acc)[2][4 * kRows], std::uint32_t patches, int row) const {
@@ -45,11 +68,13 @@ struct Conv1Columns {
     const std::uint64_t pixels = wgmma_operand(patches + row * 128, kPatchHalf, 128);
     wgmma_fence();
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair)
-      if constexpr (std::is_same_v<typename P::Pixel, __half>)
-        wgmma_fp16(acc[pair], weight[pair], pixels);
-      else
-        wgmma_bf16(acc[pair], weight[pair], pixels);
+    for (int term = kTerms - 1; term >= 0; --term)
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair)
+        if constexpr (std::is_same_v<typename P::Pixel, __half>)
+          wgmma_fp16(acc[pair], weight[term][pair], pixels, term < kTerms - 1);
+        else
+          wgmma_bf16(acc[pair], weight[term][pair], pixels, false);
     wgmma_commit();
   }
 
@@ -58,8 +83,9 @@ struct Conv1Columns {
   __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* stage, int row) const {
     using Shared = Forward1WgmmaShared<P>;
     using Operands = WgmmaOperands<P>;
-    const int g = lane >> 2, t = lane & 3;
-    typename P::Pair a[kRows];
+    const int t = lane & 3;
+    using Pair = std::conditional_t<(P::kParts > 0), __half2, __nv_bfloat162>;
+    Pair parts[Operands::kParts][kRows];
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
@@ -71,30 +97,35 @@ struct Conv1Columns {
         const bool padding = plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1;
         cell[e] = pooled(z, scale, shift, padding, e, route);
       }
-      a[n] = P::pack(cell[0], cell[1]);
+      if constexpr (P::kParts > 0) {
+        Pair both[P::kParts];
+        split(cell[0], cell[1], both);
+#pragma unroll
+        for (int part = 0; part < P::kParts; ++part) parts[part][n] = both[part];
+      } else {
+        parts[0][n] = P::pack(cell[0], cell[1]);
+      }
       // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
       reinterpret_cast<std::uint16_t*>(
           stage + Shared::kRoute)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
           std::uint16_t(route);
-      if constexpr (sizeof(typename P::T) == 4)  // zeros go where zeros are
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          *reinterpret_cast<float*>(stage + (cy + 1) * Operands::kRow + plane * 16 + (2 * t + e) * 32 +
-                                    (2 * warp + (g >> 2)) * Operands::kPlane + (g & 3) * 4) = e == 0 ? a[n].x : a[n].y;
     }
-    if constexpr (sizeof(typename P::T) == 2)
 #pragma unroll
-      for (int n = 0; n < kRows; n += 4) {
-        __nv_bfloat162 matrices[4];
+    for (int n = 0; n < kRows; n += 4)
 #pragma unroll
-        for (int m = 0; m < 4; ++m) matrices[m] = a[n + m < kRows ? n + m : kRows - 1];  // the last may come twice
+      for (int part = 0; part < Operands::kParts; ++part) {
+        Pair matrices[4];
+#pragma unroll
+        for (int m = 0; m < 4; ++m)
+          matrices[m] = parts[part][n + m < kRows ? n + m : kRows - 1];  // the last may come twice
         const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
         const int column = 2 * slot + (patch_row & 1);
-        store_columns_x4(
-            shared_address(stage) + warp * Operands::kPlane + (patch_row / 2 + 1) * Operands::kRow + column * 16,
-            matrices);
-        store_columns_x4(shared_address(stage) + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16,
+        const std::uint32_t to = shared_address(stage);
+        store_columns_x4(to + part * Operands::kA1Part + warp * Operands::kPlane +
+                             (patch_row / 2 + 1) * Operands::kRow + column * 16,
                          matrices);
+        if constexpr (Shared::kCopies)
+          store_columns_x4(to + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16, matrices);
       }
   }
 };

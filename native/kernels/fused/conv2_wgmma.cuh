@@ -20,6 +20,7 @@ struct Conv2Columns {
   int first_row, half, quarter, lane;  // half: of the columns; quarter: of the channels, a warp each
   bool zero[2];                        // whether bn2's scale is 0 for the channels of rows g and g + 8
   float sum[2], squares[2];            // by channel, of all pixels so far
+  float unit;                          // of acc, where there are parts: see parts.cuh
   float acc[4 * kRows];                // see wgmma_bf16()
 
   __device__ __forceinline__ Conv2Columns(const State& s, int first_row, int half, int quarter, int lane)
@@ -27,6 +28,10 @@ struct Conv2Columns {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       zero[i] = s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + (lane >> 2) + 8 * i] == 0.f;
+  }
+  // Once U is done.
+  __device__ __forceinline__ void load_unit(const State& s) {
+    if constexpr (P::kParts > 0) unit = a1_unit(s, lane) * s.conv2_units[0];
   }
 
   // Starts the products; wgmma_wait<0>() ends them.
@@ -37,17 +42,25 @@ struct Conv2Columns {
     const std::uint64_t pixels =
         wgmma_operand(a1 + first_row * Operands::kRow + half * 8 * 16, Operands::kPlane, Operands::kRow);
     wgmma_fence();
+    constexpr int kFirst = P::kParts == 2 ? 0 : 2;
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap)
+    for (int product = kFirst; product < 3; ++product)  // fp32: small x big, big x small, big x big, the least first
 #pragma unroll
-      for (int step = 0; step < Operands::kSteps; ++step) {
-        const std::uint64_t a = weights + (tap * Operands::kChunks + 2 * step) * Operands::kFilterChunk / 16;
-        const std::uint64_t b = pixels + (tap / 3 * Operands::kRow + tap % 3 * 16 + 2 * step * Operands::kPlane) / 16;
-        if constexpr (sizeof(typename P::T) == 2)
-          wgmma_bf16(acc, a, b, tap + step > 0);
-        else
-          wgmma_tf32(acc, a, b, tap + step > 0);
-      }
+      for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+        for (int step = 0; step < Operands::kSteps; ++step) {
+          const bool add = product > kFirst || tap + step > 0;
+          const std::uint64_t a = weights + ((product == 0) * Operands::kFilterPart +
+                                             (tap * Operands::kChunks + 2 * step) * Operands::kFilterChunk) /
+                                                16;
+          const std::uint64_t b = pixels + ((product == 1) * Operands::kA1Part + tap / 3 * Operands::kRow +
+                                            tap % 3 * 16 + 2 * step * Operands::kPlane) /
+                                               16;
+          if constexpr (P::kParts > 0)
+            wgmma_fp16(acc, a, b, add);
+          else
+            wgmma_bf16(acc, a, b, add);
+        }
     wgmma_commit();
   }
 
@@ -68,7 +81,8 @@ struct Conv2Columns {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const float* from = acc + 4 * (2 * (q + e) + r) + 2 * i;
-            z[r][i] = padding ? Pair{} : P::pack(from[0], from[1]);
+            const float scale = P::kParts > 0 ? unit : 1.f;
+            z[r][i] = padding ? Pair{} : P::pack(scale * from[0], scale * from[1]);
             const float2 x = P::unpack(z[r][i]);
             sum[i] += x.x + x.y;
             squares[i] = fmaf(x.y, x.y, fmaf(x.x, x.x, squares[i]));
@@ -122,23 +136,33 @@ struct Conv2Columns {
             if (q + (g & 1) < kRows / 2 && window_row + q < kPool2Side && window_column < kPool2Side)
               values.store(e2 + q * kPool2Side * kConv2Channels);
           });
-    } else {  // eight lanes have eight channels of a pixel: whole sectors
+    } else {  // eight lanes have eight channels of a pixel, or, chunked, four have four pixels of a chunk: whole
+              // sectors
       const int x = half * 8 + 2 * t, channel = quarter * 16 + g, window_column = half * 4 + t;
+      constexpr int kChannelsOfChunk = kChunk<P>, kImage = kChunkedImage / 4;
       T* const z2 = static_cast<T*>(s.z2) +
-                    (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel;
+                    (kChunks ? std::size_t(image) * (kConv2Channels / kChannelsOfChunk * kImage) +
+                                   channel / kChannelsOfChunk * kImage + first_row * (kChunkedRow / 4) +
+                                   channel % kChannelsOfChunk
+                             : (std::size_t(image) * kCells1 + first_row * kPool1Side) * kConv2Channels + channel);
+      constexpr int kRow = kChunks ? kChunkedRow / 4 : kPool1Side * kConv2Channels;
+      constexpr int kEightChannels = kChunks ? 8 / kChannelsOfChunk * kImage : 8;
+      // Padding is stored, too, where z2 is chunked; column 16 does not exist, but 0 does.
+      const int left = kChunks ? slot_of(x + 1) * kChannelsOfChunk : x * kConv2Channels,
+                right = kChunks ? slot_of((x + 2) % 16) * kChannelsOfChunk : left + kConv2Channels;
       T* const e2 = static_cast<T*>(s.e2) +
                     (std::size_t(image) * kCells2 + first_row / 2 * kPool2Side + window_column) * kConv2Channels +
                     channel;
       finish(
           [&](int q, const Pair(&z)[2][2]) {
-            if (x >= kPool1Side) return;
+            if (!kChunks && x >= kPool1Side) return;
 #pragma unroll
             for (int r = 0; r < 2; ++r)
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
-                T* const to = z2 + (2 * q + r) * kPool1Side * kConv2Channels + i * 8;
-                to[0] = z[r][i].x;
-                to[kConv2Channels] = z[r][i].y;
+                T* const to = z2 + (2 * q + r) * kRow + i * kEightChannels;
+                to[left] = z[r][i].x;
+                to[right] = z[r][i].y;
               }
           },
           [&](int q, const Pair(&top)[2]) {

@@ -1,5 +1,5 @@
 // F1: images -> conv1, bn1, relu, pool (in shared memory) -> conv2 -> z2, its window maxima e2, its channel sums.
-// Hopper has other kernels for bf16 and tf32, forward1_wgmma.cuh.
+// Hopper has other kernels, forward1_wgmma.cuh.
 //
 // Channels are permuted in the filter so that a lane's 4 results of a pixel are neighbours in memory: filter row
 // 8n + 2t + e of 16 is channel 4t + 2n + e.

@@ -1,4 +1,4 @@
-// F1 for bf16 and tf32 on Hopper: as forward1.cuh, with conv2, and for large batches conv1, by wgmma.
+// F1 on Hopper: as forward1.cuh, with conv2, and for large batches conv1, by wgmma.
 #pragma once
 
 #include "kernels/fused/conv1_wgmma.cuh"
@@ -14,7 +14,16 @@ template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
   using Operands = WgmmaOperands<P>;
   constexpr int kRoutes = kRoute1Words / 4 / kPieces;
-  if constexpr (kChunked<P, kPieces == 1>) {
+  if constexpr (P::kParts > 0) {
+    constexpr int kRows = kPool1Side / kPieces, kCount = Operands::kParts * Operands::kChunks * kRows * 16;
+#pragma unroll 2
+    for (int i = tid; i < kCount; i += kThreads) {
+      const int plane = i / (kRows * 16), at = (piece * kRows + i / 16 % kRows) * 16 + i % 16;
+      static_cast<uint4*>(
+          s.a1)[(std::size_t(image) * Operands::kParts * Operands::kChunks + plane) * (kChunkedImage / 16) + at] =
+          *reinterpret_cast<const uint4*>(stage + plane * Operands::kPlane + Operands::kRow + at * 16);
+    }
+  } else if constexpr (kChunked<P, kPieces == 1>) {
     constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
 #pragma unroll 2  // registers are scarce
     for (int i = tid; i < kCount; i += kThreads) {
@@ -74,13 +83,19 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_kernel(State s
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
+  if constexpr (P::kParts > 0) conv1.divide(a1_unit(s, lane));
+  conv2.load_unit(s);
   __syncthreads();
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
     const int cy = first_row + i / 2, plane = i & 1;
     conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
-      store_a1<P>(a, channel0, plane, lane, A1ChunkPlace<P>{a1 + (cy + 1) * Operands::kRow, plane});
+      const A1ChunkPlace<P> place{a1 + (cy + 1) * Operands::kRow, plane};
+      if constexpr (P::kParts > 0)
+        store_a1_parts(a, channel0, plane, lane, place);
+      else
+        store_a1<P>(a, channel0, plane, lane, place);
       routes[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }
@@ -115,6 +130,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
   constexpr int kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
+  // a1 leaves by the copy engine, as it lies in a stage or from a copy.
+  using Operands = WgmmaOperands<P>;
+  constexpr bool kBulk = P::kParts > 0 || Shared::kCopies;
+  constexpr int kPlanes = Operands::kParts * Operands::kChunks;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
@@ -181,6 +200,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
     if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
     const int group = warp >> 2;
     Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
+    left.load_unit(s), right.load_unit(s);
     mbarrier_wait(&arrived, 0);
     unsigned char* const stage = shared + group * Shared::kRolesStage;
     const int thread = tid % kGroupThreads;
@@ -190,16 +210,22 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
         return static_cast<char*>(tensor) + std::size_t(image) * bytes;
       };
       barrier_sync<kTurnThreads>(kFull + group);
-      if (Shared::kCopies && thread == 0) {
-        store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
+      if (kBulk && thread == 0) {
+        if constexpr (P::kParts > 0)
+#pragma unroll 1
+          for (int plane = 0; plane < kPlanes; ++plane)
+            store_bulk(part_of(s.a1, kPlanes * kChunkedImage) + plane * kChunkedImage,
+                       shared_address(stage) + plane * Operands::kPlane + Operands::kRow, kChunkedImage);
+        else
+          store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
         store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
         store_bulk_commit();
       }
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
-      if constexpr (!Shared::kCopies) store_stage<P, kGroupThreads, 1>(s, stage, image, thread, 0);
+      if constexpr (!kBulk) store_stage<P, kGroupThreads, 1>(s, stage, image, thread, 0);
       wgmma_wait<0>();
-      if (Shared::kCopies && thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
+      if (kBulk && thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
@@ -215,11 +241,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
           store_bulk_commit();
         }
       } else {
-        left.template store<false>(s, image);
-        right.template store<false>(s, image);
+        left.template store<(P::kParts > 0)>(s, image);
+        right.template store<(P::kParts > 0)>(s, image);
       }
     }
-    if (Shared::kCopies && thread == 0) store_bulk_wait();
+    if (kBulk && thread == 0) store_bulk_wait();
     barrier_sync<kConvThreads>(kEnd);
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);

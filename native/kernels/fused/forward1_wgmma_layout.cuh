@@ -1,26 +1,30 @@
 // F1 by wgmma: how operands and results lie in shared memory, and how they get there.
 //
 // a1: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh. Filter:
-// [tap][chunk][64 channels][16 bytes].
+// [tap][chunk][64 channels][16 bytes]. In fp32 there are two of each: see parts.cuh.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/forward1.cuh"
+#include "kernels/fused/parts.cuh"
 
 namespace mnist::fused {
 
 template <class P>
 struct WgmmaOperands {
-  static constexpr int kChunks = kConv1Channels / kChunk<P>, kSteps = kChunks / 2;
-  // Chunks lie apart so that those of a pixel (bf16: of two) are in different banks. Padding columns may read past the
-  // end of a chunk, and past that of the last one.
-  static constexpr int kPlane = kSlotsOfImage * 16 + (sizeof(typename P::T) == 2 ? 32 : 16);
+  using T = typename Operands16<P>::T;
+  static constexpr int kParts = P::kParts > 0 ? P::kParts : 1;
+  static constexpr int kOfChunk = 16 / sizeof(T);  // values
+  static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
+  // Chunks lie apart so that those of a pixel (16 bits: of two) are in different banks. Padding columns may read past
+  // the end of a chunk, and past that of the last one.
+  static constexpr int kPlane = kSlotsOfImage * 16 + (sizeof(T) == 2 ? 32 : 16);
   static constexpr int kRow = 16 * 16;
-  static constexpr int kA1Bytes = kChunks * kPlane;
+  static constexpr int kA1Part = kChunks * kPlane, kA1Bytes = kParts * kA1Part;
   static constexpr int kFilterChunk = kConv2Channels * 16;
-  static constexpr int kFilterBytes = kTaps * kChunks * kFilterChunk;
+  static constexpr int kFilterPart = kTaps * kChunks * kFilterChunk, kFilterBytes = kParts * kFilterPart;
 };
 
 // conv1's operand by wgmma: the 4 x 4 pixels that a pooling window sees, [upper or lower half of them][row of windows]
@@ -28,9 +32,9 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
-// Whether F1 leaves a1 and z2 chunked for B2: configure() sets State::b2_wgmma for just these.
+// Whether F1 leaves z2 chunked, and a1 chunked or split, for B2: configure() sets State::b2_wgmma for just these.
 template <class P, bool kWholeImages>
-inline constexpr bool kChunked = kWholeImages && sizeof(typename P::T) == 2;
+inline constexpr bool kChunked = P::kParts > 0 || (kWholeImages && sizeof(typename P::T) == 2);
 
 template <class P>
 struct Forward1WgmmaShared {
@@ -43,7 +47,7 @@ struct Forward1WgmmaShared {
   static constexpr int kBytes = kImage + std::max(kImageBytes, kWarpSums);
   // Large batches: two stages, each with a copy of a1 as B2 wants it; two patches; and for each warpgroup of the second
   // role an image of z2 and e2 on its way out, with a cell for what is not wanted.
-  static constexpr bool kCopies = kChunked<P, true>;
+  static constexpr bool kCopies = sizeof(typename P::T) == 2;
   static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
   static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
   static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
@@ -63,7 +67,8 @@ __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_floa
 
 // Stores 8x8 matrices of 16-bit values, held as transposed() has them, column by column: lane 8 m + c says where column
 // c of matrix m goes.
-__device__ __forceinline__ void store_columns_x4(std::uint32_t to, const __nv_bfloat162 (&matrices)[4]) {
+template <class Pair>
+__device__ __forceinline__ void store_columns_x4(std::uint32_t to, const Pair (&matrices)[4]) {
   const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(bits(0)),
                "r"(bits(1)), "r"(bits(2)), "r"(bits(3))

@@ -6,6 +6,7 @@
 #include "cuda/check.h"
 #include "kernels/fused/backward1.cuh"
 #include "kernels/fused/backward2.cuh"
+#include "kernels/fused/backward2_parts.cuh"
 #include "kernels/fused/backward2_wgmma.cuh"
 #include "kernels/fused/forward1.cuh"
 #include "kernels/fused/forward1_wgmma.cuh"
@@ -67,8 +68,8 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   s.f1_blocks = 2 / s.f1_halves * std::min(s.batch, sms);
   // F1 leaves what it makes of whole images accordingly: see kChunked.
   static_assert(Backward2WgmmaShared::kBytes + kStaticShared <= kHopperShared);
-  s.b2_wgmma = kPrecision == Precision::kBf16 && s.wgmma && s.f1_halves == 2;
-  if (s.b2_wgmma || (s.f1_halves == 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes)))
+  s.b2_wgmma = s.wgmma && (P::kParts > 0 || (sizeof(typename P::T) == 2 && s.f1_halves == 2));
+  if ((s.b2_wgmma && s.f1_halves == 2) || (s.f1_halves == 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes)))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);
@@ -88,18 +89,17 @@ template <Precision kPrecision>
 void Launch<kPrecision>::forward1(const State& s, int slot, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, s.f1_blocks, kConvThreads, bytes, stream, s, slot); };
-  if constexpr (P::kWgmma)
-    if (s.wgmma) {
-      using Shared = Forward1WgmmaShared<P>;
-      static_assert(std::max(Shared::kRolesBytes, Shared::kBytes) + kStaticShared <= kHopperShared);
-      if (s.f1_roles)
-        run(forward1_wgmma_roles_kernel<P>, Shared::kRolesBytes);
-      else if (s.f1_halves == 2)
-        run(forward1_wgmma_kernel<P, 2>, Shared::kBytes);
-      else
-        run(forward1_wgmma_kernel<P, 1>, Shared::kBytes);
-      return;
-    }
+  if (s.wgmma) {
+    using Shared = Forward1WgmmaShared<P>;
+    static_assert(std::max(Shared::kRolesBytes, Shared::kBytes) + kStaticShared <= kHopperShared);
+    if (s.f1_roles)
+      run(forward1_wgmma_roles_kernel<P>, Shared::kRolesBytes);
+    else if (s.f1_halves == 2)
+      run(forward1_wgmma_kernel<P, 2>, Shared::kBytes);
+    else
+      run(forward1_wgmma_kernel<P, 1>, Shared::kBytes);
+    return;
+  }
   if (s.f1_roles)
     run(forward1_roles_kernel<P>, Forward1RolesShared<P>::kBytes);
   else if (s.f1_halves == 2)
@@ -136,6 +136,11 @@ void Launch<kPrecision>::backward2(const State& s, int slot, cudaStream_t stream
   constexpr int kStages = kWholeStages<P>;
   if constexpr (kPrecision == Precision::kBf16)
     if (s.b2_wgmma) return run(backward2_wgmma_kernel<P>, Backward2WgmmaShared::kBytes);
+  if constexpr (P::kParts > 0) {
+    using Shared = Backward2PartsShared<P>;
+    static_assert(Shared::kBytes + kStaticShared <= kHopperShared);
+    if (s.b2_wgmma) return run(backward2_parts_kernel<P>, Shared::kBytes);
+  }
   if (s.b2_rows == 14)
     run(backward2_kernel<P, 14, kStages>, Backward2Shared<P, 14, kStages>::kBytes);
   else

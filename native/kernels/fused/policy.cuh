@@ -54,12 +54,13 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uin
 }
 
 // Transposes an 8x8 matrix: lane (g, t) has columns 2t and 2t + 1 of row g, and gets rows 2t and 2t + 1 of column g.
-__device__ __forceinline__ __nv_bfloat162 transposed(__nv_bfloat162 pair) {
+template <class Pair>
+__device__ __forceinline__ Pair transposed(Pair pair) {
   std::uint32_t turned;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
       : "=r"(turned)
       : "r"(*reinterpret_cast<const std::uint32_t*>(&pair)));
-  return *reinterpret_cast<const __nv_bfloat162*>(&turned);
+  return *reinterpret_cast<const Pair*>(&turned);
 }
 
 __device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global) {
@@ -176,7 +177,7 @@ struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   using Pixel = __nv_bfloat16;           // integers up to 256 are exact
   static constexpr int kConv1Terms = 1;  // 16-bit parts a conv1 weight is split into
-  static constexpr bool kWgmma = true;   // where the GPU has it
+  static constexpr int kParts = 0;       // of fp16, which wgmma multiplies instead of T's: see parts.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
@@ -197,7 +198,7 @@ struct Policy<Precision::kTf32> {
   using T = float;
   using Pixel = __half;  // integers up to 2048 are exact
   static constexpr int kConv1Terms = 1;
-  static constexpr bool kWgmma = true;  // where the GPU has it
+  static constexpr int kParts = 1;
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __uint_as_float(kernels::device::to_tf32(x)); }
   static __device__ __forceinline__ float load(T x) { return x; }
@@ -219,7 +220,7 @@ struct Policy<Precision::kFp32> {
   using T = float;
   using Pixel = __half;
   static constexpr int kConv1Terms = 2;
-  static constexpr bool kWgmma = false;
+  static constexpr int kParts = 2;
   static constexpr bool kDrainAccumulators = true;
   static __device__ __forceinline__ T store(float x) { return x; }
   static __device__ __forceinline__ float load(T x) { return x; }

@@ -33,6 +33,10 @@ struct DgradFilter {
   static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
 };
 
+// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes in parts of fp16 (see parts.cuh): (B, part, chunk of 8
+// channels, 14, 16 columns, 8), columns from -1 on, in units of a1_unit().
+inline constexpr int kGradientWarps = 8;  // of a block of B1, which make g2
+
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
 struct Samples {
   const std::uint8_t* images;
@@ -51,19 +55,23 @@ struct State {
   const float* scalars;   // learning rate, upstream gradient
 
   void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
-                        // (9, chunk of channels, 64, 16 bytes) where it is done by wgmma
+                        // ([part,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
   void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
-  void* conv2_pieces;   // the same where that works by wgmma: DgradFilter
+  void* conv2_pieces;   // the same where that works by wgmma: DgradFilter, or (part, 3, chunk of channels, taps 2 to 0,
+                        // 32, 8)
+  float* conv2_units;   // of those parts, and of the ones that U will make: B2 sees to it
+  float* conv2_max;     // (kConv2Values / 32) the largest |conv2.weight| of each warp of U
   void* fc1;            // fc1.weight in T, engine's order
-  void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[64 + channel]
-  float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units; unit[32] of the packed filter
+  void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[96 + channel]
+  float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units; the largest possible a1[32];
+                        // unit[32] of the packed filter
   float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
                         // then what the mean lost in rounding[64]
   bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
   bool overlap;         // the code that runs has programmatic dependent launch
   bool wgmma;           // and wgmma
 
-  void* a1;               // (B, 196, 32) T, or chunked
+  void* a1;               // (B, 196, 32) T, or chunked, or in parts
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
   void* z2;               // (B, 196, 64) T, or chunked: sign-folded conv2 output
   void* e2;               // (B, 49, 64) T, its maximum in each pooling window
@@ -75,6 +83,7 @@ struct State {
   float* head_sums;       // (H blocks, kHeadValues)
   void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
+  float* g2_max;          // (98, kGradientWarps) the largest |g2| of each warp of B1
   float* conv2_sums;      // (B2 blocks, 18432), in the order of B2's stores
   float* g1_sums;         // (B2 blocks, 32, kG1Columns)
   float* bn2_sign;        // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
@@ -88,7 +97,7 @@ struct State {
   int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
   int head_blocks;
   int b2_rows, b2_blocks;  // of a block: rows of an image at a time
-  bool b2_wgmma;           // B2 works by wgmma; a1 and z2 are then chunked
+  bool b2_wgmma;           // B2 works by wgmma; a1 and z2 are then chunked, or a1 is in parts
 };
 
 template <Precision kPrecision>

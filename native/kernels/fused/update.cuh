@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/fused/conv1.cuh"
+#include "kernels/fused/parts.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -43,16 +44,32 @@ __device__ __forceinline__ int forward_row(int channel) {
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
 }
 
+// `inverse_unit` is used where there are parts of fp16 only.
 template <class P>
-__device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in) {
+__device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in, float inverse_unit) {
   using T = typename P::T;
   constexpr int kChunks = kConv1Channels / kChunk<P>;
   const T stored = P::store(value);
-  const bool wgmma = P::kWgmma && s.wgmma;
+  const int flipped = kTaps - 1 - tap;
+  if constexpr (P::kParts > 0)
+    if (s.wgmma) {
+      __half2 parts[P::kParts];
+      split(value * inverse_unit, 0.f, parts);
+#pragma unroll
+      for (int part = 0; part < P::kParts; ++part) {
+        static_cast<__half*>(
+            s.conv2_forward)[(((part * kTaps + tap) * (kConv1Channels / 8) + in / 8) * kConv2Channels + out) * 8 +
+                             in % 8] = parts[part].x;
+        const int piece = (part * 3 + flipped / 3) * (kConv2Channels / 8) + out / 8;
+        static_cast<__half*>(s.conv2_pieces)[((piece * 3 + 2 - flipped % 3) * kConv1Channels + in) * 8 + out % 8] =
+            parts[part].x;
+      }
+      return;
+    }
+  const bool wgmma = s.wgmma;
   const int forward = wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + out) * kChunk<P> + in % kChunk<P>
                             : (forward_row(out) * kTaps + tap) * kConv1Channels + in;
   static_cast<T*>(s.conv2_forward)[forward] = stored;
-  const int flipped = kTaps - 1 - tap;
   static_cast<T*>(s.conv2_data)[(in * kTaps + flipped) * kConv2Channels + out] = stored;
   if constexpr (sizeof(T) == 2) {
     using Filter = DgradFilter;
@@ -145,10 +162,19 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   const float unit = filter_unit(weight);
   const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, unit, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
+  float most = 0;  // of conv1, in pixel units
+  if constexpr (P::kParts > 0) {
+    const float w = gamma < 0 ? -weight : weight;
+    most = fmaxf(w * (255 - kPixelOffset), w * -kPixelOffset);
+#pragma unroll
+    for (int mask = 8; mask > 0; mask >>= 1) most += __shfl_xor_sync(0xffffffffu, most, mask);
+  }
   if (lane == 0) {
+    const float shift = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
     s.bn1[channel] = float(scale * kPixelScale);
-    s.bn1[32 + channel] = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
-    s.bn1[64 + channel] = unit;
+    s.bn1[32 + channel] = shift;
+    if constexpr (P::kParts > 0) s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), most, shift), 0.f);
+    s.bn1[96 + channel] = unit;
   }
 }
 
@@ -298,7 +324,9 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv
   const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float old = s.parameters[at], learning_rate = s.scalars[0];
-  wait_for_predecessor();  // B2: conv2_sums, and bn2's update
+  wait_for_predecessor();  // B2: conv2_sums, bn2's update and the unit
+  const bool splits = P::kParts > 0 && s.wgmma;
+  const float unit = splits ? s.conv2_units[1] : 1.f;
   const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   if (group < kConv2Groups)  // but for the last warp
@@ -310,7 +338,12 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv
   const float w = old - learning_rate * dw;
   s.parameters[at] = w;
   if (s.gradients) s.gradients[at] = dw;
-  pack_conv2<P>(s, sign * w, tap, out, in);
+  pack_conv2<P>(s, sign * w, tap, out, in, inverse_of(unit));
+  if (splits) {
+    if (block == 0 && tid == 0) s.conv2_units[0] = unit;
+    const float largest = warp_max(fabsf(w));
+    if (tid % 32 == 0) s.conv2_max[(block * kValues + tid) / 32] = largest;
+  }
 }
 
 template <class P>
@@ -337,9 +370,19 @@ __global__ void pack_kernel(State s) {
   if (i < kHidden * kFeatures)
     static_cast<typename P::T*>(s.fc1)[i] = P::store(s.parameters[kParameters[kFc1Weight].offset + i]);
   if (i < kConv2Values) {
+    float unit = 1;
+    if (P::kParts > 0 && s.wgmma) {
+      const float* weights = s.parameters + kParameters[kConv2Weight].offset;
+      float largest = 0;
+      for (int k = threadIdx.x & 31; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
+      unit = conv2_unit_of(warp_max(largest));
+      if (i == 0) s.conv2_units[0] = unit;
+      largest = warp_max(fabsf(weights[i]));
+      if (i % 32 == 0) s.conv2_max[i / 32] = largest;
+    }
     const int tap = i % kTaps, in = i / kTaps % kConv1Channels, out = i / (kTaps * kConv1Channels);
     const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
-    pack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in);
+    pack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in, inverse_of(unit));
   }
 }
 

@@ -1,0 +1,68 @@
+// conv2 in tf32 and fp32 by wgmma: what it multiplies are fp16 values, because wgmma is twice as fast with them as with
+// tf32 and has the layouts of a weight gradient for 16-bit values only.
+//
+// fp16 has tf32's 11 significant bits, and tf32's x becomes one part, fp16(x / unit). fp32's x becomes two, big =
+// fp16(x / unit) and small = fp16(x / unit - big), together 22 bits; three products, big x big + big x small + small x
+// big, then keep float's accuracy as 3xTF32 does.
+//
+// fp16's exponents are few, so each tensor has a unit: a power of two, such that what the tensor can hold at most stays
+// below 2^15 units. (fp16 ends at 2^16.) Rounding never costs a value more than 2^-25 units, 2^-40 of that most: a
+// bound that is a thousand times too large does no harm.
+//   a1      from bn1's scale and shift, the filter and the range of a pixel: nothing larger is possible
+//   conv2   from the weights before their last update: their own maximum would be known a phase too late. They are kept
+//           below 1 unit, and may grow hundreds of times beyond it in one update; then results stop being finite
+//   dz2     from the largest g2 and bn2's sums: |xhat| cannot exceed sqrt(N)
+//   da1     from what it sums over: see backward2_parts.cuh
+// Tensors stay float in memory, but for a1 on its way from F1 to B2.
+#pragma once
+
+#include "kernels/fused/policy.cuh"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+// What wgmma multiplies, where P's own values have 32 bits.
+struct Fp16Operands {
+  using T = __half;
+  using Pixel = __half;
+};
+template <class P>
+using Operands16 = std::conditional_t<(P::kParts > 0), Fp16Operands, P>;
+
+// The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.
+template <int kBits, int kAtLeast = -100>
+__device__ __forceinline__ float unit_of(float largest) {
+  const int exponent = int(__float_as_uint(largest) >> 23 & 255) - 126 - kBits;
+  return __int_as_float(127 + min(max(exponent, kAtLeast), 120) << 23);
+}
+__device__ __forceinline__ float inverse_of(float unit) {
+  return __uint_as_float((254u << 23) - __float_as_uint(unit));
+}
+
+// For conv2's weights; below 2^-12 it would gain nothing and leave them less room to grow.
+__device__ __forceinline__ float conv2_unit_of(float largest) { return unit_of<0, -12>(largest); }
+
+// The largest of a warp's values, none of them negative.
+__device__ __forceinline__ float warp_max(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x)));
+#else
+  return x;
+#endif
+}
+
+// a1's, by a warp.
+__device__ __forceinline__ float a1_unit(const State& s, int lane) { return unit_of<15>(warp_max(s.bn1[64 + lane])); }
+
+// Two values, in units, in parts, the biggest first.
+template <int kParts>
+__device__ __forceinline__ void split(float x, float y, __half2 (&parts)[kParts]) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    parts[part] = __floats2half2_rn(x, y);
+    const float2 big = __half22float2(parts[part]);
+    x -= big.x, y -= big.y;
+  }
+}
+
+}  // namespace mnist::fused

@@ -61,7 +61,7 @@ std::vector<float> bn1_operand(std::span<const double> parameters, std::span<con
     bn1[c] = float(scale * kPixelScale);
     bn1[kConv1Channels + c] =
         float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
-    bn1[2 * kConv1Channels + c] = std::max(float(scale * kPixelScale * most) + bn1[kConv1Channels + c], 0.f);
+    bn1[2 * kConv1Channels + c] = std::max(float(scale * kPixelScale * 1.001 * most) + bn1[kConv1Channels + c], 0.f);
   }
   return bn1;
 }

@@ -1,10 +1,10 @@
 // B2 in tf32 and fp32 on Hopper, by wgmma of fp16 parts: see parts.cuh.
 //
-// What is computed is as in backward2.cuh. A unit is half of an image: 7 rows, and the neighbouring one on either side;
-// shared memory holds two. Small batches have a block for each half, others do an image's two one after the other.
-// Operands lie as wgmma reads them (see wgmma.cuh): [part][chunk of 8 channels][row][slot or column][16 bytes]. dz2
-// takes the place of z2, which has the bytes of two parts: the first four channels of a chunk lie where the big part
-// will, the others where fp32's small part will.
+// What is computed is as in backward2.cuh. A unit of work is half of an image: 7 rows, and the neighbouring one on
+// either side; shared memory holds two. Small batches have a block for each half, others do an image's two one after
+// the other. Operands lie as wgmma reads them (see wgmma.cuh): [part][chunk of 8 channels][row][slot or column][16
+// bytes]. dz2 takes the place of z2, which has the bytes of two parts: the first four channels of a chunk lie where the
+// big part will, the others where fp32's small part will.
 //
 // Roles are warpgroups:
 //   0        dgrad, then G
@@ -59,8 +59,8 @@ struct Backward2Parts {
   static_assert(kDataRegisters + 3 * kWeightRegisters == 4 * 65536 / kConvThreads);
   static constexpr int kCopyBytes = (2 * Shared::kChunks2 + kParts * Shared::kChunks1) * 8 * Shared::kRowBytes +
                                     Shared::kRouteBytes + kImagePixels + Shared::kG2Bytes;
-  // G's left operand is da1 in units of 2^10 of what dgrad sums: 576 products, each below 2^15.
-  static constexpr float kDa1Unit = 1024;
+  // G's left operand is da1 in units of 2^17 of what dgrad sums: 576 products, each below 2^15 x 2^7.
+  static constexpr float kDa1Unit = 1 << 17;
 
   const State& s;
   const Bn2Backward& bn;
@@ -74,8 +74,8 @@ struct Backward2Parts {
   __device__ __forceinline__ int half_of(int unit) const { return whole() ? unit & 1 : int(blockIdx.x) & 1; }
   // Later units lie lower in the batch: F1 wrote the highest last. Negative behind the last.
   __device__ __forceinline__ int image_of(int unit) const {
-    return whole() ? s.batch - 1 - int(blockIdx.x) - unit / 2 * int(gridDim.x)
-                   : s.batch - 1 - int(blockIdx.x) / 2 - unit * int(gridDim.x) / 2;
+    if (!whole()) return unit == 0 ? s.batch - 1 - int(blockIdx.x) / 2 : -1;
+    return s.batch - 1 - int(blockIdx.x) - unit / 2 * int(gridDim.x);
   }
   static __device__ __forceinline__ int stage_of(int unit) { return unit & 1; }
   static __device__ __forceinline__ int parity_of(int unit) { return unit >> 1 & 1; }
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) backward2_parts_kernel(State 
       for (int unit = 0; unit < 2; ++unit) roles.copy_gradient(unit);
   };
   load_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  const float dz_unit = unit_of<15>(fmaxf(bn.largest[0], bn.largest[1]));
+  const float largest = fmaxf(bn.largest[0], bn.largest[1]), dz_unit = largest > 0 ? unit_of<15>(largest) : 1.f;
   if (tid < kConv2Channels) {
     bn.scale[tid] /= dz_unit, bn.shift[tid] /= dz_unit;
     bn.alpha[tid] /= dz_unit, bn.kappa[tid] /= dz_unit;

@@ -136,31 +136,25 @@ struct Conv2Columns {
             if (q + (g & 1) < kRows / 2 && window_row + q < kPool2Side && window_column < kPool2Side)
               values.store(e2 + q * kPool2Side * kConv2Channels);
           });
-    } else {  // eight lanes have eight channels of a pixel, or, chunked, four have four pixels of a chunk: whole
-              // sectors
+    } else {  // four lanes have four pixels of a chunk: whole sectors
+      static_assert(kChunks);
+      constexpr int kOfChunk = kChunk<P>, kChunkValues = kChunkedImage / 4, kRow = kChunkedRow / 4;
       const int x = half * 8 + 2 * t, channel = quarter * 16 + g, window_column = half * 4 + t;
-      constexpr int kChannelsOfChunk = kChunk<P>, kImage = kChunkedImage / 4;
       T* const z2 = static_cast<T*>(s.z2) +
-                    (kChunks ? std::size_t(image) * (kConv2Channels / kChannelsOfChunk * kImage) +
-                                   channel / kChannelsOfChunk * kImage + first_row * (kChunkedRow / 4) +
-                                   channel % kChannelsOfChunk
-                             : (std::size_t(image) * kCells1 + first_row * kPool1Side) * kConv2Channels + channel);
-      constexpr int kRow = kChunks ? kChunkedRow / 4 : kPool1Side * kConv2Channels;
-      constexpr int kEightChannels = kChunks ? 8 / kChannelsOfChunk * kImage : 8;
-      // Padding is stored, too, where z2 is chunked; column 16 does not exist, but 0 does.
-      const int left = kChunks ? slot_of(x + 1) * kChannelsOfChunk : x * kConv2Channels,
-                right = kChunks ? slot_of((x + 2) % 16) * kChannelsOfChunk : left + kConv2Channels;
+                    (std::size_t(image) * (kConv2Channels / kOfChunk) + channel / kOfChunk) * kChunkValues +
+                    first_row * kRow + channel % kOfChunk;
+      // Padding is stored, too; column 16 does not exist, but 0 does.
+      const int left = slot_of(x + 1) * kOfChunk, right = slot_of((x + 2) % 16) * kOfChunk;
       T* const e2 = static_cast<T*>(s.e2) +
                     (std::size_t(image) * kCells2 + first_row / 2 * kPool2Side + window_column) * kConv2Channels +
                     channel;
       finish(
           [&](int q, const Pair(&z)[2][2]) {
-            if (!kChunks && x >= kPool1Side) return;
 #pragma unroll
             for (int r = 0; r < 2; ++r)
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
-                T* const to = z2 + (2 * q + r) * kRow + i * kEightChannels;
+                T* const to = z2 + (2 * q + r) * kRow + i * (8 / kOfChunk * kChunkValues);
                 to[left] = z[r][i].x;
                 to[right] = z[r][i].y;
               }

@@ -130,9 +130,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
   enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
   constexpr int kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
-  // a1 leaves by the copy engine, as it lies in a stage or from a copy.
   using Operands = WgmmaOperands<P>;
-  constexpr bool kBulk = P::kParts > 0 || Shared::kCopies;
   constexpr int kPlanes = Operands::kParts * Operands::kChunks;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t arrived;
@@ -210,7 +208,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
         return static_cast<char*>(tensor) + std::size_t(image) * bytes;
       };
       barrier_sync<kTurnThreads>(kFull + group);
-      if (kBulk && thread == 0) {
+      if (thread == 0) {  // a1 leaves by the copy engine, as it lies in the stage or from a copy
         if constexpr (P::kParts > 0)
 #pragma unroll 1
           for (int plane = 0; plane < kPlanes; ++plane)
@@ -223,9 +221,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
       }
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
-      if constexpr (!kBulk) store_stage<P, kGroupThreads, 1>(s, stage, image, thread, 0);
       wgmma_wait<0>();
-      if (kBulk && thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
+      if (thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
       if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
@@ -241,11 +238,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) forward1_wgmma_roles_kernel(S
           store_bulk_commit();
         }
       } else {
-        left.template store<(P::kParts > 0)>(s, image);
-        right.template store<(P::kParts > 0)>(s, image);
+        left.template store<true>(s, image);
+        right.template store<true>(s, image);
       }
     }
-    if (kBulk && thread == 0) store_bulk_wait();
+    if (thread == 0) store_bulk_wait();
     barrier_sync<kConvThreads>(kEnd);
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);

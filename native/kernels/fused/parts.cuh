@@ -6,11 +6,13 @@
 // big, then keep float's accuracy as 3xTF32 does.
 //
 // fp16's exponents are few, so each tensor has a unit: a power of two, such that what the tensor can hold at most stays
-// below 2^15 units. (fp16 ends at 2^16.) Rounding never costs a value more than 2^-25 units, 2^-40 of that most: a
-// bound that is a thousand times too large does no harm.
+// below 2^15 units. (fp16 ends at 2^16.) Beyond its significant bits a value loses at most 2^-25 units, 2^-40 of that
+// most: a bound that is a thousand times too large does no harm.
 //   a1      from bn1's scale and shift, the filter and the range of a pixel: nothing larger is possible
-//   conv2   from the weights before their last update: their own maximum would be known a phase too late. They are kept
-//           below 1 unit, and may grow hundreds of times beyond it in one update; then results stop being finite
+//   conv2   from the weights before their last update: their own maximum would be known a phase too late. It was below
+//           2^7 units and a unit is at least 2^-12, so that in one update weights may grow 512 times, and always up to
+//           16; beyond, results stop being finite. (A channel with small weights is magnified by batch norm: what it
+//           loses is 2^-32 of the largest weight.)
 //   dz2     from the largest g2 and bn2's sums: |xhat| cannot exceed sqrt(N)
 //   da1     from what it sums over: see backward2_parts.cuh
 // Tensors stay float in memory, but for a1 on its way from F1 to B2.
@@ -39,8 +41,8 @@ __device__ __forceinline__ float inverse_of(float unit) {
   return __uint_as_float((254u << 23) - __float_as_uint(unit));
 }
 
-// For conv2's weights; below 2^-12 it would gain nothing and leave them less room to grow.
-__device__ __forceinline__ float conv2_unit_of(float largest) { return unit_of<0, -12>(largest); }
+// For conv2's weights.
+__device__ __forceinline__ float conv2_unit_of(float largest) { return unit_of<7, -12>(largest); }
 
 // The largest of a warp's values, none of them negative.
 __device__ __forceinline__ float warp_max(float x) {
@@ -52,7 +54,9 @@ __device__ __forceinline__ float warp_max(float x) {
 }
 
 // a1's, by a warp.
-__device__ __forceinline__ float a1_unit(const State& s, int lane) { return unit_of<15>(warp_max(s.bn1[64 + lane])); }
+__device__ __forceinline__ float a1_unit(const State& s, int lane) {
+  return unit_of<15, -60>(warp_max(s.bn1[64 + lane]));
+}
 
 // Two values, in units, in parts, the biggest first.
 template <int kParts>

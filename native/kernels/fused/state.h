@@ -19,8 +19,9 @@ inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  //
 inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
-inline constexpr int kG1Columns = 16;   // of a channel's routed sums: 9 taps, their total, 6 unused
-inline constexpr int kConv1Blocks = 4;  // of U, for conv1's channels
+inline constexpr int kG1Columns = 16;     // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kConv1Blocks = 4;    // of U, for conv1's channels
+inline constexpr int kGradientWarps = 8;  // of a block of B1, which make g2
 
 // Where B2 works by wgmma, F1 leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8 channels, 14, 16
 // slots, 8), slots as in conv1.cuh, those of padding 0. And U leaves conv2.weight for its dgrad: for each filter row
@@ -35,7 +36,6 @@ struct DgradFilter {
 
 // In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes in parts of fp16 (see parts.cuh): (B, part, chunk of 8
 // channels, 14, 16 columns, 8), columns from -1 on, in units of a1_unit().
-inline constexpr int kGradientWarps = 8;  // of a block of B1, which make g2
 
 // Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
 struct Samples {
@@ -63,13 +63,13 @@ struct State {
   float* conv2_max;     // (kConv2Values / 32) the largest |conv2.weight| of each warp of U
   void* fc1;            // fc1.weight in T, engine's order
   void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[96 + channel]
-  float* bn1;           // scale[32], shift[32] for conv1 outputs in pixel units; the largest possible a1[32];
-                        // unit[32] of the packed filter
-  float* bn2;           // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
-                        // then what the mean lost in rounding[64]
-  bool bn2_given;       // population statistics: bn2 is an input of F2, not a result
-  bool overlap;         // the code that runs has programmatic dependent launch
-  bool wgmma;           // and wgmma
+  float* bn1;  // scale[32], shift[32] for conv1 outputs in pixel units; the largest possible a1[32] (for fp16 parts);
+               // unit[32] of the packed filter
+  float* bn2;  // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
+               // then what the mean lost in rounding[64]
+  bool bn2_given;  // population statistics: bn2 is an input of F2, not a result
+  bool overlap;    // the code that runs has programmatic dependent launch
+  bool wgmma;      // and wgmma
 
   void* a1;               // (B, 196, 32) T, or chunked, or in parts
   std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane

@@ -162,7 +162,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   const float unit = filter_unit(weight);
   const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, unit, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
-  float most = 0;  // of conv1, in pixel units
+  float most = 0;  // of conv1, in pixel units, with something for how weights are rounded
   if constexpr (P::kParts > 0) {
     const float w = gamma < 0 ? -weight : weight;
     most = fmaxf(w * (255 - kPixelOffset), w * -kPixelOffset);
@@ -173,7 +173,8 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
     const float shift = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
     s.bn1[channel] = float(scale * kPixelScale);
     s.bn1[32 + channel] = shift;
-    if constexpr (P::kParts > 0) s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), most, shift), 0.f);
+    if constexpr (P::kParts > 0)
+      s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), 1.001f * most, shift), 0.f);
     s.bn1[96 + channel] = unit;
   }
 }

@@ -69,7 +69,7 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   // F1 leaves what it makes of whole images accordingly: see kChunked.
   static_assert(Backward2WgmmaShared::kBytes + kStaticShared <= kHopperShared);
   s.b2_wgmma = s.wgmma && (P::kParts > 0 || (sizeof(typename P::T) == 2 && s.f1_halves == 2));
-  if ((s.b2_wgmma && s.f1_halves == 2) || (s.f1_halves == 2 && fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes)))
+  if (s.f1_halves == 2 && (s.b2_wgmma || fits(Backward2Shared<P, 14, kWholeStages<P>>::kBytes)))
     s.b2_rows = 14, s.b2_blocks = std::min(s.batch, sms);
   else
     s.b2_rows = 7, s.b2_blocks = 2 * std::min(s.batch, sms / 2);

@@ -94,9 +94,9 @@ class Probe:
 class OpTime:
     """One op of a training step; see `Engine.profile`.
 
-    phase: what Nsight shows as a range. unit: what multiplies, `fma` or the tensor cores' `tf32`, `3xtf32` (three
-    products for one), `bf16`. bytes, flops: the least that the op has to move and to compute, a multiply-add being two.
-    us: microseconds, median over the steps.
+    phase: what Nsight shows as a range. unit: what multiplies, `fma` or the tensor cores' `tf32`, `bf16`, `fp16`, or,
+    three products for one, `3xtf32`, `3xfp16`. bytes, flops: the least that the op has to move and to compute, a
+    multiply-add being two. us: microseconds, median over the steps.
     """
 
     phase: str

@@ -16,11 +16,11 @@ template <class P>
 struct WgmmaOperands {
   using T = typename Operands16<P>::T;
   static constexpr int kParts = P::kParts > 0 ? P::kParts : 1;
-  static constexpr int kOfChunk = 16 / sizeof(T);  // values
+  static constexpr int kOfChunk = 16 / sizeof(T);  // values, of 16 bits
   static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
-  // Chunks lie apart so that those of a pixel (16 bits: of two) are in different banks. Padding columns may read past
-  // the end of a chunk, and past that of the last one.
-  static constexpr int kPlane = kSlotsOfImage * 16 + (sizeof(T) == 2 ? 32 : 16);
+  // Chunks lie apart so that those of two pixels are in different banks. Padding columns may read past the end of a
+  // chunk, and past that of the last one.
+  static constexpr int kPlane = kSlotsOfImage * 16 + 32;
   static constexpr int kRow = 16 * 16;
   static constexpr int kA1Part = kChunks * kPlane, kA1Bytes = kParts * kA1Part;
   static constexpr int kFilterChunk = kConv2Channels * 16;

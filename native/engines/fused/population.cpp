@@ -56,12 +56,13 @@ std::vector<float> bn1_operand(std::span<const double> parameters, std::span<con
     for (int tap = 0; tap < kTaps; ++tap) {
       const double w = parameter(parameters, kConv1Weight, c * kTaps + tap);
       total += w;
-      most += std::max(sign * w * (255 - kPixelOffset), -sign * w * kPixelOffset);
+      most += std::max(sign * w * kLargestPixel, sign * w * kSmallestPixel);
     }
     bn1[c] = float(scale * kPixelScale);
     bn1[kConv1Channels + c] =
         float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
-    bn1[2 * kConv1Channels + c] = std::max(float(scale * kPixelScale * 1.001 * most) + bn1[kConv1Channels + c], 0.f);
+    bn1[2 * kConv1Channels + c] =
+        std::max(float(scale * kPixelScale * kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);
   }
   return bn1;
 }

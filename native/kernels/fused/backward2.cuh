@@ -311,7 +311,7 @@ struct Backward2 {
       const int i = first + kThreads - 1 - tid, y = i / 7, j = i % 7;  // by those who have the least to do below
       if (i >= kImageWords) continue;
       const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + Shared::kBytesOfImage)[i];
-      Pixels::store_word(here + Shared::kQuads, y, j, word);
+      Pixels::store_word(here + Shared::kQuads, y + 1, j, word);
     }
     const int part = tid % kParts;
     for (int i = tid / kParts; i < Shared::kCells; i += kThreads / kParts) {

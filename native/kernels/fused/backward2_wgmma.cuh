@@ -54,12 +54,7 @@ struct WindowRows {
 
 struct Backward2WgmmaShared {
   using P = Policy<Precision::kBf16>;
-  // As Backward2::form() calls it.
-  struct Pixels : WindowRows<P, kPool1Side> {
-    static __device__ __forceinline__ void store_word(unsigned char* rows, int y, int j, std::uint32_t word) {
-      WindowRows::store_word(rows, y + 1, j, word);
-    }
-  };
+  using Pixels = WindowRows<P, kPool1Side>;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
   // Of a stage. The 8 chunks of a pixel that form() reads and writes at a time lie in different banks.
   static constexpr int kA1ChunkPitch = kSlotsOfImage * 16 + 32;

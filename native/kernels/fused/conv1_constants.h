@@ -8,5 +8,7 @@ namespace mnist::fused {
 inline constexpr int kPixelOffset = 33;
 inline constexpr double kZeroPixelExact = kPixelMean * 255 - kPixelOffset;
 inline constexpr double kPixelScale = 1 / (255 * kPixelStd);
+inline constexpr int kLargestPixel = 255 - kPixelOffset, kSmallestPixel = -kPixelOffset;
+inline constexpr double kRoundingSlack = 1.001;  // of a bound from weights that conv1 rounds
 
 }  // namespace mnist::fused

@@ -15,7 +15,7 @@ struct A1ChunkPlace {
   int plane;
   __device__ __forceinline__ unsigned char* operator()(int slot, unsigned channel) const {
     return row + channel / Operands::kOfChunk * Operands::kPlane + (2 * slot + plane) * 16 +
-           channel % Operands::kOfChunk * int(sizeof(typename Operands::T));
+           channel % Operands::kOfChunk * 2;
   }
 };
 

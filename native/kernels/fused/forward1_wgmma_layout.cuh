@@ -14,9 +14,8 @@ namespace mnist::fused {
 
 template <class P>
 struct WgmmaOperands {
-  using T = typename Operands16<P>::T;
   static constexpr int kParts = P::kParts > 0 ? P::kParts : 1;
-  static constexpr int kOfChunk = 16 / sizeof(T);  // values, of 16 bits
+  static constexpr int kOfChunk = 8;  // values, of 16 bits
   static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
   // Chunks lie apart so that those of two pixels are in different banks. Padding columns may read past the end of a
   // chunk, and past that of the last one.

@@ -28,8 +28,6 @@ struct Fp16Operands {
   using T = __half;
   using Pixel = __half;
 };
-template <class P>
-using Operands16 = std::conditional_t<(P::kParts > 0), Fp16Operands, P>;
 
 // The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.
 template <int kBits, int kAtLeast = -100>
@@ -46,11 +44,7 @@ __device__ __forceinline__ float conv2_unit_of(float largest) { return unit_of<7
 
 // The largest of a warp's values, none of them negative.
 __device__ __forceinline__ float warp_max(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x)));
-#else
-  return x;
-#endif
 }
 
 // a1's, by a warp.

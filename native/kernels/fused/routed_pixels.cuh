@@ -32,9 +32,9 @@ struct Quads {
     store(5, 0, third);
     store(2, 1, pixel(3));
   }
-  // Word j of row y of an image.
+  // Word j of row y of the padded image.
   static __device__ __forceinline__ void store_word(unsigned char* quads, int y, int j, std::uint32_t word) {
-    auto* lists = reinterpret_cast<T*>(quads + (y + 1) * kRowBytes) + j;
+    auto* lists = reinterpret_cast<T*>(quads + y * kRowBytes) + j;
     spread(word, [&](int list, int at, T v) { lists[list * (kListBytes / int(sizeof(T))) + at] = v; });
   }
   static __device__ __forceinline__ void clear(unsigned char* quads, int tid) {

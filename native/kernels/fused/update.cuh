@@ -162,10 +162,10 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   const float unit = filter_unit(weight);
   const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, unit, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
-  float most = 0;  // of conv1, in pixel units, with something for how weights are rounded
+  float most = 0;  // of conv1, in pixel units
   if constexpr (P::kParts > 0) {
     const float w = gamma < 0 ? -weight : weight;
-    most = fmaxf(w * (255 - kPixelOffset), w * -kPixelOffset);
+    most = fmaxf(w * kLargestPixel, w * kSmallestPixel);
 #pragma unroll
     for (int mask = 8; mask > 0; mask >>= 1) most += __shfl_xor_sync(0xffffffffu, most, mask);
   }
@@ -174,7 +174,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
     s.bn1[channel] = float(scale * kPixelScale);
     s.bn1[32 + channel] = shift;
     if constexpr (P::kParts > 0)
-      s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), 1.001f * most, shift), 0.f);
+      s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), float(kRoundingSlack) * most, shift), 0.f);
     s.bn1[96 + channel] = unit;
   }
 }

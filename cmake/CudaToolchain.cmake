@@ -1,7 +1,8 @@
 # mnist_select_cuda_compiler(): choose a CUDA compiler before enable_language(CUDA), in this order:
 #
 #  1. what the user named: -DCMAKE_CUDA_COMPILER or CUDACXX; nothing replaces it
-#  2. an nvcc >= 12 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS)
+#  2. an nvcc >= 12 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS, nor with
+#     MNIST_SYSTEM_NVCC=OFF, by which scripts/setup.sh passes over a toolkit that built the probe and not the project)
 #  3. the nvcc of the PyPI wheels that this Python sees, pip's isolated build environment included
 #
 # It is taken if it builds cmake/probe, and in 2 and 3 with MNIST_CUDA=AUTO if this machine's driver, where there is one,
@@ -124,6 +125,8 @@ macro(mnist_select_cuda_compiler)
           PATH_SUFFIXES bin VALIDATOR _mnist_nvcc_is_new_enough NO_CMAKE_PATH)
         if(MNIST_SYSTEM_NVCC)
           _mnist_consider(system "${MNIST_SYSTEM_NVCC}" "${MNIST_SYSTEM_NVCC}" "")
+        elseif(MNIST_SYSTEM_NVCC STREQUAL "OFF")
+          list(APPEND _reasons "this machine's own nvcc is not to be used")
         else()
           list(APPEND _reasons "this machine has no nvcc 12 or newer of its own")
         endif()

@@ -65,14 +65,11 @@ class TrainingRun:
 
     def run(self) -> int:
         """Train to the end or to a signal; returns the exit code."""
-        startup = self.args.startup
         self.folder.create(self._config())
         self._print_plan()
-        startup.end("folder")
-        self.engine.set_parameters(init_parameters(self.args.seed))
-        startup.end("parameters")
+        self.args.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
-        startup.end("images")
+        self.args.startup.end("upload")
         self._start = time.perf_counter()
         with StopRequest() as stop, self.live:
             for epoch in range(1, self.args.epochs + 1):
@@ -286,7 +283,10 @@ def command(args: argparse.Namespace) -> int:
     from mnist_cuda.data import dataset
 
     args.startup.end("imports")
+    parameters = init_parameters(args.seed)  # before the engine, which may wait for the GPU's context
+    args.startup.end("parameters")
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    engine.set_parameters(parameters)
     args.startup.end("engine")
     folder = RunFolder(args.out, engine.info.name)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)

@@ -90,12 +90,20 @@ def test_the_arrays_alone_are_enough(cache, never_unzipped, name):
 def test_damaged_arrays_are_not_taken_but_made_again(cache, content):
     assert content != ARRAYS
     write(cache, GZIP | {unpacked.NAME: content})
-    with pytest.raises(DataError, match=r"arrays\.u8: expected "):
+    found = "sha256" if len(content) == len(ARRAYS) else f"{len(ARRAYS)} bytes, found {len(content)}$"
+    with pytest.raises(DataError, match=rf"arrays\.u8: expected {found}"):
         unpacked.check(INFO)
     data = load("mnist")
     assert b"".join(array.tobytes() for array in data.arrays) == ARRAYS
     assert set(data.hashes) == set(GZIP)
     assert (cache / unpacked.NAME).read_bytes() == ARRAYS
+
+
+def test_a_file_that_is_far_too_long_is_not_read(cache):
+    write(cache, {unpacked.NAME: ARRAYS})
+    os.truncate(cache / unpacked.NAME, 1 << 40)  # a hole, which takes no room on the disk
+    with pytest.raises(DataError, match=f"found {1 << 40}$"):
+        unpacked.check(INFO)
 
 
 def test_the_files_of_a_folder_are_checked_all_the_same(folder, cache):
@@ -109,11 +117,11 @@ def test_the_files_of_a_folder_are_checked_all_the_same(folder, cache):
         load("mnist", data_dir=folder)
 
 
-def test_files_that_are_not_zipped_are_read_as_they_are(tmp_path, cache):
-    write(cache, {unpacked.NAME: ARRAYS[::-1]})
+def test_files_that_are_not_zipped_need_no_others(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(unpacked, "read", None)
     data = load("mnist", data_dir=write(tmp_path / "raw", RAW))
     assert set(data.hashes) == set(RAW)
-    assert (cache / unpacked.NAME).read_bytes() == ARRAYS[::-1]
+    assert not cache.exists()
 
 
 def test_without_a_known_digest_nothing_is_kept_or_taken(folder, cache, monkeypatch):
@@ -197,7 +205,8 @@ def test_verify_and_fetch(cache, capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     write(cache, {unpacked.NAME: ARRAYS[::-1]})
     with serve() as server:
-        assert main(["data", "fetch", "--mirror", server.url("good")]) == 0
+        monkeypatch.setenv("MNIST_CUDA_MIRROR", server.url("good"))
+        assert main(["data", "fetch"]) == 0
     assert set(os.listdir(cache)) == {*GZIP, unpacked.NAME}
     capsys.readouterr()
     assert main(["data", "verify"]) == 0

@@ -31,6 +31,18 @@ def later(module: str) -> Run:
     return run
 
 
+def begun(run: Run) -> Run:
+    """`run`, while threads already do what they can for it: read the data, make the GPU's context."""
+
+    def wrapped(args: argparse.Namespace) -> int:
+        from mnist_cuda.startup import Startup
+
+        args.startup = Startup(args)
+        return run(args)
+
+    return wrapped
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, instead of after a screen of usage."""
 
@@ -120,7 +132,7 @@ def add_train(subparsers: Any) -> None:
     add("--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
     add("--json", action="store_true", help="print one JSON object on stdout at the end, the rest on stderr")
     add("--quiet", action="store_true", help="print only warnings and the last line")
-    parser.set_defaults(run=later("train"))
+    parser.set_defaults(run=begun(later("train")))
 
 
 def add_evaluate(subparsers: Any) -> None:
@@ -132,7 +144,7 @@ def add_evaluate(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
-    parser.set_defaults(run=later("evaluate"))
+    parser.set_defaults(run=begun(later("evaluate")))
 
 
 def add_bench(subparsers: Any) -> None:
@@ -211,7 +223,7 @@ def add_profile(subparsers: Any) -> None:
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
-    parser.set_defaults(run=later("profile"))
+    parser.set_defaults(run=begun(later("profile")))
 
 
 def add_engines(subparsers: Any) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
-from mnist_cuda.gpu_libraries import find_libraries
+from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, pack, unpack
 
 Images = NDArray[np.uint8]
@@ -39,21 +39,28 @@ class EngineInfo:
 
 def engines() -> tuple[EngineInfo, ...]:
     """All engines, slowest rung of the ladder first."""
-    find_libraries()
-    return tuple(EngineInfo(**{**row, "precisions": tuple(row["precisions"])}) for row in _native.engines())
+    return tuple(_info(row) for row in _native.engines())
 
 
 def find_engine(name: str) -> EngineInfo:
     """The registry's row for `name`; `auto` gives the best engine that can run here.
 
-    Raises UsageError for an unknown name. An engine that cannot run here is returned all the same.
+    Raises UsageError for an unknown name. An engine that cannot run here is returned all the same. No other engine is
+    asked whether it can run than those that `auto` tries, so that libraries are looked for only where it matters.
     """
-    rows = {row.name: row for row in engines()}
+    rows = {row["name"]: row for row in _native.engines()}
     if name == "auto":
-        return next(rows[n] for n in AUTO_ORDER if not rows[n].unavailable)
+        return next(info for n in AUTO_ORDER if not (info := _info(rows[n])).unavailable)
     if name not in rows:
         raise UsageError(f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}")
-    return rows[name]
+    return _info(rows[name])
+
+
+def _info(row: dict[str, Any]) -> EngineInfo:
+    """A row of the registry, with the answer whether it can run here."""
+    find_libraries(ENGINE_LIBRARIES.get(row["name"], ()))
+    fields = {**row, "precisions": tuple(row["precisions"])}
+    return EngineInfo(**fields, unavailable=_native.unavailable(row["name"]))
 
 
 @contextmanager

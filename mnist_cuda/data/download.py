@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mnist_cuda.data.catalogue import DataFile, DatasetInfo
+from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
 from mnist_cuda.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -40,16 +40,6 @@ class Timeouts:
 
 class _MirrorError(Exception):
     """Why one mirror cannot serve a file; the next one may."""
-
-
-def cache_folder(info: DatasetInfo) -> Path:
-    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder."""
-    root = os.environ.get("MNIST_CUDA_CACHE")
-    if not root:
-        import platformdirs
-
-        root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
-    return Path(root) / info.name
 
 
 def cache_fault(info: DatasetInfo, file: DataFile) -> str | None:

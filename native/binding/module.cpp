@@ -87,15 +87,25 @@ NB_MODULE(_native, m) {
 
   m.def("engines", [] {
     nb::list rows;
-    for (const auto& row : engines()) {
-      nb::dict d = info_dict(row.info);
-      d["unavailable"] = row.unavailable();
-      rows.append(d);
-    }
+    for (const auto& row : engines()) rows.append(info_dict(row.info));
     return rows;
   });
+  // Why an engine cannot run here, empty if it can; only the rows that are asked for load what they need.
+  m.def(
+      "unavailable",
+      [](const std::string& name) {
+        for (const auto& row : engines())
+          if (row.info.name == name) return row.unavailable();
+        throw ArgumentError("engine '" + name + "' is unknown");
+      },
+      "name"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("cuda_status", [] {
-    const CudaStatus status = cuda_status();
+    CudaStatus status;
+    {
+      nb::gil_scoped_release release;
+      status = cuda_status();
+    }
     nb::dict d;
     d["compiled"] = status.compiled;
     d["device_count"] = status.device_count;

@@ -170,4 +170,8 @@ CudaStatus cuda_status();
 // does not exist.
 std::string cuda_device_reason(int device);
 
+// Makes the context of GPU `device`, which takes some tenths of a second that another thread can use. Does nothing
+// where that is not possible: who uses the GPU next meets the reason.
+void cuda_warm_up(int device);
+
 }  // namespace mnist

@@ -183,7 +183,7 @@ def check_module(place: Place) -> None:
     """It is the wheel's own module, and holds the architectures that it says it does."""
     path = Path(place.evaluate("mnist_cuda._native.__file__"))
     if path.is_relative_to(ROOT):
-        raise BrokenPromiseError(f"{path} was imported, expected the wheel's module")
+        raise BrokenPromiseError(f"{path} was imported, expected the wheel's module: this Python has the package")
     claimed = set(place.evaluate("mnist_cuda._native.cuda_status()['architectures']").split(";")) - {""}
     tool = cuobjdump()
     if tool is None:
@@ -192,7 +192,8 @@ def check_module(place: Place) -> None:
     found = architectures(path, tool)
     if found != claimed:
         raise BrokenPromiseError(f"cuobjdump finds {sorted(found)}, the module says {sorted(claimed)}")
-    print(f"architectures by cuobjdump: {', '.join(sorted(found, key=lambda a: int(re.sub(r'[^0-9]', '', a))))}")
+    by_number = sorted(found, key=lambda name: int(re.sub(r"\D", "", name)))
+    print(f"architectures by cuobjdump: {', '.join(by_number) or 'none'}")
 
 
 def check_download(place: Place) -> None:
@@ -222,7 +223,7 @@ def check_engine(place: Place, engine: str, precision: str, peer_python: str | N
     if not TRAINED <= trained < 1:
         raise BrokenPromiseError(f"{engine} {precision} has {trained} right after an epoch, expected {TRAINED}")
     report = json.loads(place.mnist_cuda("evaluate", run, *named, "--offline", "--json"))
-    if report["accuracy"] != trained:
+    if not abs(report["accuracy"] - trained) < 1.5e-4:  # the file's float32 may turn one image of 10,000
         raise BrokenPromiseError(f"evaluate says {report['accuracy']}, training said {trained}")
     place.mnist_cuda("profile", *named, *offline, "--steps", 5, "--json", f"profile-{engine}-{precision}.json")
     peers = ["--peers", "torch", "--peer-python", peer_python] if peer_python else []

@@ -336,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
-        return _fail(f"{error}; the installation is incomplete: run ./scripts/train", UnavailableError.exit_code)
+        return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

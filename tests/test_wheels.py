@@ -141,22 +141,30 @@ def test_the_module_must_be_the_wheels_and_hold_what_it_says(check, place, monke
         check.check_module(place)
 
 
-@pytest.mark.parametrize(
-    ("row", "peer_python", "fault"),
-    [
-        ({"peer": False, "us": None, "fault": "void"}, None, "bench has no time of x: void"),
-        ({"peer": True, "us": None, "fault": "run scripts/peers"}, None, "bench says of x: run scripts/peers"),
-        ({"peer": True, "us": None, "fault": "failed"}, "python3", "bench has no time of x: failed"),
-    ],
-)
-def test_a_row_without_a_time_is_noticed(check, place, row, peer_python, fault):
+def test_a_row_without_a_time_is_noticed(check, place):
     place.behave(":")
-    (place.work / "bench.json").write_text(json.dumps({"commit": None, "rows": [{"competitor": "x", **row}]}))
-    with pytest.raises(check.BrokenPromiseError, match=fault):
+
+    def bench(peer_python, commit=None, **times):
+        rows = [{"competitor": name.replace("_", " "), "us": us} for name, us in times.items()]
+        (place.work / "bench.json").write_text(json.dumps({"commit": commit, "rows": rows}))
         check.check_bench(place, ["cpu"], peer_python)
-    (place.work / "bench.json").write_text(json.dumps({"commit": "15019f9", "rows": []}))
+
+    bench(None, cpu={"median": 1})
+    bench("python3", cpu={"median": 1}, torch_eager_NCHW={"median": 2})
+    with pytest.raises(check.BrokenPromiseError, match="no time of torch eager NCHW"):
+        bench("python3", cpu={"median": 1}, torch_eager_NCHW=None)
+    with pytest.raises(check.BrokenPromiseError, match="no time of cpu"):
+        bench("python3", cpu=None, torch_eager_NCHW={"median": 2})
     with pytest.raises(check.BrokenPromiseError, match="commit 15019f9"):
-        check.check_bench(place, ["cpu"], peer_python)
+        bench(None, commit="15019f9", cpu={"median": 1})
+
+
+def test_the_remedy_without_a_checkout(check, place):
+    place.behave("echo 'python has no torch; `pip install torch numpy` in an environment of its own' >&2; exit 4")
+    check.check_remedy(place)
+    place.behave("echo 'python has no torch; `scripts/peers` installs it' >&2; exit 4")
+    with pytest.raises(check.BrokenPromiseError, match="scripts/peers"):
+        check.check_remedy(place)
 
 
 def test_accuracy_is_held_to(check, place):
@@ -165,7 +173,7 @@ def test_accuracy_is_held_to(check, place):
             f"/bin/mkdir -p run-cpu-fp32; echo '{{\"test_accuracy\": {accuracy}}}' >run-cpu-fp32/metrics.jsonl; "
             f"echo '{{\"accuracy\": {evaluated}}}'"
         )
-        check.check_engine(place, "cpu", "fp32", None)
+        check.check_engine(place, "cpu", "fp32")
 
     train(0.98, 0.98)
     with pytest.raises(check.BrokenPromiseError, match=r"0\.96 right after an epoch"):

@@ -164,7 +164,7 @@ def add_bench(subparsers: Any) -> None:
         metavar="NAME",
         help="torch, jax, torch:graph, ... or nothing (default: torch)",
     )
-    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument
     add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
@@ -195,7 +195,7 @@ def add_compare(subparsers: Any) -> None:
     add = group.add_argument
     add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
     add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("--threads", type=non_negative, default=0, metavar="N", help="of host engines (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
@@ -248,7 +248,7 @@ def add_bench_accuracy(subparsers: Any) -> None:
     add("--engines", nargs="+", default=[], metavar="NAME", help="default: all that run here, but for `reference`")
     add("--precisions", nargs="+", default=[], metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
     add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
     add = group.add_argument
     add("--seeds", type=positive, default=10, metavar="N", help="0 to N-1, a run each (default: %(default)s)")
@@ -348,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
-        return _fail(f"{error}; the installation is incomplete: run ./scripts/train", UnavailableError.exit_code)
+        return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

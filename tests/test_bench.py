@@ -12,7 +12,7 @@ import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.bench import compare, report
+from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
@@ -257,6 +257,21 @@ def test_peers_of_a_device():
     with pytest.raises(UsageError, match="peer 'caffe' is unknown, expected one of torch, jax"):
         peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
+
+
+def test_an_installed_package_has_no_checkout(monkeypatch):
+    """A wheel's benchmark says what to install, and records no commit: not even of a repository that holds it."""
+    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    assert Path(row.command[1]).is_relative_to(Path(competitors.__file__).parents[1])  # travels with the package
+    assert Path(row.command[1]).is_file()
+    monkeypatch.setattr(competitors, "CHECKOUT", None)
+    monkeypatch.setattr(report, "CHECKOUT", None)
+    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    assert row.unavailable == (
+        "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
+        "--peer-python"
+    )
+    assert report.commit() is None
 
 
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):

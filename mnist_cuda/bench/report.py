@@ -147,6 +147,8 @@ def gpu() -> dict[str, str] | None:
 
 def commit() -> str | None:
     """The checkout's commit, with -dirty where files differ from it; None outside of a checkout."""
+    if CHECKOUT is None:
+        return None
     git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         result = subprocess.run(git, capture_output=True, text=True, check=False)

@@ -317,6 +317,25 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert not [r for r in record["rows"] if r["peer"]]
 
 
+def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
+    argv = ["bench", "--engines", "cpu", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
+    argv += ["--peers", "torch", "jax", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    remedy = "or name another --peer-python"
+    assert [line for line in lines if "torch" in line or "jax" in line] == [
+        f"left out: /none/python has no torch; `scripts/peers` installs it, {remedy}",
+        f"left out: /none/python has no jax; `scripts/peers --jax` installs it, {remedy}",
+    ]
+    assert sum(line.startswith("cpu") for line in lines) == 2
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert [row["competitor"] for row in rows if row["fault"] and row["batch_size"] == 5] == [
+        "torch eager NCHW",
+        "torch eager NHWC",
+        "jax scan",
+    ]
+
+
 def test_a_stopped_benchmark_keeps_its_tables(tmp_path, monkeypatch):
     def stop_at_the_second(rows, *rest):
         if rows[0].cell.batch_size == 6:

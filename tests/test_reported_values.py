@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tiny import tiny_dataset
 
-from mnist_cuda import cli, console, timing
+from mnist_cuda import _native, cli, console, timing
 from mnist_cuda.bench import accuracy, compare
 from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
@@ -527,6 +527,12 @@ def test_statistics_do_not_outlive_the_parameters(name):
     engine.set_statistics(first)
     for key, value in engine.statistics.items():
         np.testing.assert_array_equal(value, first[key])
+
+
+def test_the_native_registry_checks_the_precision():
+    """As does `Engine`, which C++ programs do without."""
+    with pytest.raises(ValueError, match="engine 'cpu' has no precision bf16, it offers fp32"):
+        _native.create_engine("cpu", "bf16", 0, 0)
 
 
 def test_statistics_of_more_images_than_are_held_at_once():

@@ -85,7 +85,9 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(time, "perf_counter", lambda: script.now)
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.chdir(tmp_path)
-    return script
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
+    yield script
+    signal.signal(signal.SIGINT, handler)
 
 
 def train(*argv, code=0):

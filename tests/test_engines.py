@@ -435,6 +435,10 @@ WRONG_CALLS = {
         lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.zeros(9)}),
         r"tensor fc2.bias has shape \(9,\), expected \(10,\)",
     ),
+    "transposed": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.weight": np.zeros((128, 10))}),
+        r"tensor fc2.weight has shape \(128, 10\), expected \(10, 128\)",
+    ),
     "missing": (lambda e: e.set_parameters({}), "tensor conv1.weight is missing"),
     "variance": (lambda e: e.set_statistics(BAD_STATISTICS), r"set_statistics: bn1.running_var\[0\] is -1"),
     "index": (lambda e: e.train(np.array([0, 4]), 2, 0.1), r"train: order\[1\] is 4, expected 0 to 3"),

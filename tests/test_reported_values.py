@@ -345,6 +345,23 @@ def test_a_signal_within_an_epoch(script, capsys, epoch):
     assert (saved.statistics, saved.metadata["steps"], saved.metadata["epochs"]) == (None, str(made), str(epoch - 1))
 
 
+def test_initial_values_are_those_of_pytorch():
+    """Uniform on (-k, k), k = 1/sqrt(inputs of a unit), biases too; batch norm starts as the identity."""
+    inputs = {"conv1": 9, "conv2": 32 * 9, "fc1": 64 * 49, "fc2": 128}
+    values = init_parameters(7)
+    for name, value in values.items():
+        layer, kind = name.split(".")
+        if layer.startswith("bn"):
+            assert (value == (kind == "weight")).all(), name
+            continue
+        bound = 1 / math.sqrt(inputs[layer])
+        assert np.abs(value).max() <= bound, name
+        assert np.abs(value).max() > 0.7 * bound, name
+        assert abs(np.mean(value)) < 4 * bound / math.sqrt(3 * value.size), name
+        assert value.std() == pytest.approx(bound / math.sqrt(3), rel=4 / math.sqrt(value.size)), name
+    assert (init_parameters(8)["fc1.weight"] != values["fc1.weight"]).mean() > 0.99
+
+
 # ---- options that reach the engine and the data ----------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,7 @@ class Engine:
 
     def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
         self.info = find_engine(name)
-        self.precision = precision or self.info.precisions[0]
+        self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
             raise UsageError(
                 f"engine '{self.info.name}' has no precision {self.precision}, it offers "
@@ -202,6 +202,7 @@ class Engine:
         placement: `device` keeps the images in the GPU's memory, `host` copies each batch there as it is needed
         (double-buffered). Host engines ignore it.
         """
+        _require_one_of("set_dataset: placement", placement, Placement)
         with _native_errors():
             self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
 
@@ -213,8 +214,9 @@ class Engine:
         Returns each step's mean loss (before its update) and number of correct predictions, when all steps are done.
         The GIL is released. Raises ValueError for an index outside the data set.
         """
+        indices = _indices(order, self.dataset_size)
         with _native_errors():
-            losses, correct = self._native.train(np.ascontiguousarray(order, np.int32), batch_size, lr)
+            losses, correct = self._native.train(indices, batch_size, lr)
         return losses, correct
 
     def logits(self, images: Images, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
@@ -223,6 +225,7 @@ class Engine:
         batch_norm: `population` needs `compute_statistics` or `set_statistics`; `batch` takes the N images as one
         batch and normalises by its statistics.
         """
+        _require_one_of("logits: batch_norm", batch_norm, BatchNorm)
         with _native_errors():
             scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
@@ -261,6 +264,24 @@ class Engine:
             logits=shaped(raw["logits"], 10),
             routing=(shaped(pool1, 32, 14, 14), shaped(pool2, 64, 7, 7), shaped(relu3, 128)),
         )
+
+
+def _require_one_of(what: str, value: str, choices: Any) -> None:
+    """ValueError unless `value` is one of a Literal's."""
+    if value not in get_args(choices):
+        raise ValueError(f"{what} is {value!r}, expected {' or '.join(get_args(choices))}")
+
+
+def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
+    """`order` as the seam takes it; ValueError where that would change a value. The seam checks the values."""
+    order = np.asarray(order)
+    if order.ndim != 1 or order.dtype.kind not in "iu":
+        raise ValueError(f"train: order has shape {order.shape} and dtype {order.dtype}, expected a row of integers")
+    indices = np.ascontiguousarray(order, np.int32)
+    if order.dtype != np.int32 and (changed := indices != order).any():
+        first = int(changed.argmax())
+        raise ValueError(f"train: order[{first}] is {order[first]}, expected the index of one of {count} images")
+    return indices
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -37,7 +37,8 @@ def unpack(slab: NDArray[np.float64], table: tuple[Tensor, ...]) -> dict[str, ND
 def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...]) -> NDArray[np.float64]:
     """Join named tensors into one flat float64 array.
 
-    Raises ValueError where a tensor is missing or has another shape; names outside the table are ignored.
+    Raises ValueError where a tensor is missing, has another shape or is not of real numbers; names outside the table
+    are ignored.
     """
     slab = np.empty(sum(t.size for t in table))
     for t in table:
@@ -46,6 +47,8 @@ def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...])
         value = np.asarray(tensors[t.name])
         if value.shape != t.shape:
             raise ValueError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"tensor {t.name} has dtype {value.dtype}, expected real numbers")
         slab[t.offset : t.offset + t.size] = value.ravel()
     return slab
 

@@ -79,6 +79,12 @@ class Handler(BaseHTTPRequestHandler):
         self.begin(None)
         self.wfile.write(content)
 
+    def answer_halting(self, content):
+        self.begin(len(content))
+        for first in range(0, len(content), 4096):
+            self.wfile.write(content[first : first + 4096])
+            self.server.stop.wait(0.02)
+
     def answer_403(self, content):
         self.send_error(403)
 
@@ -171,6 +177,11 @@ def serve():
             server.stop.set()
             server.shutdown()
             thread.join()
+
+
+def fetch_from(url):
+    """What a process that will be killed runs: fetch the tiny data set."""
+    fetch(tiny_info(url))
 
 
 def fetch_together(barrier, url):

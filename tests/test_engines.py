@@ -435,14 +435,40 @@ WRONG_CALLS = {
         lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.zeros(9)}),
         r"tensor fc2.bias has shape \(9,\), expected \(10,\)",
     ),
+    "transposed": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.weight": np.zeros((128, 10))}),
+        r"tensor fc2.weight has shape \(128, 10\), expected \(10, 128\)",
+    ),
     "missing": (lambda e: e.set_parameters({}), "tensor conv1.weight is missing"),
     "variance": (lambda e: e.set_statistics(BAD_STATISTICS), r"set_statistics: bn1.running_var\[0\] is -1"),
     "index": (lambda e: e.train(np.array([0, 4]), 2, 0.1), r"train: order\[1\] is 4, expected 0 to 3"),
     "negative": (lambda e: e.train(np.array([-1]), 1, 0.1), r"train: order\[0\] is -1, expected 0 to 3"),
+    "float order": (
+        lambda e: e.train(np.array([0.0, 1.9]), 2, 0.1),
+        r"train: order has shape \(2,\) and dtype float64, expected a row of integers",
+    ),
+    "two rows": (lambda e: e.train(np.zeros((2, 2), np.int32), 2, 0.1), r"train: order has shape \(2, 2\)"),
+    "index of 64 bits": (
+        lambda e: e.train(np.array([0, 2**32 + 1]), 2, 0.1),
+        r"train: order\[1\] is 4294967297, expected the index of one of 4 images",
+    ),
     "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
+    "batch 2^40": (lambda e: e.train(np.arange(4), 2**40, 0.1), "train: batch size is 1099511627776, expected 1 to "),
     "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate is -?nan"),
     "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
     "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),
+    "batch norm": (
+        lambda e: e.logits(IMAGES, "Population"),
+        "logits: batch_norm is 'Population', expected population or batch",
+    ),
+    "placement": (
+        lambda e: e.set_dataset(IMAGES, LABELS, "gpu"),
+        "set_dataset: placement is 'gpu', expected device or host",
+    ),
+    "complex": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.full(10, 1 + 2j)}),
+        "tensor fc2.bias has dtype complex128, expected real numbers",
+    ),
 }
 
 

@@ -2,10 +2,13 @@
 #include "mnist/engine.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace mnist {
 namespace {
+
+constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();  // StepResult counts with an int32
 
 constexpr struct {
   Precision precision;
@@ -102,7 +105,7 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
 void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
                    std::span<StepResult> results) {
   MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
-  MNIST_REQUIRE(batch > 0, "train: batch size is " << batch << ", expected at least 1");
+  MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "train: batch size is " << batch << ", expected 1 to " << kMaxBatch);
   MNIST_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0,
                 "train: learning rate is " << learning_rate << ", expected a finite number >= 0");
   const auto steps = step_count(std::int64_t(order.size()), batch);

@@ -117,7 +117,9 @@ class Engine {
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
   virtual std::vector<std::string> algorithms() const { return {}; }
 
-  static std::int64_t step_count(std::int64_t samples, std::int64_t batch) { return (samples + batch - 1) / batch; }
+  static std::int64_t step_count(std::int64_t samples, std::int64_t batch) {
+    return samples / batch + (samples % batch > 0);
+  }
 
  private:
   virtual void do_set_parameters(std::span<const double> values) = 0;

@@ -33,7 +33,7 @@ class EngineInfo:
     summary: str
     device: Literal["cpu", "cuda"]
     precisions: tuple[str, ...]
-    double_exchange: bool
+    follows_routing: bool
     unavailable: str
 
 
@@ -145,7 +145,7 @@ class Engine:
                 f"device {device} is a GPU and engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave "
                 "out the device"
             )
-        self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
+        self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
 
@@ -167,7 +167,7 @@ class Engine:
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """The 12 parameters by PyTorch name: float64 from `reference`, float32 from the others."""
+        """The 12 parameters by PyTorch name: float64 in fp64, else float32."""
         with _native_errors():
             slab = self._native.get_parameters()
         return {name: value.astype(self.dtype) for name, value in unpack(slab, PARAMETERS).items()}
@@ -243,7 +243,7 @@ class Engine:
         """Loss, all gradients, activations and routing of one batch, without an update.
 
         upstream: gradient of the objective with respect to the mean loss. routing: decisions to follow instead of
-        taking them (`reference` only), as handed out by any engine's probe.
+        taking them, as handed out by any engine's probe; of an engine whose `info` says that it follows one.
         """
         flat = None if routing is None else tuple(_bytes(r) for r in routing)
         with _native_errors():

@@ -394,7 +394,7 @@ def test_a_step_makes_statistics_stale(make_engine, spec):
 def test_parameters_round_trip(make_engine, spec):
     engine = make_engine(*spec)
     weights = {name: value.astype(engine.dtype) for name, value in cases.signed_weights().items()}
-    if engine.info.double_exchange:
+    if spec[1] == "fp64":
         weights = {name: value + 1e-12 for name, value in weights.items()}
     engine.set_parameters(weights)
     for name, value in engine.parameters.items():
@@ -501,12 +501,25 @@ def test_train_needs_a_data_set(make_engine):
 
 
 @JUDGED
-def test_only_the_reference_follows_a_routing(make_engine, spec):
+def test_follows_a_routing(make_engine, oracle, spec):
+    """Where the registry says so: decisions that nobody would take, as the reference follows them; else a refusal."""
     engine = make_engine(*spec)
     engine.set_parameters(WEIGHTS)
-    routing = engine.probe(IMAGES, LABELS).routing
-    with pytest.raises(ValueError, match="probe: "):
-        engine.probe(IMAGES, LABELS, routing=routing)
+    routing = tuple(
+        (values + np.arange(values.size).reshape(values.shape)) % limit
+        for values, limit in zip(engine.probe(IMAGES, LABELS).routing, (5, 5, 2), strict=True)
+    )
+    routing = tuple(values.astype(np.uint8) for values in routing)
+    if not engine.info.follows_routing:
+        with pytest.raises(ValueError, match=f"probe: engine '{spec[0]}' follows no routing, expected none"):
+            engine.probe(IMAGES, LABELS, routing=routing)
+        return
+    probe = engine.probe(IMAGES, LABELS, routing=routing)
+    for given, used in zip(routing, probe.routing, strict=True):
+        np.testing.assert_array_equal(given, used)
+    assert_probe(spec, probe, oracle(IMAGES, LABELS, WEIGHTS, routing), 4)
+    free = engine.probe(IMAGES, LABELS)
+    assert any((given != used).any() for given, used in zip(routing, free.routing, strict=True))
 
 
 # ---- the registry ----------------------------------------------------------------------------------------------------

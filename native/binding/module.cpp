@@ -42,7 +42,7 @@ nb::dict info_dict(const EngineInfo& info) {
   d["summary"] = info.summary;
   d["device"] = info.device;
   d["precisions"] = precisions;
-  d["double_exchange"] = info.double_exchange;
+  d["follows_routing"] = info.follows_routing;
   return d;
 }
 

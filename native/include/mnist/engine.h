@@ -45,7 +45,7 @@ struct Routing {
 // One step seen from inside: everything a test or a lesson wants, and no update.
 struct ProbeOptions {
   double upstream = 1.0;             // gradient of the final objective with respect to the mean loss
-  const Routing* routing = nullptr;  // decisions to follow instead of taking them; `reference` only
+  const Routing* routing = nullptr;  // decisions to follow instead of taking them
 };
 struct Probe {
   double loss = 0;
@@ -69,7 +69,7 @@ struct EngineInfo {
   std::string summary;                // one line, for tables
   std::string device;                 // "cpu" or "cuda"
   std::vector<Precision> precisions;  // the first is the default
-  bool double_exchange = false;       // parameters and gradients carry float64 precision
+  bool follows_routing = false;       // probe() takes decisions instead of making them
 };
 
 class Engine {

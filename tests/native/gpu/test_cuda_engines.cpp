@@ -137,7 +137,10 @@ Evaluation evaluate(Engine& engine, const Data& data, Placement placement) {
 
 void test_evaluation(Engine& engine, const Evaluation& want, const Data& data, const std::string& what) {
   const auto precision = engine.options().precision;
-  const double bound = precision == Precision::kFp32 ? 1e-5 : precision == Precision::kTf32 ? 3e-3 : 3e-2;
+  const double bound = precision == Precision::kFp64   ? 1e-9
+                       : precision == Precision::kFp32 ? 1e-5
+                       : precision == Precision::kTf32 ? 3e-3
+                                                       : 3e-2;
   for (const auto placement : {Placement::kHost, Placement::kDevice}) {
     const Evaluation got = evaluate(engine, data, placement);
     CHECK_CLOSE(got.statistics, want.statistics, bound, what + ": population statistics");

@@ -42,7 +42,7 @@ def _sound(row: Row) -> bool:
 
 
 def _figure(row: Row | None) -> str:
-    """Median microseconds and, for an engine of ours, how many times faster than the best peer it is."""
+    """Median microseconds and, for an engine of ours, how many times as fast as the best peer it is."""
     if row is None or not _sound(row):
         return "-"
     median = f"{row['us']['median']:,.0f}"
@@ -84,7 +84,7 @@ def render_bench(record: Row, folder: str) -> str:
     against = f", against {', '.join(versions)}" if versions else ""
     lines += [
         "",
-        f"Median; in brackets how many times faster than the best peer. {_machine(record)}, {record['started'][:10]}"
+        f"Median; in brackets how many times as fast as the best peer. {_machine(record)}, {record['started'][:10]}"
         f"{against}. [Record]({folder}), made by `{record['command']}`.",
     ]
     return "\n".join(lines) + "\n"

@@ -82,6 +82,7 @@ void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
     cuda::fill_bytes(results_.data(), 0, results_.size(), stream());  // StepResult's padding is read back too
     moved = true;
   }
+  learning_rates_.reserve(steps);
   if (batch > capacity_) {
     capacity_ = 0;
     logits_.reserve(batch * kClasses);
@@ -92,8 +93,9 @@ void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
   if (moved) recorded_.clear();
 }
 
-void CudaEngine::start(float learning_rate) {
-  const kernels::StepState state{.learning_rate = learning_rate};
+void CudaEngine::start(std::span<const double> learning_rates) {
+  cuda::upload(learning_rates_.data(), to_float(learning_rates), stream());
+  const kernels::StepState state{.learning_rates = learning_rates_.data()};
   cuda::upload(state_.data(), {&state, 1}, stream());
 }
 
@@ -135,13 +137,13 @@ void CudaEngine::run_step(int slot, std::int64_t size) {
   recorded_.push_back({slot, size, {}});
 }
 
-void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
-                          std::span<StepResult> results) {
+void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batch,
+                          std::span<const double> learning_rates, std::span<StepResult> results) {
   MNIST_RANGE("train");
   const cuda::DeviceGuard guard(options().device);
   batch = std::min(batch, std::int64_t(order.size()));
   prepare(batch, std::int64_t(results.size()));
-  start(float(learning_rate));
+  start(learning_rates);
   if (feeder_.set_order(order)) recorded_.clear();
   for (std::size_t step = 0; step < results.size(); ++step) {
     const auto now = order.subspan(step * batch).first(std::min(order.size() - step * batch, std::size_t(batch)));
@@ -172,7 +174,7 @@ Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const
   const cuda::DeviceGuard guard(this->options().device);
   const auto size = std::int64_t(labels.size());
   prepare(size, 1);
-  start(0);
+  start(std::vector<double>(1));
   const Batch batch = feeder_.load(images, labels);
   evaluate(batch);
   backward(batch, float(options.upstream));
@@ -192,7 +194,7 @@ std::vector<OpTime> CudaEngine::do_profile(std::span<const std::int32_t> order, 
   const cuda::DeviceGuard guard(options().device);
   const auto steps = std::int64_t(order.size()) / batch;
   prepare(batch, steps);
-  start(0);
+  start(std::vector<double>(steps));
   if (feeder_.set_order(order)) recorded_.clear();
   const auto queue = [&] { queue_step(0, batch); };
   timer_.record(queue);  // everything lazy happens, and the clock makes its events

@@ -51,6 +51,7 @@ __global__ void record_step_kernel(StepResult* __restrict__ results, StepState* 
     StepResult& result = results[state->step];
     result.loss = losses[0] / double(batch);
     result.correct = corrects[0];
+    state->learning_rate = state->learning_rates[state->step];
     state->step += 1;
     state->cursor += batch;
   }

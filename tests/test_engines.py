@@ -440,7 +440,7 @@ WRONG_CALLS = {
     "index": (lambda e: e.train(np.array([0, 4]), 2, 0.1), r"train: order\[1\] is 4, expected 0 to 3"),
     "negative": (lambda e: e.train(np.array([-1]), 1, 0.1), r"train: order\[0\] is -1, expected 0 to 3"),
     "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
-    "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate is -?nan"),
+    "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate of step 0 is -?nan"),
     "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
     "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),
 }

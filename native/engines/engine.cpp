@@ -108,12 +108,11 @@ void Engine::do_get_float_parameters(std::span<float> values) const {
 void Engine::do_initialize_parameters(const Pcg64& from) {
   Pcg64 stream = from;
   std::vector<double> values(kParameterCount);
-  for (int p = 0; p < kParameterTensors; ++p)
-    for (auto& value : std::span(values).subspan(kParameters[p].offset, kParameters[p].size)) {
-      const double bound = is_batch_norm(p) ? 0 : initial_bound(p);
+  for (const InitialTensor& tensor : initial_tensors())
+    for (auto& value : std::span(values).subspan(tensor.offset, tensor.size))
       // Rounded to float, so that every engine starts at the same point whatever it stores.
-      value = is_batch_norm(p) ? p % 2 == 0 : float(-bound + (bound + bound) * unit_interval(stream.next()));
-    }
+      value = tensor.bound == 0 ? tensor.value
+                                : float(-tensor.bound + (tensor.bound + tensor.bound) * unit_interval(stream.next()));
   do_set_parameters(values);
 }
 

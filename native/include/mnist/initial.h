@@ -45,27 +45,24 @@ struct Pcg64 {
 // A double of the stream in [0, 1): 53 bits.
 constexpr double unit_interval(std::uint64_t bits) { return double(bits >> 11) * 0x1p-53; }
 
-constexpr bool is_batch_norm(int parameter) {
-  return parameter == kBn1Weight || parameter == kBn1Bias || parameter == kBn2Weight || parameter == kBn2Bias;
-}
-
-// Doubles of the stream that the parameters before this one have taken.
-constexpr std::int64_t draws_before(int parameter) {
+// How a parameter starts: uniform on (-bound, bound), bound = 1 / sqrt(fan in) of its layer's weight, from the stream's
+// doubles draws .. draws + size; or, where bound is 0, all at `value`.
+struct InitialTensor {
+  std::int64_t offset, size, draws;  // elements of the slab; doubles that the parameters before it have taken
+  double bound;
+  float value;
+};
+inline std::array<InitialTensor, kParameterTensors> initial_tensors() {
+  std::array<InitialTensor, kParameterTensors> tensors{};
   std::int64_t draws = 0;
-  for (int p = 0; p < parameter; ++p) draws += is_batch_norm(p) ? 0 : kParameters[p].size;
-  return draws;
-}
-inline constexpr std::int64_t kInitialDraws = draws_before(kParameterTensors);
-
-// The values of a parameter are uniform on (-bound, bound), bound = 1 / sqrt(fan in), that of its layer's weight.
-inline double initial_bound(int parameter) {
-  const Parameter& weight = kParameters[parameter - parameter % 2];  // a layer's weight stands before its bias
-  return 1 / std::sqrt(double(weight.size / weight.shape[0]));
-}
-inline std::array<double, kParameterTensors> initial_bounds() {
-  std::array<double, kParameterTensors> bounds{};
-  for (int p = 0; p < kParameterTensors; ++p) bounds[p] = is_batch_norm(p) ? 0 : initial_bound(p);
-  return bounds;
+  for (int p = 0; p < kParameterTensors; ++p) {
+    const Parameter& weight = kParameters[p - p % 2];  // a layer's weight stands before its bias
+    const bool drawn = weight.ndim > 1;                // batch norm's has no inputs
+    const double bound = drawn ? 1 / std::sqrt(double(weight.size / weight.shape[0])) : 0;
+    tensors[p] = {kParameters[p].offset, kParameters[p].size, draws, bound, p % 2 == 0 ? 1.f : 0.f};
+    if (drawn) draws += kParameters[p].size;
+  }
+  return tensors;
 }
 
 }  // namespace mnist

@@ -5,7 +5,7 @@
 namespace mnist::fused {
 namespace {
 
-constexpr int kBlock = 256, kDrawsOfThread = 16;
+constexpr int kBlock = 256, kElementsOfThread = 16;
 
 // Where element i of the engine's slab is in PyTorch's: fc1.weight's columns are (cell, channel) here, (channel, cell)
 // there.
@@ -26,21 +26,26 @@ __global__ void slab_to_torch_kernel(float* __restrict__ torch, const float* __r
   if (i < kParameterCount) torch[torch_index(i)] = engine[i];
 }
 
-// Draws kDrawsOfThread * thread .. of the stream; __dmul_rn and __dadd_rn because the host does not fuse them either.
-__global__ void initialize_slab_kernel(float* __restrict__ torch, Pcg64 stream,
-                                       std::array<double, kParameterTensors> bounds) {
-  const std::int64_t first = (std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kDrawsOfThread;
-  for (int p = 0; p < kParameterTensors; ++p)
-    if (is_batch_norm(p) && first / kDrawsOfThread < kParameters[p].size)
-      torch[kParameters[p].offset + first / kDrawsOfThread] = p % 2 == 0 ? 1.f : 0.f;
-  if (first >= kInitialDraws) return;
-  stream.skip(std::uint64_t(first));
+using InitialTensors = std::array<InitialTensor, kParameterTensors>;
+
+// Elements kElementsOfThread * thread .. of the slab; __dmul_rn and __dadd_rn because the host does not fuse them either.
+__global__ void initialize_slab_kernel(float* __restrict__ torch, Pcg64 stream, InitialTensors tensors) {
+  const std::int64_t first = (std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kElementsOfThread;
+  const std::int64_t end = min(first + kElementsOfThread, std::int64_t(kParameterCount));
+  std::int64_t drawn = 0;  // by this thread's copy of the stream
   int p = 0;
-  for (std::int64_t draw = first; draw < first + kDrawsOfThread && draw < kInitialDraws; ++draw) {
-    while (draw >= draws_before(p + 1)) ++p;
-    const double width = __dadd_rn(bounds[p], bounds[p]);
-    const double value = __dadd_rn(-bounds[p], __dmul_rn(width, unit_interval(stream.next())));
-    torch[kParameters[p].offset + draw - draws_before(p)] = float(value);
+  for (std::int64_t i = first; i < end; ++i) {
+    while (i >= tensors[p].offset + tensors[p].size) ++p;
+    const InitialTensor& tensor = tensors[p];
+    if (tensor.bound == 0) {
+      torch[i] = tensor.value;
+      continue;
+    }
+    const std::int64_t draw = tensor.draws + i - tensor.offset;
+    stream.skip(std::uint64_t(draw - drawn));
+    drawn = draw + 1;
+    const double width = __dadd_rn(tensor.bound, tensor.bound);
+    torch[i] = float(__dadd_rn(-tensor.bound, __dmul_rn(width, unit_interval(stream.next()))));
   }
 }
 
@@ -59,8 +64,8 @@ void slab_to_torch(float* torch, const float* engine, cudaStream_t stream) {
 }
 
 void initialize_slab(float* torch, const Pcg64& from, cudaStream_t stream) {
-  initialize_slab_kernel<<<blocks_for((kInitialDraws + kDrawsOfThread - 1) / kDrawsOfThread), kBlock, 0, stream>>>(
-      torch, from, initial_bounds());
+  initialize_slab_kernel<<<blocks_for((kParameterCount + kElementsOfThread - 1) / kElementsOfThread), kBlock, 0,
+                           stream>>>(torch, from, initial_tensors());
   MNIST_CHECK_LAUNCH();
 }
 

@@ -1,8 +1,12 @@
 # mnist_select_cuda_compiler(): choose a CUDA compiler before enable_language(CUDA), in this order:
 #
-#  1. what the user named: -DCMAKE_CUDA_COMPILER or CUDACXX
-#  2. an nvcc >= 12 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS)
+#  1. what the user named: -DCMAKE_CUDA_COMPILER or CUDACXX; nothing replaces it
+#  2. an nvcc >= 12 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS, nor with
+#     MNIST_SYSTEM_NVCC=OFF, by which scripts/setup.sh passes over a toolkit that built the probe and not the project)
 #  3. the nvcc of the PyPI wheels that this Python sees, pip's isolated build environment included
+#
+# It is taken if it builds cmake/probe, and in 2 and 3 with MNIST_CUDA=AUTO if this machine's driver, where there is one,
+# is for its major version of CUDA.
 #
 # The wheels hold a toolkit in site-packages/nvidia/cu<major>/{bin,include,lib,nvvm}. Their nvcc.profile says lib64,
 # so the link directory is added here. Only the static runtime is linked: find_package(CUDAToolkit) insists on an
@@ -18,29 +22,146 @@ print(hits[0] if hits else '', end='')"
   set(${out} "${root}" PARENT_SCOPE)
 endfunction()
 
-function(_mnist_nvcc_is_new_enough result nvcc)  # validator of find_program
+function(_mnist_nvcc_version out nvcc)  # such as 12.4; empty if it cannot say
   execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE text RESULT_VARIABLE code ERROR_QUIET)
-  if(NOT code EQUAL 0 OR NOT text MATCHES "release ([0-9]+)\\." OR CMAKE_MATCH_1 LESS 12)
+  set(${out} "" PARENT_SCOPE)
+  if(code EQUAL 0 AND text MATCHES "release ([0-9]+\\.[0-9]+)")
+    set(${out} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+function(_mnist_nvcc_is_new_enough result nvcc)  # validator of find_program
+  _mnist_nvcc_version(version "${nvcc}")
+  if(NOT version VERSION_GREATER_EQUAL 12)
     set(${result} FALSE PARENT_SCOPE)
   endif()
 endfunction()
 
-macro(mnist_select_cuda_compiler)
-  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-    if(NOT MNIST_CUDA STREQUAL "WHEELS")
-      find_program(MNIST_SYSTEM_NVCC nvcc
-        HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
-        PATH_SUFFIXES bin VALIDATOR _mnist_nvcc_is_new_enough NO_CMAKE_PATH)
+# The version of CUDA that the driver is for; empty where there is no driver. Asked of libcuda, as the program will: a
+# container may bring a newer one than the driver that nvidia-smi speaks of.
+function(_mnist_driver_version out)
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" -c
+"import ctypes
+version = ctypes.c_int()
+ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(version))
+print(f'{version.value // 1000}.{version.value % 1000 // 10}', end='')"
+    OUTPUT_VARIABLE version ERROR_QUIET)
+  set(${out} "${version}" PARENT_SCOPE)
+endfunction()
+
+# Builds cmake/probe with the compiler that the arguments after `name` speak of. `out` is empty if that went well, else
+# the first complaint and the file that has all of the output.
+function(_mnist_probe out name)
+  set(folder "${CMAKE_BINARY_DIR}/cuda-probe/${name}")
+  set(arguments ${ARGN})
+  foreach(variable IN ITEMS CMAKE_MAKE_PROGRAM CMAKE_CXX_COMPILER CMAKE_CUDA_HOST_COMPILER CMAKE_CUDA_ARCHITECTURES
+                            CMAKE_CUDA_FLAGS)
+    if(DEFINED ${variable})
+      string(REPLACE ";" "\\;" value "${${variable}}")
+      list(APPEND arguments "-D${variable}=${value}")
     endif()
-    if(MNIST_SYSTEM_NVCC)
-      set(CMAKE_CUDA_COMPILER "${MNIST_SYSTEM_NVCC}")
+  endforeach()
+  file(REMOVE_RECURSE "${folder}")
+  execute_process(
+    COMMAND "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/probe" -B "${folder}" -G "${CMAKE_GENERATOR}" ${arguments}
+    RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(code EQUAL 0)
+    execute_process(COMMAND "${CMAKE_COMMAND}" --build "${folder}"
+                    RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  endif()
+  set(problem "")
+  if(NOT code EQUAL 0)
+    file(WRITE "${folder}.log" "${text}")
+    string(REGEX MATCH "(error|fatal|cannot find|Could not find)[ :][^\n]*" complaint "${text}")
+    string(REPLACE ";" "," complaint "${complaint}")
+    set(problem "fails a test compile (${complaint}, see ${folder}.log)")
+  endif()
+  set(${out} "${problem}" PARENT_SCOPE)
+endfunction()
+
+# Takes `nvcc`, unless something is against it; then `_reasons` gets what.
+macro(_mnist_consider name title nvcc flags)
+  _mnist_nvcc_version(_version "${nvcc}")
+  string(REGEX MATCH "^[0-9]+" _major "${_version}")
+  if(MNIST_CUDA STREQUAL "AUTO" AND _driver AND _driver VERSION_LESS _major)
+    set(_problem "needs a driver for CUDA ${_major} (580 or newer for 13, 525 for 12) and this one is for ${_driver}")
+  else()
+    _mnist_probe(_problem ${name} "-DCMAKE_CUDA_COMPILER=${nvcc}" "-DCMAKE_CUDA_FLAGS_INIT=${flags}")
+  endif()
+  if(_problem)
+    list(APPEND _reasons "${title} ${_version} ${_problem}")
+  else()
+    set(MNIST_CUDA_CHOSEN "${title} ${_version}" CACHE INTERNAL "")
+    set(CMAKE_CUDA_COMPILER "${nvcc}")
+    string(APPEND CMAKE_CUDA_FLAGS_INIT "${flags}")
+  endif()
+endmacro()
+
+# Sets CMAKE_CUDA_COMPILER, MNIST_CUDA_CHOSEN (what a message calls it, empty if there is none) and MNIST_CUDA_REASONS (why
+# not one of those before it). A build tree chooses once.
+macro(mnist_select_cuda_compiler)
+  if(NOT MNIST_CUDA_CHOSEN_FOR STREQUAL MNIST_CUDA)
+    set(MNIST_CUDA_CHOSEN "" CACHE INTERNAL "")
+    set(_reasons "")
+    if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+      set(_named "CUDACXX=$ENV{CUDACXX}")
+      set(_arguments "")  # CMake reads CUDACXX itself, which may hold options, too
+      if(CMAKE_CUDA_COMPILER)
+        set(_named "CMAKE_CUDA_COMPILER=${CMAKE_CUDA_COMPILER}")
+        set(_arguments "-DCMAKE_CUDA_COMPILER=${CMAKE_CUDA_COMPILER}")
+      endif()
+      _mnist_probe(_problem named ${_arguments})
+      if(_problem)
+        list(APPEND _reasons "${_named} ${_problem}")
+      else()
+        set(MNIST_CUDA_CHOSEN "${_named}" CACHE INTERNAL "")
+      endif()
     else()
+      _mnist_driver_version(_driver)
+      if(NOT MNIST_CUDA STREQUAL "WHEELS")
+        find_program(MNIST_SYSTEM_NVCC nvcc
+          HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+          PATH_SUFFIXES bin VALIDATOR _mnist_nvcc_is_new_enough NO_CMAKE_PATH)
+        if(MNIST_SYSTEM_NVCC)
+          _mnist_consider(system "${MNIST_SYSTEM_NVCC}" "${MNIST_SYSTEM_NVCC}" "")
+        elseif(MNIST_SYSTEM_NVCC STREQUAL "OFF")
+          list(APPEND _reasons "this machine's own nvcc is not to be used")
+        else()
+          list(APPEND _reasons "this machine has no nvcc 12 or newer of its own")
+        endif()
+      endif()
       _mnist_wheel_toolkit(_root)
-      if(_root)
-        set(CMAKE_CUDA_COMPILER "${_root}/bin/nvcc")
-        string(APPEND CMAKE_CUDA_FLAGS_INIT " \"-L${_root}/lib\"")
+      if(NOT MNIST_CUDA_CHOSEN AND _root)
+        _mnist_consider(wheels "the wheels' nvcc" "${_root}/bin/nvcc" " \"-L${_root}/lib\"")
+      elseif(NOT MNIST_CUDA_CHOSEN)
+        list(APPEND _reasons "the wheels named in pyproject.toml, which hold one, are not installed")
       endif()
     endif()
+    list(JOIN _reasons "; " _reasons)
+    set(MNIST_CUDA_REASONS "${_reasons}" CACHE INTERNAL "")
+    set(MNIST_CUDA_CHOSEN_FOR "${MNIST_CUDA}" CACHE INTERNAL "")
+  endif()
+endmacro()
+
+# enable_language(CUDA) and what all device code is compiled with, the probe's, too: standard, architectures and, for
+# target_compile_options(), mnist_cuda_options. A macro, because languages are enabled in a file's scope.
+macro(mnist_enable_cuda)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES OR DEFINED ENV{CUDAARCHS})
+    enable_language(CUDA)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 80)  # for the compiler checks only
+    enable_language(CUDA)
+    mnist_default_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
+  endif()
+  # CMake cuts the toolkit's library directory at a space in its path; this list has it whole.
+  list(PREPEND CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES})
+  set(mnist_cuda_options -lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND mnist_cuda_options --compress-mode=size)
   endif()
 endmacro()
 

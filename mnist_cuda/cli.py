@@ -31,6 +31,18 @@ def later(module: str) -> Run:
     return run
 
 
+def begun(run: Run) -> Run:
+    """`run`, while threads already do what they can for it: read the data, make the GPU's context."""
+
+    def wrapped(args: argparse.Namespace) -> int:
+        from mnist_cuda.startup import Startup
+
+        args.startup = Startup(args)
+        return run(args)
+
+    return wrapped
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, instead of after a screen of usage."""
 
@@ -123,7 +135,7 @@ def add_train(subparsers: Any) -> None:
     add("--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
     add("--json", action="store_true", help="print one JSON object on stdout at the end, the rest on stderr")
     add("--quiet", action="store_true", help="print only warnings and the last line")
-    parser.set_defaults(run=later("train"))
+    parser.set_defaults(run=begun(later("train")))
 
 
 def add_evaluate(subparsers: Any) -> None:
@@ -135,7 +147,7 @@ def add_evaluate(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
-    parser.set_defaults(run=later("evaluate"))
+    parser.set_defaults(run=begun(later("evaluate")))
 
 
 def add_bench(subparsers: Any) -> None:
@@ -155,7 +167,7 @@ def add_bench(subparsers: Any) -> None:
         metavar="NAME",
         help="torch, jax, torch:graph, ... or nothing (default: torch)",
     )
-    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument
     add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
@@ -186,7 +198,7 @@ def add_compare(subparsers: Any) -> None:
     add = group.add_argument
     add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
     add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("--threads", type=non_negative, default=0, metavar="N", help="of host engines (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
@@ -214,7 +226,7 @@ def add_profile(subparsers: Any) -> None:
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
-    parser.set_defaults(run=later("profile"))
+    parser.set_defaults(run=begun(later("profile")))
 
 
 def add_engines(subparsers: Any) -> None:
@@ -239,7 +251,7 @@ def add_bench_accuracy(subparsers: Any) -> None:
     add("--engines", nargs="+", default=[], metavar="NAME", help="default: all that run here, but for `reference`")
     add("--precisions", nargs="+", default=[], metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
     add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
     add = group.add_argument
     add("--seeds", type=positive, default=10, metavar="N", help="0 to N-1, a run each (default: %(default)s)")
@@ -339,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
-        return _fail(f"{error}; the installation is incomplete: run ./scripts/train", UnavailableError.exit_code)
+        return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

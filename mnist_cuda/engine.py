@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
-from mnist_cuda.gpu_libraries import find_libraries
+from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
@@ -33,27 +33,34 @@ class EngineInfo:
     summary: str
     device: Literal["cpu", "cuda"]
     precisions: tuple[str, ...]
-    double_exchange: bool
+    follows_routing: bool
     unavailable: str
 
 
 def engines() -> tuple[EngineInfo, ...]:
     """All engines, slowest rung of the ladder first."""
-    find_libraries()
-    return tuple(EngineInfo(**{**row, "precisions": tuple(row["precisions"])}) for row in _native.engines())
+    return tuple(_info(row) for row in _native.engines())
 
 
 def find_engine(name: str) -> EngineInfo:
     """The registry's row for `name`; `auto` gives the best engine that can run here.
 
-    Raises UsageError for an unknown name. An engine that cannot run here is returned all the same.
+    Raises UsageError for an unknown name. An engine that cannot run here is returned all the same. No other engine is
+    asked whether it can run than those that `auto` tries, so that libraries are looked for only where it matters.
     """
-    rows = {row.name: row for row in engines()}
+    rows = {row["name"]: row for row in _native.engines()}
     if name == "auto":
-        return next(rows[n] for n in AUTO_ORDER if not rows[n].unavailable)
+        return next(info for n in AUTO_ORDER if not (info := _info(rows[n])).unavailable)
     if name not in rows:
         raise UsageError(f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}")
-    return rows[name]
+    return _info(rows[name])
+
+
+def _info(row: dict[str, Any]) -> EngineInfo:
+    """A row of the registry, with the answer whether it can run here."""
+    find_libraries(ENGINE_LIBRARIES.get(row["name"], ()))
+    fields = {**row, "precisions": tuple(row["precisions"])}
+    return EngineInfo(**fields, unavailable=_native.unavailable(row["name"]))
 
 
 @contextmanager
@@ -127,7 +134,7 @@ class Engine:
 
     def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
         self.info = find_engine(name)
-        self.precision = precision or self.info.precisions[0]
+        self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
             raise UsageError(
                 f"engine '{self.info.name}' has no precision {self.precision}, it offers "
@@ -138,7 +145,7 @@ class Engine:
                 f"device {device} is a GPU and engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave "
                 "out the device"
             )
-        self.dtype = np.dtype(np.float64 if self.info.double_exchange else np.float32)
+        self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
 
@@ -163,7 +170,7 @@ class Engine:
         """The 12 parameters by PyTorch name: float64 from `reference`, float32 from the others."""
         native = self._native
         with _native_errors():
-            slab = native.get_parameters() if self.info.double_exchange else native.get_float_parameters()
+            slab = native.get_parameters() if self.dtype == np.float64 else native.get_float_parameters()
         return unpack(slab, PARAMETERS)
 
     def set_parameters(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
@@ -207,6 +214,7 @@ class Engine:
         placement: `device` keeps the images in the GPU's memory, `host` copies each batch there as it is needed
         (double-buffered). Host engines ignore it.
         """
+        _require_one_of("set_dataset: placement", placement, Placement)
         with _native_errors():
             self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
 
@@ -220,10 +228,11 @@ class Engine:
         The GIL is released. Raises ValueError for an index outside the data set, and for rates that are negative, not
         finite or not as many as there are steps.
         """
-        steps = -(-len(order) // batch_size) if batch_size > 0 else 0
+        indices = _indices(order, self.dataset_size)
+        steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
         rates = np.full(steps, lr, np.float64) if np.ndim(lr) == 0 else np.ascontiguousarray(lr, np.float64)
         with _native_errors():
-            losses, correct = self._native.train(np.ascontiguousarray(order, np.int32), batch_size, rates)
+            losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct
 
     def set_evaluation_set(self, images: Images, labels: Labels) -> None:
@@ -251,6 +260,7 @@ class Engine:
         batch_norm: `population` needs `compute_statistics` or `set_statistics`; `batch` takes the N images as one
         batch and normalises by its statistics.
         """
+        _require_one_of("logits: batch_norm", batch_norm, BatchNorm)
         with _native_errors():
             scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
@@ -268,7 +278,7 @@ class Engine:
         """Loss, all gradients, activations and routing of one batch, without an update.
 
         upstream: gradient of the objective with respect to the mean loss. routing: decisions to follow instead of
-        taking them (`reference` only), as handed out by any engine's probe.
+        taking them, as handed out by any engine's probe; of an engine whose `info` says that it follows one.
         """
         flat = None if routing is None else tuple(_bytes(r) for r in routing)
         with _native_errors():
@@ -289,6 +299,24 @@ class Engine:
             logits=shaped(raw["logits"], 10),
             routing=(shaped(pool1, 32, 14, 14), shaped(pool2, 64, 7, 7), shaped(relu3, 128)),
         )
+
+
+def _require_one_of(what: str, value: str, choices: Any) -> None:
+    """ValueError unless `value` is one of a Literal's."""
+    if value not in get_args(choices):
+        raise ValueError(f"{what} is {value!r}, expected {' or '.join(get_args(choices))}")
+
+
+def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
+    """`order` as the seam takes it; ValueError where that would change a value. The seam checks the values."""
+    order = np.asarray(order)
+    if order.ndim != 1 or order.dtype.kind not in "iu":
+        raise ValueError(f"train: order has shape {order.shape} and dtype {order.dtype}, expected a row of integers")
+    indices = np.ascontiguousarray(order, np.int32)
+    if order.dtype != np.int32 and (changed := indices != order).any():
+        first = int(changed.argmax())
+        raise ValueError(f"train: order[{first}] is {order[first]}, expected the index of one of {count} images")
+    return indices
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

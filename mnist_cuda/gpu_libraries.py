@@ -6,19 +6,20 @@ from functools import cache
 
 from mnist_cuda import _native
 
-# What the engines load, and what only rows of `bench ops` want beside it.
-LIBRARIES = ("cublasLt", "cudnn")
-OP_LIBRARIES = ("cublas", "cufft")
+# What engines load, and what the rows of `bench ops` want.
+ENGINE_LIBRARIES = {"cudnn": ("cublasLt", "cudnn")}
+OP_LIBRARIES = ("cublasLt", "cudnn", "cublas", "cufft")
 
 
 @cache
-def find_libraries(libraries: tuple[str, ...] = LIBRARIES) -> None:
+def find_libraries(libraries: tuple[str, ...]) -> None:
     """Tell the native code where `libraries` are, once a process and only where there is a GPU.
 
-    It costs about 0.1 s, so it is left until the first question about GPU engines. What is not found here the native
-    code looks for itself: beside our own wheel, then as the system's loader does; then it says what to install.
+    It costs about 0.1 s, so it is left until the first question whose answer depends on them. What is not found here
+    the native code looks for itself: beside our own wheel, then as the system's loader does; then it says what to
+    install.
     """
-    if not _native.cuda_status()["device_count"]:
+    if not libraries or not _native.cuda_status()["device_count"]:
         return
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib

@@ -40,7 +40,8 @@ def pack(
 ) -> NDArray[Any]:
     """Join named tensors into one flat array of `dtype`; what is too large for it becomes infinite.
 
-    Raises ValueError where a tensor is missing or has another shape; names outside the table are ignored.
+    Raises ValueError where a tensor is missing, has another shape or is not of real numbers; names outside the table
+    are ignored.
     """
     slab = np.empty(sum(t.size for t in table), dtype)
     for t in table:
@@ -49,6 +50,8 @@ def pack(
         value = np.asarray(tensors[t.name])
         if value.shape != t.shape:
             raise ValueError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"tensor {t.name} has dtype {value.dtype}, expected real numbers")
         with np.errstate(over="ignore"):
             slab[t.offset : t.offset + t.size] = value.ravel()
     return slab

@@ -115,7 +115,8 @@ def command(args: argparse.Namespace) -> int:
     engine.set_dataset(data.train_images, data.train_labels)
     step = measure_step(engine, batch)
     steps = args.steps or max(MINIMUM_STEPS, min(STEPS, int(STEPS_SECONDS / (step.median / 1e6))))
-    roofs = measure_roofs(args.device) if engine.info.device == "cuda" else None
+    measured = engine.info.device == "cuda" and engine.precision != "fp64"  # no roof of float64 is
+    roofs = measure_roofs(args.device) if measured else None
     ops = engine.profile(batch, steps)
 
     source = ["--data-dir", str(args.data_dir)] if args.data_dir else ["--dataset", data.name]

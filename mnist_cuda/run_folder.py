@@ -6,11 +6,11 @@ import json
 import platform
 import sys
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 
 from mnist_cuda import __version__, _native
 from mnist_cuda.checkpoint import MODEL_FILE, atomic_write
@@ -74,6 +74,6 @@ def versions() -> dict[str, str]:
         "build": _native.BUILD,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "safetensors": metadata.version("safetensors"),
+        "safetensors": safetensors.__version__,
         "platform": platform.platform(),
     }

@@ -69,9 +69,10 @@ class TrainingRun:
         """Train to the end or to a signal; returns the exit code."""
         self.folder.create(self._config())
         self._print_plan()
-        self.engine.init_parameters(self.args.seed)
+        self.args.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
         self.engine.set_evaluation_set(self.data.test_images, self.data.test_labels)
+        self.args.startup.end("upload")
         self._start = time.perf_counter()
         with StopRequest() as stop, self.live:
             for epoch in range(1, self.args.epochs + 1):
@@ -100,6 +101,7 @@ class TrainingRun:
             steps = time_steps(
                 self.engine, order[done * batch : (done + chunk) * batch], batch, self.rates[first : first + chunk]
             )
+            self.args.startup.end("first_step")
             losses[done : done + chunk], correct[done : done + chunk] = steps.losses, steps.correct
             done, seconds = done + chunk, seconds + steps.seconds
             self.clock.add(chunk, steps.seconds)
@@ -222,6 +224,7 @@ class TrainingRun:
                 "steps": self.clock.steps,
                 "seconds": total,
                 "training_seconds": self.clock.seconds,
+                "startup_seconds": self.args.startup.report(),
                 "us_per_iteration": us,
                 "us_per_iteration_over": iterations,
                 "iteration": ITERATION,
@@ -289,11 +292,16 @@ def command(args: argparse.Namespace) -> int:
     """`mnist-cuda train`."""
     from mnist_cuda.data import dataset
 
+    args.startup.end("imports")
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    args.startup.end("engine")
+    engine.init_parameters(args.seed)
+    args.startup.end("parameters")
     folder = RunFolder(args.out, engine.info.name)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
         console.print_warning(data.warning)
     if args.batch_size > len(data.train_labels):
         raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
+    args.startup.end("data")
     return TrainingRun(args, engine, data, folder).run()

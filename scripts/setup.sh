@@ -1,15 +1,21 @@
-# Sourced by the scripts beside it: makes .venv and build/ what pyproject.toml and native/ ask for.
+# Sourced by the scripts beside it: makes an environment and build/ what pyproject.toml and native/ ask for.
 #
 #   set_up [EXTRA...]   install the build requirements, the project's and those of the extras, then build the package
 #
-# Quick when nothing changed, safe to interrupt and to run twice at once. Variables it obeys:
-#   PYTHON       interpreter that .venv is made with, by default python3
-#   CMAKE_ARGS   options for the native build, such as -DMNIST_CUDA=OFF; CXX, CUDACXX and CUDAARCHS work too
+# Quick when nothing changed, safe to interrupt and to run twice at once. Sets `python`, the environment's interpreter, and
+# `bin`, the folder of its programs. Variables it obeys (docs/install.md says more):
+#   PYTHON                interpreter that .venv is made with, by default python3
+#   MNIST_CUDA_ENV        `active`: no .venv, the environment of ${PYTHON:-python3} as it is
+#   MNIST_CUDA_CPU_ONLY   1: neither install nor build what only a GPU needs
+#   CMAKE_ARGS            options for the native build, such as -DMNIST_CUDA=OFF; CXX, CUDACXX and CUDAARCHS work too
 # shellcheck shell=bash
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
+python=$venv/bin/python
+bin=$venv/bin
+state=$venv  # where set-up keeps .home, .installed, .built and its logs
 
 say() { printf 'mnist-cuda: %s\n' "$*" >&2; }
 stop() {
@@ -17,7 +23,30 @@ stop() {
   exit 4
 }
 
-# Names in one line what this machine lacks, before a build tool says it in a hundred.
+# logged LOG COMMAND...: all output goes to LOG. CMake's line about the choice of a compiler is said here, too, and a terminal
+# shows what is being done, in a line that is erased again.
+logged() {
+  local log=$1 line status=0 width=
+  shift
+  if [ -t 2 ]; then
+    width=$(stty size <&2 | cut -d' ' -f2)
+    [ "$width" -gt 0 ] || width=80
+  fi
+  "$@" 2>&1 </dev/null | tee "$log" | while IFS= read -r line; do
+    [[ ! $line =~ --\ mnist-cuda:\ (.*) ]] || say "${BASH_REMATCH[1]}"
+    [ -n "$width" ] || continue
+    if [[ $line =~ (\[[0-9]+/[0-9]+\])\ (.*) ]]; then
+      line="${BASH_REMATCH[1]} ${BASH_REMATCH[2]##*/}"
+    elif [[ ! $line =~ ^\ *(Collecting|Downloading|Installing)\  ]]; then
+      continue
+    fi
+    printf '\r\033[K%s\r' "${line:0:width-1}" >&2
+  done || status=$?
+  [ -z "$width" ] || printf '\033[K' >&2
+  return "$status"
+}
+
+# Names in one line what this machine lacks, before a build tool says it in a hundred: check_python PYTHON [headers]
 check_python() {
   command -v "$1" >/dev/null ||
     stop "there is no $1; install it (Debian: apt install python3 python3-venv python3-dev) or name one: PYTHON=..."
@@ -29,16 +58,9 @@ needed = re.search("requires-python = .>=([0-9.]+)", open(sys.argv[1]).read()).g
 if sys.version_info < tuple(int(n) for n in needed.split(".")):
     print("Python %s or newer is needed and %s is %s; install one (Debian: apt install python3 python3-venv "
           "python3-dev) and name it: PYTHON=..." % (needed, sys.executable, version))
-    sys.exit()
-try:
-    import ensurepip, venv
-except ImportError:
-    print("%s cannot make virtual environments; install python%s-venv (Debian: apt install python%s-venv)"
-          % (sys.executable, version, version))
-    sys.exit()
-if not os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")):
+elif sys.argv[2:] and not os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")):
     print("%s has no Python.h; install its headers (Debian: apt install python%s-dev)" % (sys.executable, version))
-' "$root/pyproject.toml") || stop "$1 does not run"
+' "$root/pyproject.toml" "${@:2}") || stop "$1 does not run"
   [ -z "$problem" ] || stop "$problem"
 }
 
@@ -51,10 +73,97 @@ check_compiler() {
     stop "g++ 11 or newer is needed for C++20 and this one is $version; install one and name it: CXX=g++-11"
 }
 
+has_pip() { "$1" -m pip --version >/dev/null 2>&1; }
+
+# base_python: what environments are made with. Where there is no python3, uv may have one.
+base_python() {
+  if [ -z "${PYTHON:-}" ] && ! command -v python3 >/dev/null && command -v uv >/dev/null; then
+    uv python find '>=3.10' 2>/dev/null || echo python3
+  else
+    echo "${PYTHON:-python3}"
+  fi
+}
+
+# new_venv PYTHON FOLDER: an environment with pip in it. A Python without ensurepip (Debian's without python3-venv, Colab's)
+# cannot put it there; then its own pip does, or uv.
+new_venv() {
+  local version name=${2##*/}
+  local pip=(install -q 'pip>=23.1')
+  version=$("$1" --version)
+  if ! "$1" -c 'import venv' 2>/dev/null; then
+    stop "$1 has no module venv; install it (Debian: apt install python3-venv) or set MNIST_CUDA_ENV=active"
+  elif "$1" -c 'import ensurepip' 2>/dev/null; then
+    say "making $name with $version"
+    "$1" -m venv "$2" && "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
+  elif has_pip "$1"; then
+    say "making $name with $version, which has no ensurepip, and with its pip"
+    "$1" -m venv --without-pip "$2" && "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
+  elif command -v uv >/dev/null; then
+    say "making $name with $version, which has no ensurepip, and with pip from uv"
+    "$1" -m venv --without-pip "$2" && uv pip "${pip[@]}" --python "$2/bin/python"
+  else
+    stop "$1 has neither ensurepip nor pip; install one of them (Debian: apt install python3-venv) or uv"
+  fi || stop "the virtual environment could not be made; the reason is above"
+}
+
+# .venv/.home says where and with which Python the environment was made; without .installed it is half made.
+make_venv() {
+  local identity='import sys; print(sys.version, sys.base_prefix)' home base
+  home=$("$python" -c "$identity" 2>/dev/null && echo "$root") || home=
+  if [ -n "$home" ] && [ -f "$venv/.installed" ] && [ "$home" = "$(cat "$venv/.home" 2>/dev/null)" ] &&
+    { [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" -c "$identity")" = "${home%$'\n'*}" ]; }; then
+    return
+  fi
+  base=$(base_python)
+  check_python "$base" headers
+  check_compiler
+  [ -f "$venv/.home" ] || rmdir "$venv" 2>/dev/null || [ ! -e "$venv" ] ||
+    stop ".venv is there and was not made by this script; move it away"
+  rm -rf "$venv" && mkdir "$venv" && : >"$venv/.home"
+  new_venv "$base" "$venv"
+  { "$python" -c "$identity" && echo "$root"; } >"$venv/.home"
+}
+
+# MNIST_CUDA_ENV=active: the environment is somebody else's; what set-up keeps for itself goes to .venv-active.
+find_active() {
+  local base facts
+  base=$(base_python)
+  check_python "$base" headers
+  facts=$("$base" -c '
+import os, sys, sysconfig
+managed = os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+if managed and sys.prefix == sys.base_prefix and not os.environ.get("PIP_BREAK_SYSTEM_PACKAGES"):
+    sys.exit(1)
+for_user = os.geteuid() and not os.access(sysconfig.get_path("purelib"), os.W_OK)  # as pip decides it
+scheme = sysconfig.get_preferred_scheme("user") if for_user else sysconfig.get_default_scheme()
+print(sys.executable, sysconfig.get_path("scripts", scheme), sep="\n")
+') || stop "$base belongs to the system's packages; activate an environment, or in a container of your own set" \
+    "PIP_BREAK_SYSTEM_PACKAGES=1"
+  python=${facts%$'\n'*}
+  # shellcheck disable=SC2034  # for the scripts that source this
+  bin=${facts#*$'\n'}
+  state=$root/.venv-active
+}
+
+adopt_active() {
+  local home
+  home=$("$python" -c 'import sys; print(sys.version, sys.prefix)' && echo "$root")
+  [ ! -f "$state/.installed" ] || [ "$home" != "$(cat "$state/.home")" ] || return 0
+  check_compiler
+  rm -rf "$state" && mkdir "$state"
+  say "using the active environment of $python, $("$python" --version)"
+  if ! has_pip "$python"; then
+    command -v uv >/dev/null || stop "$python has no pip and there is no uv; install one of them"
+    say "pip comes into it from uv"
+    uv pip install -q --python "$python" 'pip>=23.1' || stop "uv failed; its reason is above"
+  fi
+  echo "$home" >"$state/.home"
+}
+
 # What pyproject.toml requires to build, to run and for the extras, one requirement a line.
 requirements() {
-  "$venv/bin/python" -c '
-import sys
+  "$python" -c '
+import os, sys
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -64,71 +173,134 @@ with open(sys.argv[1], "rb") as file:
 project, tools = toml["project"], toml["tool"]["scikit-build"]
 lines = toml["build-system"]["requires"] + [tool + tools[tool]["version"] for tool in ("cmake", "ninja")]
 lines += project["dependencies"]
-print(*lines, *(line for extra in sys.argv[2:] for line in project["optional-dependencies"][extra]), sep="\n")
+lines += (line for extra in sys.argv[2:] for line in project["optional-dependencies"][extra])
+if os.environ.get("MNIST_CUDA_CPU_ONLY") == "1":
+    lines = [line for line in lines if not line.startswith(("cuda-", "nvidia-"))]
+print(*lines, sep="\n")
 ' "$root/pyproject.toml" "$@"
 }
 
-# .venv/.home says where and with which Python the environment was made; without .installed it is half made.
-make_venv() {
-  local identity='import sys; print(sys.version, sys.base_prefix)' home
-  home=$("$venv/bin/python" -c "$identity" 2>/dev/null && echo "$root") || home=
-  if [ -n "$home" ] && [ -f "$venv/.installed" ] && [ "$home" = "$(cat "$venv/.home" 2>/dev/null)" ] &&
-    { [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" -c "$identity")" = "${home%$'\n'*}" ]; }; then
-    return
-  fi
-  check_python "${PYTHON:-python3}"
-  check_compiler
-  [ -f "$venv/.home" ] || rmdir "$venv" 2>/dev/null || [ ! -e "$venv" ] ||
-    stop ".venv is there and was not made by this script; move it away"
-  say "making .venv with $("${PYTHON:-python3}" --version)"
-  if ! { rm -rf "$venv" && mkdir "$venv" && : >"$venv/.home" && "${PYTHON:-python3}" -m venv "$venv"; }; then
-    stop "the virtual environment could not be made; the reason is above"
-  fi
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check 'pip>=23.1' || stop "pip failed; its reason is above"
-  { "$venv/bin/python" -c "$identity" && echo "$root"; } >"$venv/.home"
+# installed: every distribution in the environment as name==version.
+installed() {
+  "$python" -c '
+from importlib.metadata import distributions
+for d in distributions():
+    print((d.metadata["Name"] or "").lower().replace("_", "-"), d.version, sep="==")
+' | sort -u
 }
 
-# .venv/.installed lists the requirements that are in place. A failed pip changes nothing, an interrupted one does.
+# install_lines LINES: installs these requirements. Beside PyTorch, and in an environment that is not ours, nothing of CUDA
+# changes that is there: it keeps its version, cuDNN and cuBLAS are used as they are (the wheels of cuDNN for CUDA 12 and 13
+# own the same files, which pip does not see), and our nvcc goes to a folder of its own.
+install_lines() {
+  local lines=$1 there library kept=
+  local log=$state/requirements.log pip=("$python" -m pip install --disable-pip-version-check --progress-bar off)
+  there=$(installed)
+  if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$there"; then
+    there=$(grep -E '^(nvidia-|cuda-|torch|triton)' <<<"$there") || true
+    for library in cudnn cublas; do
+      if grep -qE "^nvidia-$library(-cu[0-9]+)?==" <<<"$there" && grep -q "^nvidia-$library-" <<<"$lines"; then
+        kept+="${kept:+ and }$(grep -E "^nvidia-$library(-cu[0-9]+)?==" <<<"$there" | xargs)"
+        lines=$(grep -v "^nvidia-$library-" <<<"$lines") || true
+      fi
+    done
+    [ -z "$kept" ] || say "using $kept, which are there"
+    if grep '^cuda-toolkit' <<<"$lines" >"$state/toolkit.txt"; then
+      lines=$(grep -v '^cuda-toolkit' <<<"$lines") || true
+      logged "$log" "${pip[@]}" --upgrade --target "$state/cuda" -r "$state/toolkit.txt" || return
+    fi
+    echo "$there" >"$state/constraints.txt"
+    pip+=(-c "$state/constraints.txt")
+  fi
+  echo "$lines" >"$state/requirements.txt"
+  logged "$log" "${pip[@]}" -r "$state/requirements.txt"
+}
+
+# .installed lists the requirements that are in place. A failed pip changes nothing, an interrupted one does.
 install_requirements() {
-  local wanted missing
+  local wanted missing size="about 1.5 GB, 30 MB with MNIST_CUDA_CPU_ONLY=1"
   wanted=$(requirements "$@") || stop "pyproject.toml could not be read; the reason is above"
-  missing=$(grep -vxFf <(cat "$venv/.installed" 2>/dev/null || true) <<<"$wanted") || return 0
-  say "installing into .venv what pyproject.toml requires (the first time a download of about 1.5 GB)"
-  [ ! -f "$venv/.installed" ] || mv "$venv/.installed" "$venv/.installing"
-  if ! "$venv/bin/python" -m pip install -q --disable-pip-version-check -r <(echo "$missing"); then
-    [ ! -f "$venv/.installing" ] || mv "$venv/.installing" "$venv/.installed"
-    stop "pip could not install the requirements; its reason is above"
+  missing=$(grep -vxFf <(cat "$state/.installed" 2>/dev/null || true) <<<"$wanted") || return 0
+  if [ -n "${MNIST_CUDA_CPU_ONLY:-}" ]; then size=; fi
+  say "installing what pyproject.toml requires (the first time a download of $size)"
+  [ ! -f "$state/.installed" ] || mv "$state/.installed" "$state/.installing"
+  if ! install_lines "$missing"; then
+    [ ! -f "$state/.installing" ] || mv "$state/.installing" "$state/.installed"
+    stop "pip could not install the requirements: $(complaint "$state/requirements.log")"
   fi
-  echo "$missing" >>"$venv/.installing"
-  mv "$venv/.installing" "$venv/.installed"
+  echo "$missing" >>"$state/.installing"
+  mv "$state/.installing" "$state/.installed"
 }
 
-# .venv/.built is as old as the start of the last good build and holds its options.
+# complaint LOG: its first error and where the rest of it is.
+complaint() {
+  local line
+  line=$(grep -m1 -iE '(^|[ :])(error|fatal( error)?)( +|: )' "$1") || line=$(tail -n 1 "$1")
+  echo "${line:0:200} (all of it: $1)"
+}
+
+# .built is as old as the start of the last good build and holds its options.
 build_package() {
-  local options="CMAKE_ARGS=${CMAKE_ARGS:-} CXX=${CXX:-} CUDACXX=${CUDACXX:-} CUDAARCHS=${CUDAARCHS:-}"
+  local arguments=${CMAKE_ARGS:-} options first=
+  if [ "${MNIST_CUDA_CPU_ONLY:-}" = 1 ] && [[ $arguments != *MNIST_CUDA=* ]]; then
+    arguments+="${arguments:+ }-DMNIST_CUDA=OFF"
+  fi
+  options="CMAKE_ARGS=$arguments CXX=${CXX:-} CUDACXX=${CUDACXX:-} CUDAARCHS=${CUDAARCHS:-} CUDA_HOME=${CUDA_HOME:-}"
+  options+=" CUDA_PATH=${CUDA_PATH:-} nvcc=$(command -v nvcc /usr/local/cuda/bin/nvcc | head -n 1)"
   cd "$root"
-  if [ "$options" != "$(cat "$venv/.built" 2>/dev/null)" ]; then
+  if [ "$options" != "$(cat "$state/.built" 2>/dev/null)" ]; then
     rm -rf build/CMakeCache.txt build/CMakeFiles/[0-9]*
-  elif [ -f build/build.ninja ] && cmp -s build/.skbuild-info.json "$venv/.build-info" &&
-    [ -z "$(find native cmake CMakeLists.txt pyproject.toml -newer "$venv/.built" -print -quit)" ]; then
+  elif [ -f build/build.ninja ] && cmp -s build/.skbuild-info.json "$state/.build-info" &&
+    [ -z "$(find native cmake CMakeLists.txt pyproject.toml -newer "$state/.built" -print -quit)" ]; then
     return
   fi
   check_compiler
-  say "building the native engine"
-  echo "$options" >"$venv/.building"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --editable "$root" ||
-    stop "the native engine did not build; the reason is above (CMAKE_ARGS=-DMNIST_CUDA=WHEELS takes nvcc from the" \
-      "wheels instead of the system's, =OFF builds without CUDA)"
-  cp build/.skbuild-info.json "$venv/.build-info"
-  mv "$venv/.building" "$venv/.built"
+  [ -f build/CMakeCache.txt ] || first=1
+  say "building the native engine$([ -z "$first" ] || echo ", which takes some minutes")"
+  echo "$options" >"$state/.building"
+  compile "$arguments" "$first"
+  cp build/.skbuild-info.json "$state/.build-info"
+  mv "$state/.building" "$state/.built"
 }
 
-set_up() (
-  if command -v flock >/dev/null; then
-    exec 9<"$root/pyproject.toml"
-    flock 9
-  fi
-  make_venv
-  install_requirements "$@"
-  build_package
-)
+# compile CMAKE_ARGS FIRST: a first build that fails with a toolkit of CMake's choice is tried with the next one, at last
+# without CUDA. Whoever named a toolkit gets the error, and so does whoever changed sources that did build.
+compile() {
+  local arguments=$1 first=$2 log=$state/build.log number=1 choice problem path=${PYTHONPATH:-}
+  [ ! -d "$state/cuda" ] || path=$state/cuda${path:+:$path}
+  [[ -z ${CUDACXX:-} && $arguments != *MNIST_CUDA=* && $arguments != *CMAKE_CUDA_COMPILER=* ]] || first=
+  until logged "$log" env CMAKE_ARGS="$arguments" PYTHONPATH="$path" \
+    "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps --editable "$root"; do
+    problem="the native engine did not build: $(complaint "$log")"
+    choice=$(grep -m 1 -e '-- mnist-cuda: CUDA code for ' "$log") || first=
+    [ -n "$first" ] || stop "$problem"
+    case $choice in
+      *" by the wheels' nvcc "*)
+        say "$problem; without CUDA it may"
+        arguments=${1:+$1 }-DMNIST_CUDA=OFF ;;
+      *)
+        say "$problem; the wheels' nvcc may"
+        arguments=${1:+$1 }-DMNIST_SYSTEM_NVCC=OFF ;;
+    esac
+    rm -rf build/CMakeCache.txt build/CMakeFiles/[0-9]*
+    number=$((number + 1))
+    log=$state/build-$number.log
+  done
+}
+
+set_up() {
+  case ${MNIST_CUDA_ENV:-} in
+    '') ;;
+    active) find_active ;;
+    *) stop "MNIST_CUDA_ENV is '$MNIST_CUDA_ENV', expected 'active' or nothing" ;;
+  esac
+  (
+    if command -v flock >/dev/null; then
+      exec 9<"$root/pyproject.toml"
+      flock 9
+    fi
+    if [ "$state" = "$venv" ]; then make_venv; else adopt_active; fi
+    install_requirements "$@"
+    build_package
+  )
+}

@@ -31,6 +31,14 @@ def engine_params(*, precisions=True, without=()):
     ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory):
+    """The data that tests unpack are kept for this session only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MNIST_CUDA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def make_engine():
     """make_engine(name, precision): an Engine, or a skip with the reason why it cannot run here.

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from mnist_cuda.data.catalogue import DataFile, DatasetInfo
+from mnist_cuda.data.catalogue import DATASETS, DataFile, DatasetInfo
+from mnist_cuda.data.dataset import load
 from mnist_cuda.data.download import fetch
 
 TRAIN, TEST = 40, 10
@@ -33,6 +34,7 @@ def tiny_files():
 
 RAW = tiny_files()
 GZIP = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
+ARRAYS = b"".join(content[16 if "images" in name else 8 :] for name, content in RAW.items())
 
 
 def tiny_info(*mirrors, name="mnist"):
@@ -41,7 +43,8 @@ def tiny_info(*mirrors, name="mnist"):
         DataFile(f"{raw}.gz", len(packed), hashlib.sha256(packed).hexdigest(), hashlib.sha256(content).hexdigest())
         for (raw, content), packed in zip(RAW.items(), GZIP.values(), strict=True)
     ]
-    return DatasetInfo(name, "a tiny data set", *files, torchvision="MNIST", mirrors=mirrors)
+    digest = hashlib.sha256(ARRAYS).hexdigest()
+    return DatasetInfo(name, "a tiny data set", *files, "MNIST", mirrors, (TRAIN, TEST), digest)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -75,6 +78,12 @@ class Handler(BaseHTTPRequestHandler):
     def answer_unsized(self, content):
         self.begin(None)
         self.wfile.write(content)
+
+    def answer_halting(self, content):
+        self.begin(len(content))
+        for first in range(0, len(content), 4096):
+            self.wfile.write(content[first : first + 4096])
+            self.server.stop.wait(0.02)
 
     def answer_403(self, content):
         self.send_error(403)
@@ -170,10 +179,22 @@ def serve():
             thread.join()
 
 
+def fetch_from(url):
+    """What a process that will be killed runs: fetch the tiny data set."""
+    fetch(tiny_info(url))
+
+
 def fetch_together(barrier, url):
     """What each of several processes runs: fetch the tiny data set when all are ready."""
     barrier.wait()
     fetch(tiny_info(url))
+
+
+def load_together(barrier, folder, digests):
+    """What each of several processes runs: load the tiny data set when all are ready."""
+    DATASETS["mnist"] = tiny_info()
+    barrier.wait()
+    digests.put(load("mnist", data_dir=folder).digest)
 
 
 class elapsed:

@@ -12,7 +12,7 @@ import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.bench import compare, report
+from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
@@ -259,6 +259,21 @@ def test_peers_of_a_device():
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
 
 
+def test_an_installed_package_has_no_checkout(monkeypatch):
+    """A wheel's benchmark says what to install, and records no commit: not even of a repository that holds it."""
+    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    assert Path(row.command[1]).is_relative_to(Path(competitors.__file__).parents[1])  # travels with the package
+    assert Path(row.command[1]).is_file()
+    monkeypatch.setattr(competitors, "CHECKOUT", None)
+    monkeypatch.setattr(report, "CHECKOUT", None)
+    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    assert row.unavailable == (
+        "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
+        "--peer-python"
+    )
+    assert report.commit() is None
+
+
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert report.gpu() is None
@@ -300,6 +315,25 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert row["loss_timed_untimed"][0] == row["loss_timed_untimed"][1]
     # fp64 is no precision that peers are held to
     assert not [r for r in record["rows"] if r["peer"]]
+
+
+def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
+    argv = ["bench", "--engines", "cpu", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
+    argv += ["--peers", "torch", "jax", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    remedy = "or name another --peer-python"
+    assert [line for line in lines if "torch" in line or "jax" in line] == [
+        f"left out: /none/python has no torch; `scripts/peers` installs it, {remedy}",
+        f"left out: /none/python has no jax; `scripts/peers --jax` installs it, {remedy}",
+    ]
+    assert sum(line.startswith("cpu") for line in lines) == 2
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert [row["competitor"] for row in rows if row["fault"] and row["batch_size"] == 5] == [
+        "torch eager NCHW",
+        "torch eager NHWC",
+        "jax scan",
+    ]
 
 
 def test_a_stopped_benchmark_keeps_its_tables(tmp_path, monkeypatch):

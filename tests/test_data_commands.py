@@ -34,7 +34,7 @@ def test_fetch_then_verify_then_show(cache, capsys):
     assert capsys.readouterr().out == f"mnist: 40 training images, 10 test images, all files checked, in {cache}\n"
     assert main(["data", "verify"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ok"] * 4 + ["mnist:"]
+    assert [line.split()[0] for line in lines] == ["ok"] * 5 + ["mnist:"]
     assert main(["data", "show", "7", "--dataset", "mnist", "--offline"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("mnist train 7: ")

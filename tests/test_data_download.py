@@ -1,14 +1,17 @@
 """Fetching: bad servers, two mirrors, a cache that is never poisoned, processes at once, disks that refuse."""
 
+import fcntl
 import multiprocessing
 import os
+import signal
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from data_server import GZIP, elapsed, fetch_together, serve, tiny_info
+from data_server import GZIP, elapsed, fetch_from, fetch_together, serve, tiny_info
 
 from mnist_cuda.data import download
 from mnist_cuda.data.download import Timeouts, cache_folder, fetch
@@ -63,7 +66,7 @@ def test_fetches_from_a_good_server(server, cache, behaviour):
 
 @pytest.mark.parametrize("behaviour", FAULTS)
 def test_a_bad_server_is_an_error_in_time_and_leaves_nothing(server, cache, behaviour):
-    with elapsed() as time, pytest.raises(DataError) as caught:
+    with elapsed() as took, pytest.raises(DataError) as caught:
         fetch(tiny_info(server.url(behaviour)), timeouts=QUICK)
     message = str(caught.value)
     assert message.startswith("train-images-idx3-ubyte.gz cannot be fetched (127.0.0.1:")
@@ -71,7 +74,7 @@ def test_a_bad_server_is_an_error_in_time_and_leaves_nothing(server, cache, beha
     assert "--mirror" in message
     assert "--data-dir" in message
     assert "\n" not in message
-    assert time.seconds < 5
+    assert took.seconds < 5
     assert contents(cache) == {}
 
 
@@ -84,9 +87,9 @@ def test_the_second_mirror_takes_over(server, cache, behaviour):
 
 
 def test_the_whole_file_has_a_time_limit(server, cache):
-    with elapsed() as time, pytest.raises(DataError, match="not complete within 1 s"):
+    with elapsed() as took, pytest.raises(DataError, match="not complete within 1 s"):
         fetch(tiny_info(server.url("drip")), timeouts=Timeouts(connect=5, stall=5, total=1))
-    assert 0.9 < time.seconds < 3
+    assert 0.9 < took.seconds < 3
     assert contents(cache) == {}
 
 
@@ -168,6 +171,68 @@ def test_eight_processes_may_fetch_at_once(server, cache):
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 8
     assert contents(cache) == GZIP
+
+
+def start_fetch(url, cache):
+    """A process that fetches and has begun to write a part."""
+    before = set(cache.glob("*.part"))
+    process = multiprocessing.get_context("spawn").Process(target=fetch_from, args=(url,))
+    process.start()
+    while process.is_alive() and not set(cache.glob("*.part")) - before:
+        time.sleep(0.001)
+    return process
+
+
+def kill(process):
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+def test_fetches_that_were_killed_leave_nothing_wrong_and_nothing_for_ever(server, cache):
+    """Twelve kills, from a part's first moment to the end: whole files or none, and the next fetch clears up."""
+    left = 0
+    for k in range(12):
+        process = start_fetch(server.url("halting"), cache)
+        time.sleep(0.03 * k)
+        kill(process)
+        found = contents(cache)
+        left += any(name.endswith(".part") for name in found)
+        assert all(GZIP[name] == content for name, content in found.items() if not name.endswith(".part"))
+        for path in cache.glob("*.gz"):
+            path.unlink()
+    assert left >= 6, "most of them were to be killed within a part"
+    fetch(tiny_info(server.url("good")))
+    assert contents(cache) == GZIP
+
+
+def test_a_part_that_is_being_written_is_no_leftover(server, cache):
+    assert kill(start_fetch(server.url("stall"), cache)) == -signal.SIGKILL
+    (leftover,) = cache.glob("*.part")
+    writer = start_fetch(server.url("stall"), cache)
+    assert not leftover.exists()
+    with pytest.raises(DataError, match="offline"):
+        fetch(tiny_info(), offline=True)
+    assert len(contents(cache)) == 1
+    assert kill(writer) == -signal.SIGKILL
+    with pytest.raises(DataError, match="offline"):
+        fetch(tiny_info(), offline=True)
+    assert contents(cache) == {}
+
+
+def test_a_part_taken_for_a_leftover_before_it_is_locked_is_made_again(server, cache, monkeypatch):
+    real, calls = fcntl.flock, []
+
+    def late(file, operation):
+        if not calls and operation == fcntl.LOCK_EX:
+            os.unlink(file.name)
+        calls.append(file.name)
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    fetch(tiny_info(server.url("good")))
+    assert contents(cache) == GZIP
+    assert len(calls) == 1 + len(GZIP)
 
 
 def test_a_full_disk_is_one_line(server, cache, monkeypatch):

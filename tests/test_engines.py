@@ -394,7 +394,7 @@ def test_a_step_makes_statistics_stale(make_engine, spec):
 def test_parameters_round_trip(make_engine, spec):
     engine = make_engine(*spec)
     weights = {name: value.astype(engine.dtype) for name, value in cases.signed_weights().items()}
-    if engine.info.double_exchange:
+    if spec[1] == "fp64":
         weights = {name: value + 1e-12 for name, value in weights.items()}
     engine.set_parameters(weights)
     for name, value in engine.parameters.items():
@@ -435,14 +435,40 @@ WRONG_CALLS = {
         lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.zeros(9)}),
         r"tensor fc2.bias has shape \(9,\), expected \(10,\)",
     ),
+    "transposed": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.weight": np.zeros((128, 10))}),
+        r"tensor fc2.weight has shape \(128, 10\), expected \(10, 128\)",
+    ),
     "missing": (lambda e: e.set_parameters({}), "tensor conv1.weight is missing"),
     "variance": (lambda e: e.set_statistics(BAD_STATISTICS), r"set_statistics: bn1.running_var\[0\] is -1"),
     "index": (lambda e: e.train(np.array([0, 4]), 2, 0.1), r"train: order\[1\] is 4, expected 0 to 3"),
     "negative": (lambda e: e.train(np.array([-1]), 1, 0.1), r"train: order\[0\] is -1, expected 0 to 3"),
+    "float order": (
+        lambda e: e.train(np.array([0.0, 1.9]), 2, 0.1),
+        r"train: order has shape \(2,\) and dtype float64, expected a row of integers",
+    ),
+    "two rows": (lambda e: e.train(np.zeros((2, 2), np.int32), 2, 0.1), r"train: order has shape \(2, 2\)"),
+    "index of 64 bits": (
+        lambda e: e.train(np.array([0, 2**32 + 1]), 2, 0.1),
+        r"train: order\[1\] is 4294967297, expected the index of one of 4 images",
+    ),
     "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
+    "batch 2^40": (lambda e: e.train(np.arange(4), 2**40, 0.1), "train: batch size is 1099511627776, expected 1 to "),
     "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate of step 0 is -?nan"),
     "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
     "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),
+    "batch norm": (
+        lambda e: e.logits(IMAGES, "Population"),
+        "logits: batch_norm is 'Population', expected population or batch",
+    ),
+    "placement": (
+        lambda e: e.set_dataset(IMAGES, LABELS, "gpu"),
+        "set_dataset: placement is 'gpu', expected device or host",
+    ),
+    "complex": (
+        lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.full(10, 1 + 2j)}),
+        "tensor fc2.bias has dtype complex128, expected real numbers",
+    ),
 }
 
 
@@ -475,12 +501,25 @@ def test_train_needs_a_data_set(make_engine):
 
 
 @JUDGED
-def test_only_the_reference_follows_a_routing(make_engine, spec):
+def test_follows_a_routing(make_engine, oracle, spec):
+    """Where the registry says so: decisions that nobody would take, as the reference follows them; else a refusal."""
     engine = make_engine(*spec)
     engine.set_parameters(WEIGHTS)
-    routing = engine.probe(IMAGES, LABELS).routing
-    with pytest.raises(ValueError, match="probe: "):
-        engine.probe(IMAGES, LABELS, routing=routing)
+    routing = tuple(
+        (values + np.arange(values.size).reshape(values.shape)) % limit
+        for values, limit in zip(engine.probe(IMAGES, LABELS).routing, (5, 5, 2), strict=True)
+    )
+    routing = tuple(values.astype(np.uint8) for values in routing)
+    if not engine.info.follows_routing:
+        with pytest.raises(ValueError, match=f"probe: engine '{spec[0]}' follows no routing, expected none"):
+            engine.probe(IMAGES, LABELS, routing=routing)
+        return
+    probe = engine.probe(IMAGES, LABELS, routing=routing)
+    for given, used in zip(routing, probe.routing, strict=True):
+        np.testing.assert_array_equal(given, used)
+    assert_probe(spec, probe, oracle(IMAGES, LABELS, WEIGHTS, routing), 4)
+    free = engine.probe(IMAGES, LABELS)
+    assert any((given != used).any() for given, used in zip(routing, free.routing, strict=True))
 
 
 # ---- the registry ----------------------------------------------------------------------------------------------------

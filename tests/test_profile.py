@@ -126,6 +126,9 @@ def test_command_on_a_gpu(make_engine, which, capsys, tmp_path):
     assert cli.main(["profile", *argv]) == 0
     assert "nsys profile " in capsys.readouterr().out
     facts = json.loads(file.read_text())
+    if precision == "fp64":
+        assert facts["roofs"] is None
+        return
     assert all(value > 1e11 for value in facts["roofs"].values())
     assert facts["roofs"]["fma_flops"] < facts["roofs"]["tf32_flops"] < facts["roofs"]["bf16_flops"]
     assert {op["bound"] for op in facts["ops"]} <= {"memory", "fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"}

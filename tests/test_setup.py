@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -21,10 +22,12 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 case "$*" in
 "-m venv"*)
   echo venv >>"$LOG"
-  mkdir -p "$3/bin"
-  cp "$0" "$3/bin/python"
-  for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "$3/bin/$tool"; done
+  mkdir -p "${{@: -1}}/bin"
+  cp "$0" "${{@: -1}}/bin/python"
+  for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "${{@: -1}}/bin/$tool"; done
   ;;
+"-m pip --version") [ -z "$NO_PIP" ] ;;
+"-m pip --python"*) echo "pip --python" >>"$LOG" ;;
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
   [ -z "$KILL_PIP" ] || kill -9 "$PPID"
@@ -32,10 +35,16 @@ case "$*" in
   ;;
 "-m pip install"*" --editable "*)
   echo "build $CMAKE_ARGS" >>"$LOG"
+  case "$CMAKE_ARGS" in
+  *MNIST_CUDA=OFF*) toolkit=none ;;
+  *MNIST_SYSTEM_NVCC=OFF*) toolkit=wheels && echo "-- mnist-cuda: CUDA code for 80 by the wheels' nvcc 13.4" ;;
+  *) toolkit=system && echo "-- mnist-cuda: CUDA code for 80 by /opt/nvcc 12.4" ;;
+  esac
+  echo "[3/9] Building CXX object mnist_native.dir/native/a.cpp.o"
+  case "$BROKEN" in *$toolkit*) echo "a.cu(7): error: no such thing" && exit 1 ;; esac
   mkdir -p "$root/build/Testing/Temporary"
   touch "$root/build/build.ninja" "$root/build/CMakeCache.txt" "$root/build/Testing/Temporary/LastTest.log"
   echo "$root" >"$root/build/.skbuild-info.json"
-  exit "${{BUILD_EXIT:-0}}"
   ;;
 "-m pip install"*) ;;
 "-m pytest"*) exec "$root/.venv/bin/ctest" "$@" ;;
@@ -84,9 +93,10 @@ def checkout(tmp_path: Path) -> Checkout:
     for name, text in {"python3": FAKE_PYTHON, "tool": FAKE_TOOL}.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    clean = {k: v for k, v in os.environ.items() if k not in ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "MNIST_CUDA_PEERS")}
+    ours = ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "CUDACXX", "MNIST_CUDA_PEERS", "MNIST_CUDA_ENV", "MNIST_CUDA_CPU_ONLY")
+    clean = {k: v for k, v in os.environ.items() if k not in ours}
     env = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "TOOLS": str(tools), "LOG": str(tmp_path / "log")}
-    return Checkout(path, env | {"KILL_PIP": "", "FAILING": ""})
+    return Checkout(path, env | {"KILL_PIP": "", "NO_PIP": "", "BROKEN": "", "FAILING": ""})
 
 
 def test_first_run_sets_up_and_later_ones_do_nothing(checkout: Checkout) -> None:
@@ -154,12 +164,73 @@ def test_other_options_configure_from_scratch(checkout: Checkout) -> None:
 
 
 def test_failed_build_is_tried_again(checkout: Checkout) -> None:
-    result = checkout.run("train", BUILD_EXIT="1")
+    result = checkout.run("train", BROKEN="none", CMAKE_ARGS="-DMNIST_CUDA=OFF")
     assert (result.returncode, result.stdout) == (4, "")
-    assert "the native engine did not build" in result.stderr
+    assert "the native engine did not build: a.cu(7): error: no such thing" in result.stderr
     checkout.log()
     checkout.run("train")
     assert checkout.log() == ["build "]
+
+
+# Which toolkits cannot build, the builds that follow from that, and what is said of them.
+FALLBACKS = {
+    "": (["build "], ["CUDA code for 80 by /opt/nvcc 12.4"]),
+    "system": (
+        ["build ", "build -DMNIST_SYSTEM_NVCC=OFF"],
+        ["by /opt/nvcc 12.4", ".venv/build.log); the wheels' nvcc may", "by the wheels' nvcc 13.4"],
+    ),
+    "system wheels": (
+        ["build ", "build -DMNIST_SYSTEM_NVCC=OFF", "build -DMNIST_CUDA=OFF"],
+        ["nvcc 12.4", "the wheels' nvcc may", "nvcc 13.4", ".venv/build-2.log); without CUDA it may"],
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", FALLBACKS)
+def test_a_toolkit_that_cannot_build_leads_to_the_next(checkout: Checkout, broken: str) -> None:
+    builds, lines = FALLBACKS[broken]
+    result = checkout.run("train", BROKEN=broken)
+    assert result.returncode == 0
+    assert [line for line in checkout.log() if line.startswith("build")] == builds
+    said = result.stderr.splitlines()[-len(lines) :]
+    for line, expected in zip(said, lines, strict=True):
+        assert expected in line
+    result = checkout.run("train", BROKEN=broken)
+    assert (result.returncode, result.stderr, checkout.log()) == (0, "", [])
+
+
+@pytest.mark.parametrize("wish", [{"CUDACXX": "/opt/nvcc"}, {"CMAKE_ARGS": "-DCMAKE_CUDA_COMPILER=/opt/nvcc"}])
+def test_a_toolkit_that_was_named_is_not_replaced(checkout: Checkout, wish: dict[str, str]) -> None:
+    result = checkout.run("train", BROKEN="system", **wish)
+    assert result.returncode == 4
+    assert result.stderr.splitlines()[-1].startswith("mnist-cuda: the native engine did not build: a.cu(7): error")
+    assert sum(line.startswith("build") for line in checkout.log()) == 1
+
+
+def test_sources_that_no_longer_build_are_an_error(checkout: Checkout) -> None:
+    checkout.run("train")
+    checkout.log()
+    _edit_source(checkout)
+    assert checkout.run("train", BROKEN="system").returncode == 4
+    assert checkout.log() == ["build "]
+
+
+def test_an_install_without_cuda(checkout: Checkout) -> None:
+    checkout.run("train", MNIST_CUDA_CPU_ONLY="1")
+    assert checkout.log()[-1] == "build -DMNIST_CUDA=OFF"
+    assert re.findall("cuda|nvidia", (checkout.path / ".venv" / ".installed").read_text()) == []
+    checkout.run("train")
+    assert checkout.log() == ["pip -r nvidia-cublas-cu12>=12.6,<13", "build "]
+
+
+def test_a_terminal_sees_what_is_being_done(checkout: Checkout) -> None:
+    terminal, other_end = pty.openpty()
+    subprocess.run([checkout.path / "scripts" / "train"], env=checkout.env, stdout=subprocess.DEVNULL, stderr=other_end)
+    os.close(other_end)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert re.search(r"\r\x1b\[K\[3/9\] a\.cpp\.o\r\x1b\[K$", shown)
+    assert "\nmnist-cuda: CUDA code for 80 by /opt/nvcc 12.4\r\n" in shown
 
 
 def test_failed_pip_leaves_a_working_environment_alone(checkout: Checkout) -> None:
@@ -214,7 +285,7 @@ def test_peers_are_made_when_asked(checkout: Checkout) -> None:
 # What a sitecustomize.py makes of the interpreter, and what must be said about it.
 BROKEN_PYTHONS = {
     "too old": ("import sys; sys.version_info = (3, 9, 2)", "Python 3.10 or newer is needed", "apt install python3"),
-    "no venv": ("import sys; sys.modules['ensurepip'] = None", "cannot make virtual environments", "-venv)"),
+    "no venv": ("import sys; sys.modules['venv'] = None", "has no module venv", "apt install python3-venv"),
     "no headers": ("import sysconfig; sysconfig.get_path = lambda name: '/nowhere'", "no Python.h", "-dev)"),
 }
 
@@ -225,6 +296,27 @@ def test_unfit_python_gets_one_line(checkout: Checkout, tmp_path: Path, fault: s
     (tmp_path / "sitecustomize.py").write_text(breakage)
     _expect_one_line(checkout.run("train", PYTHONPATH=str(tmp_path)), complaint, remedy)
     assert checkout.log() == []
+
+
+NO_ENSUREPIP = "import sys; sys.modules['ensurepip'] = None"
+
+
+def test_pip_comes_from_elsewhere_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_ENSUREPIP)
+    env = {"PYTHONPATH": str(tmp_path)}
+    nowhere = {"PATH": f"{tmp_path / 'tools'}:/usr/bin:/bin", "NO_PIP": "1"}
+    _expect_one_line(checkout.run("train", **env, **nowhere), "has neither ensurepip nor pip", "or uv")
+    uv = tmp_path / "tools" / "uv"
+    uv.write_text('#!/bin/sh\necho "uv $*" >>"$LOG"\n')
+    uv.chmod(0o755)
+    result = checkout.run("train", **env, NO_PIP="1")
+    assert "which has no ensurepip, and with pip from uv" in result.stderr
+    venv = checkout.path / ".venv"
+    assert checkout.log()[:2] == ["venv", f"uv pip install -q pip>=23.1 --python {venv}/bin/python"]
+    shutil.rmtree(venv)
+    result = checkout.run("train", **env)
+    assert "which has no ensurepip, and with its pip" in result.stderr
+    assert [" ".join(line.split()[:2]) for line in checkout.log()] == ["venv", "pip --python", "pip -r", "build"]
 
 
 def test_missing_tools_get_one_line(checkout: Checkout, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def command(args: argparse.Namespace) -> int:
     if facts.busy():
         console.print_warning(facts.busy())
     rows = plan(competitors, cells, args.precisions is not None)
+    report.print_absent_peers(out, rows)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
         np.savez(files["data.npz"], images=data.train_images, labels=data.train_labels)

@@ -12,8 +12,12 @@ from typing import Any
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
 
-CHECKOUT = Path(__file__).parents[2]
-PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python"
+_ROOT = Path(__file__).parents[2]
+# The checkout that this package belongs to; None where it was installed from a wheel.
+CHECKOUT = _ROOT if (_ROOT / "scripts" / "peers").is_file() else None
+# The peers' interpreter if none is named: the one that scripts/peers makes, and without a checkout our own.
+PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python" if CHECKOUT else Path(sys.executable)
+PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
 
 
 @dataclass(frozen=True)
@@ -27,19 +31,24 @@ class Variant:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another framework: its script, what it imports, how to install it, and its variants. The best one counts."""
+    """Another framework: its script in peers/, what it imports, how to get it, and its variants. The best one counts.
+
+    install: the command in a checkout. packages: what to install without one.
+    """
 
     script: str
     module: str
     install: str
+    packages: str
     variants: tuple[Variant, ...]
 
 
 PEERS = {
     "torch": Peer(
-        "scripts/pytorch_baseline.py",
+        "pytorch_baseline.py",
         "torch",
         "scripts/peers",
+        "torch numpy",
         (
             Variant("torch eager NCHW", "cpu", {"mode": "eager"}),
             Variant("torch eager NHWC", "cpu", {"mode": "eager", "channels_last": True}),
@@ -52,9 +61,10 @@ PEERS = {
         ),
     ),
     "jax": Peer(
-        "scripts/jax_baseline.py",
+        "jax_baseline.py",
         "jax",
         "scripts/peers --jax",
+        "jax numpy",
         (Variant("jax scan", "cpu"), Variant("jax scan", "cuda")),
     ),
 }
@@ -115,16 +125,11 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
         if not variants:
             words = ", ".join(dict.fromkeys(w for v in peer.variants for w in v.label.split()[1:]))
             raise UsageError(f"peer '{name}' has no variant '{word}', expected one of {words}")
-        script = CHECKOUT / peer.script
-        reason = ""
-        if not script.exists():
-            reason = f"{peer.script} is not here; run the benchmark from a checkout of the project"
-        elif not _has_module(python, peer.module):
-            reason = f"{python} has no {peer.module}; `{peer.install}` installs it, or name another --peer-python"
+        reason = "" if _has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
         found += [
             Competitor(
                 variant.label,
-                (str(python), str(script), "--serve"),
+                (str(python), str(PEER_SCRIPTS / peer.script), "--serve"),
                 variant.device,
                 PEER_PRECISIONS,
                 {"device": variant.device, **variant.fields},
@@ -153,6 +158,12 @@ def first_variants(names: Iterable[str], device: str, python: Path) -> list[Comp
             raise UnavailableError(f"{variants[0].label} cannot run here: {variants[0].unavailable}")
         found.append(variants[0])
     return found
+
+
+def _remedy(peer: Peer) -> str:
+    if CHECKOUT:
+        return f"`{peer.install}` installs it, or name another --peer-python"
+    return f"`pip install {peer.packages}` in an environment of its own and name its interpreter by --peer-python"
 
 
 def _has_module(python: Path, module: str) -> bool:

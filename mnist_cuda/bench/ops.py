@@ -9,7 +9,7 @@ from typing import Any
 from mnist_cuda import _native, console
 from mnist_cuda.bench.report import circumstances, gpu
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
-from mnist_cuda.gpu_libraries import LIBRARIES, OP_LIBRARIES, find_libraries
+from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -24,7 +24,7 @@ def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
     op: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
     OutOfMemoryError where the batch does not fit.
     """
-    find_libraries(LIBRARIES + OP_LIBRARIES)
+    find_libraries(OP_LIBRARIES)
     try:
         return _native.bench_ops(op, batch_size, device)
     except _native.UnavailableError as error:

@@ -30,9 +30,16 @@ COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "
 OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal
 
 
+def print_absent_peers(out: Console, rows: list[Row]) -> None:
+    """Print a line for each peer that is not installed; `print_rows` leaves it out."""
+    for reason in dict.fromkeys(row.fault for row in rows if row.absent and row.competitor.peer):
+        out.print(f"left out: {reason}")
+
+
 def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -> None:
     """Print the table of one batch size, and below it why a row has no figures."""
     out.print(f"\nbatch {batch_size}, training images on the {placement}", style="bold")
+    rows = [row for row in rows if not (row.absent and row.competitor.peer)]
     cells = []
     for row in rows:
         figures = ["-"] * 6
@@ -147,6 +154,8 @@ def gpu() -> dict[str, str] | None:
 
 def commit() -> str | None:
     """The checkout's commit, with -dirty where files differ from it; None outside of a checkout."""
+    if CHECKOUT is None:
+        return None
     git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         result = subprocess.run(git, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
 """One engine in a process of its own, driven by JSON lines: `python -m mnist_cuda.bench.worker ENGINE`.
 
-Each line on stdin is a command, each line on stdout its answer; scripts/baseline.py, which the peers share, speaks the
+Each line on stdin is a command, each line on stdout its answer; peers/baseline.py, which the peers share, speaks the
 same protocol and says what the fields mean. Here `device` of the set-up is the GPU's ordinal.
     {"cmd": "setup", "batch_size", "lr", "precision", "threads", "device", "data", "npz", "weights", "order"}
         -> {"ok": true, "setup_seconds", "versions"}

@@ -1,8 +1,10 @@
-"""The data sets that can be named, as data: files, sizes, hashes and mirrors. Imports nothing heavy."""
+"""The data sets that can be named, as data: files, sizes, hashes, mirrors, the cache. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class DatasetInfo:
     """One data set: its four files and where they are.
 
     torchvision: the folder torchvision keeps it in. mirrors: base URLs in order, the file names are appended.
+    counts: images to train and to test on. digest: sha256 of the arrays train_images, train_labels, test_images and
+    test_labels one after the other, a byte each element; None where the files have not been at hand to compute it
+    (then nothing is kept unpacked).
     """
 
     name: str
@@ -39,11 +44,18 @@ class DatasetInfo:
     test_labels: DataFile
     torchvision: str
     mirrors: tuple[str, ...]
+    counts: tuple[int, int] = (60_000, 10_000)
+    digest: str | None = None
 
     @property
     def files(self) -> tuple[DataFile, ...]:
         """The four files, training set first, images before labels."""
         return (self.train_images, self.train_labels, self.test_images, self.test_labels)
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of the four arrays: 28 x 28 pixels and a label for each image."""
+        return sum(self.counts) * (28 * 28 + 1)
 
 
 DATASETS = {
@@ -81,6 +93,7 @@ DATASETS = {
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
                 "https://storage.googleapis.com/cvdf-datasets/mnist/",
             ),
+            digest="06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
         ),
         DatasetInfo(
             name="fashion-mnist",
@@ -125,3 +138,13 @@ CHOICES = {
     **{info.name: info.summary for info in DATASETS.values()},
     "synthetic": "digits drawn by a procedure; needs no files and no network",
 }
+
+
+def cache_folder(info: DatasetInfo) -> Path:
+    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder."""
+    root = os.environ.get("MNIST_CUDA_CACHE")
+    if not root:
+        import platformdirs
+
+        root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
+    return Path(root) / info.name

@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.data.catalogue import DATASETS
+from mnist_cuda.data.catalogue import DATASETS, cache_folder
 from mnist_cuda.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 def fetch(names: Sequence[str], *, mirror: str | None = None) -> None:
     """Put the data sets into the cache, as far as they are not there, and print where it is. Raises DataError."""
-    from mnist_cuda.data.dataset import load
+    from mnist_cuda.data import dataset, download
 
     for name in names:
         if name not in DATASETS:
             raise UsageError(f"data set '{name}' cannot be fetched, expected one of {', '.join(DATASETS)}")
     for name in names:
-        data = load(name, mirror=mirror)
+        data = dataset.load(name, data_dir=download.fetch(DATASETS[name], mirror=mirror))
         print(f"{name}: {_sizes(data)}, all files checked, in {data.source}")
 
 
@@ -33,21 +34,24 @@ def verify(name: str, *, data_dir: str | Path | None = None) -> None:
 
     Raises DataError if one is missing, damaged or another than the published file.
     """
-    from mnist_cuda.data import dataset, download
+    from mnist_cuda.data import dataset, unpacked
 
     info = DATASETS[name]
-    folder = download.cache_folder(info) if data_dir is None else dataset.find_folder(info, Path(data_dir))
+    folder = cache_folder(info) if data_dir is None else dataset.find_folder(info, Path(data_dir))
+    checks = [partial(dataset.read_file, file, folder) for file in info.files]
+    if data_dir is None and unpacked.path(info).exists():
+        checks.append(partial(unpacked.check, info))
     faults = 0
-    for file in info.files:
+    for check in checks:
         try:
-            _, path, sha256 = dataset.read_file(file, folder)
+            _, path, sha256 = check()
             print(f"ok     {path}  sha256 {sha256}")
         except DataError as error:
             faults += 1
             print(f"FAULT  {error}")
     if faults:
         remedy = f"run `mnist-cuda data fetch {name}`" if data_dir is None else "replace them"
-        raise DataError(f"{faults} of the {len(info.files)} files of {name} in {folder} are missing or bad: {remedy}")
+        raise DataError(f"{faults} of the {len(checks)} files of {name} in {folder} are missing or bad: {remedy}")
     print(f"{name}: {_sizes(dataset.load(name, data_dir=folder))}, all as published")
 
 

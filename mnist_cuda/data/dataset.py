@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from mnist_cuda.data import synthetic
+from mnist_cuda.data import unpacked
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
 from mnist_cuda.data.download import Timeouts, fetch
-from mnist_cuda.data.idx import Images, Labels, check_pair, parse_images, parse_labels
+from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
 
 # Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
@@ -26,7 +26,7 @@ class Dataset:
     folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
-    the four arrays.
+    the four arrays. known_digest: what it is, from who has just checked it.
     """
 
     name: str
@@ -38,14 +38,21 @@ class Dataset:
     test_labels: Labels
     hashes: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
+    known_digest: InitVar[str | None] = None
     digest: str = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, known_digest: str | None) -> None:
         digest = hashlib.sha256()
-        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            digest.update(np.ascontiguousarray(array).data)
+        for array in self.arrays:
+            if not known_digest:
+                digest.update(np.ascontiguousarray(array).data)
             array.flags.writeable = False
-        object.__setattr__(self, "digest", digest.hexdigest())
+        object.__setattr__(self, "digest", known_digest or digest.hexdigest())
+
+    @property
+    def arrays(self) -> tuple[Images, Labels, Images, Labels]:
+        """All four, in the order of the digest."""
+        return (self.train_images, self.train_labels, self.test_images, self.test_labels)
 
 
 def load(
@@ -81,28 +88,37 @@ def load(
     if name == "auto":
         info = DATASETS["mnist"]
         try:
-            return _read(info, name, fetch(info, offline=offline, mirror=mirror, timeouts=_IMPATIENT))
+            return _cached(info, name, offline, mirror, _IMPATIENT)
         except DataError as error:
             return _generate(name, seed, f"MNIST IS NOT HERE, these are synthetic digits instead: {error}")
     info = DATASETS[name]
-    return _read(info, name, fetch(info, offline=offline, mirror=mirror))
+    return _cached(info, name, offline, mirror)
+
+
+def _cached(
+    info: DatasetInfo, requested: str, offline: bool, mirror: str | None, timeouts: Timeouts | None = None
+) -> Dataset:
+    """The data set from the cache: unpacked if it is there so, and no mirror is named that has to be looked at."""
+    if mirror is None and (content := unpacked.read(info)):
+        path = unpacked.path(info)
+        return _split(info, requested, path.parent, {path.name: str(info.digest)}, content)
+    return _read(info, requested, fetch(info, offline=offline, mirror=mirror, timeouts=timeouts))
 
 
 def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
-    hashes: dict[str, str] = {}
-
-    def read(file: DataFile) -> tuple[bytes, str]:
-        content, path, sha256 = read_file(file, folder)
-        hashes[path.name] = sha256
-        return content, str(path)
-
-    train_images = parse_images(*read(info.train_images))
-    train_labels = parse_labels(*read(info.train_labels))
-    test_images = parse_images(*read(info.test_images))
-    test_labels = parse_labels(*read(info.test_labels))
+    """The data set from its published files in `folder`, each checked; they are not unzipped where that is done."""
+    files = [read_file(file, folder) for file in info.files]
+    hashes = {path.name: sha256 for _, path, sha256 in files}
+    zipped = any(path.suffix == ".gz" for _, path, _ in files)
+    if zipped and (unzipped := unpacked.read(info)):
+        return _split(info, requested, folder, hashes, unzipped)
+    (train_images, test_images), (train_labels, test_labels) = (
+        [parse(content, str(path)) for content, path, _ in files[first::2]]
+        for first, parse in enumerate((parse_images, parse_labels))
+    )
     check_pair(train_images, info.train_images.name, train_labels, info.train_labels.name)
     check_pair(test_images, info.test_images.name, test_labels, info.test_labels.name)
-    return Dataset(
+    data = Dataset(
         name=info.name,
         requested=requested,
         source=str(folder),
@@ -112,9 +128,32 @@ def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
         test_labels=test_labels,
         hashes=hashes,
     )
+    if zipped and data.digest == info.digest:
+        unpacked.write(info, (array.data for array in data.arrays))
+    return data
+
+
+def _split(info: DatasetInfo, requested: str, folder: Path, hashes: dict[str, str], content: bytes) -> Dataset:
+    """The data set from its arrays as `unpacked.read` gives them."""
+    train, test = info.counts
+    ends = np.cumsum((train * SIDE**2, train, test * SIDE**2))
+    train_images, train_labels, test_images, test_labels = np.split(np.frombuffer(content, np.uint8), ends)
+    return Dataset(
+        name=info.name,
+        requested=requested,
+        source=str(folder),
+        train_images=train_images.reshape(-1, SIDE, SIDE),
+        train_labels=train_labels,
+        test_images=test_images.reshape(-1, SIDE, SIDE),
+        test_labels=test_labels,
+        hashes=hashes,
+        known_digest=info.digest,
+    )
 
 
 def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
+    from mnist_cuda.data import synthetic  # here, since it prepares its strokes when it is imported
+
     train_images, train_labels = synthetic.generate("train", seed)
     test_images, test_labels = synthetic.generate("test", seed)
     return Dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -13,10 +14,10 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
-from mnist_cuda.data.catalogue import DataFile, DatasetInfo
+from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
 from mnist_cuda.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -42,16 +43,6 @@ class _MirrorError(Exception):
     """Why one mirror cannot serve a file; the next one may."""
 
 
-def cache_folder(info: DatasetInfo) -> Path:
-    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder."""
-    root = os.environ.get("MNIST_CUDA_CACHE")
-    if not root:
-        import platformdirs
-
-        root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
-    return Path(root) / info.name
-
-
 def cache_fault(info: DatasetInfo, file: DataFile) -> str | None:
     """What is wrong with a file in the cache, None if it is there and has the right sha256."""
     try:
@@ -75,6 +66,7 @@ def fetch(
     appended. Raises DataError if a file can neither be found nor fetched, UsageError for a mirror that is no URL.
     """
     folder = cache_folder(info)
+    _remove_leftovers(folder)
     mirrors = _mirrors(info, mirror)
     faults = {file: fault for file in info.files if (fault := cache_fault(info, file))}
     if offline and faults:
@@ -122,6 +114,25 @@ def _fetch_file(
     )
 
 
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the parts that interrupted fetches left behind: on those that are still written there is a lock."""
+    for part in folder.glob("*.part"):
+        with contextlib.suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def _open_part(part: Path) -> BinaryIO:
+    """Make a part and lock it until it is closed, or until this process ends in whatever way."""
+    while True:
+        out = part.open("xb")
+        with contextlib.suppress(OSError):  # a file system without locks; there nothing is taken for a leftover
+            fcntl.flock(out, fcntl.LOCK_EX)
+        if part.exists():
+            return out
+        out.close()  # another process took it for a leftover before it was locked
+
+
 def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, advance: Callable[[int], None]) -> None:
     """Fetch to a name that no other process uses; only a complete, checked, synced file gets the cache's name."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +140,7 @@ def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, adva
     sha256 = hashlib.sha256()
     size = 0
     try:
-        with part.open("xb") as out:
+        with _open_part(part) as out:
             with contextlib.closing(_blocks(url, file.size, timeouts)) as blocks:
                 for block in blocks:
                     size += len(block)

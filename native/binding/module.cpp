@@ -42,7 +42,7 @@ nb::dict info_dict(const EngineInfo& info) {
   d["summary"] = info.summary;
   d["device"] = info.device;
   d["precisions"] = precisions;
-  d["double_exchange"] = info.double_exchange;
+  d["follows_routing"] = info.follows_routing;
   return d;
 }
 
@@ -94,15 +94,25 @@ NB_MODULE(_native, m) {
 
   m.def("engines", [] {
     nb::list rows;
-    for (const auto& row : engines()) {
-      nb::dict d = info_dict(row.info);
-      d["unavailable"] = row.unavailable();
-      rows.append(d);
-    }
+    for (const auto& row : engines()) rows.append(info_dict(row.info));
     return rows;
   });
+  // Why an engine cannot run here, empty if it can; only the rows that are asked for load what they need.
+  m.def(
+      "unavailable",
+      [](const std::string& name) {
+        for (const auto& row : engines())
+          if (row.info.name == name) return row.unavailable();
+        throw ArgumentError("engine '" + name + "' is unknown");
+      },
+      "name"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("cuda_status", [] {
-    const CudaStatus status = cuda_status();
+    CudaStatus status;
+    {
+      nb::gil_scoped_release release;
+      status = cuda_status();
+    }
     nb::dict d;
     d["compiled"] = status.compiled;
     d["device_count"] = status.device_count;
@@ -208,8 +218,7 @@ NB_MODULE(_native, m) {
            [](Engine& e, std::uint64_t state_high, std::uint64_t state_low, std::uint64_t increment_high,
               std::uint64_t increment_low) {
              using Word = Pcg64::Word;
-             e.initialize_parameters(
-                 {Word(state_high) << 64 | state_low, Word(increment_high) << 64 | increment_low});
+             e.initialize_parameters({Word(state_high) << 64 | state_low, Word(increment_high) << 64 | increment_low});
            })
       .def("set_statistics", [](Engine& e, Vector<double> values) { e.set_statistics(view(values)); })
       .def("get_statistics",

@@ -65,9 +65,15 @@ CudaStatus cuda_status() {
     status.reason = std::string("no usable GPU: ") + cudaGetErrorString(error);
   return status;
 }
+
+void cuda_warm_up(int device) {
+  if (cudaSetDevice(device) == cudaSuccess) cudaFree(nullptr);
+  (void)cudaGetLastError();
+}
 #else
 CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; see MNIST_CUDA in CMakeLists.txt"}; }
 std::string cuda_device_reason(int) { return cuda_status().reason; }
+void cuda_warm_up(int) {}
 #endif
 
 }  // namespace mnist

@@ -18,6 +18,7 @@ struct Batch {
   const std::uint8_t* images;  // (size, kImagePixels)
   const std::uint8_t* labels;  // (size)
   std::int64_t size;
+  bool routed = false;  // a probe that follows a routing
 };
 
 // Two slots hold a batch each. With the data set on the GPU a step gathers its batch into slot 0 itself. With the

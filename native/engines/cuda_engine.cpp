@@ -13,7 +13,10 @@ namespace {
 
 constexpr std::int64_t kEvaluationChunk = 1000;  // images of one pass where the batch's size is ours to choose
 
-std::vector<float> to_float(std::span<const double> values) { return {values.begin(), values.end()}; }
+template <class T>
+std::vector<T> rounded(std::span<const double> values) {
+  return {values.begin(), values.end()};
+}
 
 }  // namespace
 
@@ -22,67 +25,77 @@ bool check_every_step() {
   return value && std::strcmp(value, "1") == 0;
 }
 
-CudaEngine::CudaEngine(EngineInfo info, EngineOptions options)
+template <class T>
+CudaEngine<T>::CudaEngine(EngineInfo info, EngineOptions options)
     : Engine(std::move(info), options), check_every_step_(check_every_step()) {
   cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
   cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
 }
 
-void CudaEngine::update(const float* learning_rate) {
+template <class T>
+void CudaEngine<T>::update(const T* learning_rate) {
   kernels::sgd_update(parameters_.data(), gradients_.data(), learning_rate, kParameterCount, stream());
 }
 
-std::vector<double> CudaEngine::read(const float* values, std::int64_t count) const {
-  std::vector<float> host(count);
+template <class T>
+std::vector<double> CudaEngine<T>::read(const T* values, std::int64_t count) const {
+  std::vector<T> host(count);
   cuda::download(host, values, stream());
   return {host.begin(), host.end()};
 }
 
-std::vector<double> CudaEngine::read_slab(const float* slab) const {
-  std::vector<float> host(kParameterCount);
+template <class T>
+std::vector<double> CudaEngine<T>::read_slab(const T* slab) const {
+  std::vector<T> host(kParameterCount);
   cuda::download(host, slab, stream());
   to_torch_order(host);
   return {host.begin(), host.end()};
 }
 
-void CudaEngine::do_set_parameters(std::span<const double> values) {
+template <class T>
+void CudaEngine<T>::do_set_parameters(std::span<const double> values) {
   const cuda::DeviceGuard guard(options().device);
-  auto host = to_float(values);
+  auto host = rounded<T>(values);
   to_engine_order(host);
   cuda::upload(parameters_.data(), host, stream());
   parameters_changed();
 }
 
-void CudaEngine::do_get_parameters(std::span<double> values) const {
+template <class T>
+void CudaEngine<T>::do_get_parameters(std::span<double> values) const {
   const cuda::DeviceGuard guard(options().device);
   std::ranges::copy(read_slab(parameters_.data()), values.begin());
 }
 
-void CudaEngine::do_set_statistics(std::span<const double> values) {
+template <class T>
+void CudaEngine<T>::do_set_statistics(std::span<const double> values) {
   const cuda::DeviceGuard guard(options().device);
-  cuda::upload(statistics_.data(), to_float(values), stream());
+  cuda::upload(statistics_.data(), rounded<T>(values), stream());
 }
 
-void CudaEngine::do_get_statistics(std::span<double> values) const {
+template <class T>
+void CudaEngine<T>::do_get_statistics(std::span<double> values) const {
   const cuda::DeviceGuard guard(options().device);
   std::ranges::copy(read(statistics_.data(), kStatisticCount), values.begin());
 }
 
-void CudaEngine::do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
-                                Placement placement) {
+template <class T>
+void CudaEngine<T>::do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                                   Placement placement) {
   const cuda::DeviceGuard guard(options().device);
   recorded_.clear();
   feeder_.set_dataset(images, labels, placement);
 }
 
-void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
+template <class T>
+void CudaEngine<T>::prepare(std::int64_t batch, std::int64_t steps) {
   if (batch > capacity_) recorded_.clear();  // before anything moves: memory may run out half way
   bool moved = feeder_.reserve(batch);
   if (results_.reserve(steps)) {
     cuda::fill_bytes(results_.data(), 0, results_.size(), stream());  // StepResult's padding is read back too
     moved = true;
   }
-  learning_rates_.reserve(steps);
+  moved |= learning_rates_.reserve(steps);
   if (batch > capacity_) {
     capacity_ = 0;
     logits_.reserve(batch * kClasses);
@@ -93,20 +106,24 @@ void CudaEngine::prepare(std::int64_t batch, std::int64_t steps) {
   if (moved) recorded_.clear();
 }
 
-void CudaEngine::start(std::span<const double> learning_rates) {
-  cuda::upload(learning_rates_.data(), to_float(learning_rates), stream());
-  const kernels::StepState state{.learning_rates = learning_rates_.data()};
+template <class T>
+void CudaEngine<T>::start(std::span<const double> learning_rates) {
+  const kernels::StepState state;
   cuda::upload(state_.data(), {&state, 1}, stream());
+  cuda::upload(learning_rates_.data(), rounded<T>(learning_rates), stream());
 }
 
-void CudaEngine::evaluate(const Batch& batch) {
+template <class T>
+void CudaEngine<T>::evaluate(const Batch& batch) {
   forward(batch, nullptr);
   MNIST_PHASE("record");
   timer().op("record_step", kernels::record_cost(batch.size));
-  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size, stream());
+  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size,
+                       learning_rate_.data(), learning_rates_.data(), stream());
 }
 
-void CudaEngine::queue_step(int slot, std::int64_t size) {
+template <class T>
+void CudaEngine<T>::queue_step(int slot, std::int64_t size) {
   if (feeder_.on_device()) {
     MNIST_PHASE("gather");
     timer().op("gather_batch", kernels::gather_cost(size));
@@ -114,14 +131,15 @@ void CudaEngine::queue_step(int slot, std::int64_t size) {
   }
   const Batch batch = feeder_.batch(slot, size);
   evaluate(batch);
-  backward(batch, 1.0f);
+  backward(batch, T(1));
   MNIST_PHASE("update");
-  timer().op("sgd_update", kernels::sgd_cost(kParameterCount));
-  update(&state_.data()->learning_rate);
+  timer().op("sgd_update", kernels::sgd_cost(kParameterCount, sizeof(T)));
+  update(learning_rate_.data());
   timer().end_step();
 }
 
-void CudaEngine::run_step(int slot, std::int64_t size) {
+template <class T>
+void CudaEngine<T>::run_step(int slot, std::int64_t size) {
   if (check_every_step_) {
     queue_step(slot, size);
     stream_.synchronize();
@@ -137,8 +155,9 @@ void CudaEngine::run_step(int slot, std::int64_t size) {
   recorded_.push_back({slot, size, {}});
 }
 
-void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batch,
-                          std::span<const double> learning_rates, std::span<StepResult> results) {
+template <class T>
+void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t batch,
+                             std::span<const double> learning_rates, std::span<StepResult> results) {
   MNIST_RANGE("train");
   const cuda::DeviceGuard guard(options().device);
   batch = std::min(batch, std::int64_t(order.size()));
@@ -155,7 +174,8 @@ void CudaEngine::do_train(std::span<const std::int32_t> order, std::int64_t batc
   cuda::download(results, results_.data(), stream());
 }
 
-void CudaEngine::do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
+template <class T>
+void CudaEngine<T>::do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
   const cuda::DeviceGuard guard(options().device);
   const auto total = std::int64_t(images.size()) / kImagePixels;
   const bool population = mode == BatchNormMode::kPopulation;
@@ -169,15 +189,18 @@ void CudaEngine::do_logits(std::span<const std::uint8_t> images, BatchNormMode m
   }
 }
 
-Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
-                           const ProbeOptions& options) {
+template <class T>
+Probe CudaEngine<T>::do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                              const ProbeOptions& options) {
   const cuda::DeviceGuard guard(this->options().device);
   const auto size = std::int64_t(labels.size());
   prepare(size, 1);
   start(std::vector<double>(1));
-  const Batch batch = feeder_.load(images, labels);
+  Batch batch = feeder_.load(images, labels);
+  batch.routed = options.routing != nullptr;
+  if (batch.routed) write_routing(*options.routing);
   evaluate(batch);
-  backward(batch, float(options.upstream));
+  backward(batch, T(options.upstream));
   Probe probe;
   StepResult result;
   cuda::download({&result, 1}, results_.data(), stream());
@@ -189,7 +212,8 @@ Probe CudaEngine::do_probe(std::span<const std::uint8_t> images, std::span<const
   return probe;
 }
 
-std::vector<OpTime> CudaEngine::do_profile(std::span<const std::int32_t> order, std::int64_t batch) {
+template <class T>
+std::vector<OpTime> CudaEngine<T>::do_profile(std::span<const std::int32_t> order, std::int64_t batch) {
   MNIST_REQUIRE(feeder_.on_device(), "profile: the data set is on the host, expected it in the GPU's memory");
   const cuda::DeviceGuard guard(options().device);
   const auto steps = std::int64_t(order.size()) / batch;
@@ -207,7 +231,8 @@ std::vector<OpTime> CudaEngine::do_profile(std::span<const std::int32_t> order, 
   });
 }
 
-void CudaEngine::do_compute_statistics() {
+template <class T>
+void CudaEngine<T>::do_compute_statistics() {
   const cuda::DeviceGuard guard(options().device);
   prepare(std::min(dataset_size(), kEvaluationChunk), 1);
   accumulate_statistics(1, kBn1Mean, kBn1Var, kImagePixels);
@@ -217,19 +242,20 @@ void CudaEngine::do_compute_statistics() {
 // Chunks of n_k values with mean m_k and variance v_k merge by the law of total variance, in float64
 // (Chan, Golub, LeVeque 1979): with d = m_k - mean and n the count so far,
 //   mean += d n_k / (n + n_k),   n var += n_k v_k + d^2 n n_k / (n + n_k).
-void CudaEngine::accumulate_statistics(int layer, StatisticIndex mean_index, StatisticIndex var_index,
-                                       std::int64_t area) {
+template <class T>
+void CudaEngine<T>::accumulate_statistics(int layer, StatisticIndex mean_index, StatisticIndex var_index,
+                                          std::int64_t area) {
   const auto channels = kStatistics[mean_index].size;
   const auto total = dataset_size(), chunks = (total + kEvaluationChunk - 1) / kEvaluationChunk;
-  cuda::DeviceBuffer<float> partial(chunks * 2 * channels);  // mean, then variance, of each chunk
+  cuda::DeviceBuffer<T> partial(chunks * 2 * channels);  // mean, then variance, of each chunk
   for (std::int64_t k = 0; k < chunks; ++k) {
     const auto first = k * kEvaluationChunk;
-    float* mean = partial.data() + 2 * k * channels;
+    T* mean = partial.data() + 2 * k * channels;
     layer_statistics(layer, feeder_.load_dataset(first, std::min(kEvaluationChunk, total - first)), statistics_.data(),
                      mean, mean + channels);
   }
   const auto chunk_values = read(partial.data(), partial.size());
-  std::vector<float> means, vars;
+  std::vector<T> means, vars;
   for (std::int64_t c = 0; c < channels; ++c) {
     double n = 0, mean = 0, squares = 0;
     for (std::int64_t k = 0; k < chunks; ++k) {
@@ -239,11 +265,14 @@ void CudaEngine::accumulate_statistics(int layer, StatisticIndex mean_index, Sta
       squares += count * chunk_values[(2 * k + 1) * channels + c] + difference * difference * n * count / (n + count);
       n += count;
     }
-    means.push_back(float(mean));
-    vars.push_back(float(squares / n));
+    means.push_back(T(mean));
+    vars.push_back(T(squares / n));
   }
   cuda::upload(statistics_.data() + kStatistics[mean_index].offset, means, stream());
   cuda::upload(statistics_.data() + kStatistics[var_index].offset, vars, stream());
 }
+
+template class CudaEngine<float>;
+template class CudaEngine<double>;
 
 }  // namespace mnist

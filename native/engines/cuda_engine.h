@@ -1,4 +1,5 @@
 // What the CUDA engines share: parameters and gradients in one slab each, batches, the step loop, evaluation.
+// T is what they compute with at their ends, float or double: parameters, gradients, statistics and scores.
 //
 // An engine of this family supplies forward, backward and a few hooks below; they only queue work on stream(), with
 // the GPU selected, and may be recorded into a CUDA graph. How a run of steps flows:
@@ -32,6 +33,7 @@ namespace mnist {
 // MNIST_CUDA_SYNC=1: no graphs, and an error surfaces in the step that made it.
 bool check_every_step();
 
+template <class T>
 class CudaEngine : public Engine {
  public:
   CudaEngine(EngineInfo info, EngineOptions options);
@@ -44,43 +46,46 @@ class CudaEngine : public Engine {
 
   // Sets logits() and log_p() of the batch. `statistics` (kStatisticCount): normalise by these; null: by the batch's
   // own, which are kept for backward.
-  virtual void forward(const Batch& batch, const float* statistics) = 0;
+  virtual void forward(const Batch& batch, const T* statistics) = 0;
 
   // Sets all gradients of upstream * (mean loss) of the batch that the last forward saw.
-  virtual void backward(const Batch& batch, float upstream) = 0;
+  virtual void backward(const Batch& batch, T upstream) = 0;
 
   // One step along the gradients; plain SGD unless overridden. *learning_rate is in the GPU's memory.
-  virtual void update(const float* learning_rate);
+  virtual void update(const T* learning_rate);
 
   // Mean and biased variance by channel of what convolution `layer` (1 or 2) gives for the batch, bias included,
   // where batch norm 1 normalises by `statistics`; both outputs are in the GPU's memory.
-  virtual void layer_statistics(int layer, const Batch& batch, const float* statistics, float* mean, float* var) = 0;
+  virtual void layer_statistics(int layer, const Batch& batch, const T* statistics, T* mean, T* var) = 0;
 
   // Fills a1, a2, h and the routing of the last forward, in the layouts of Probe. May wait.
   virtual void read_activations(std::int64_t batch, Probe& probe) = 0;
+
+  // Where the registry says that the engine follows a routing: keeps it for the forward of a batch that is `routed`.
+  virtual void write_routing(const Routing&) {}
 
   // The parameters were replaced: forget what was derived from them.
   virtual void parameters_changed() {}
 
   // An engine may keep parameters and gradients in another order than PyTorch's, tensor by tensor; these change a
   // slab from one to the other, in place, on the host.
-  virtual void to_engine_order(std::span<float>) const {}
-  virtual void to_torch_order(std::span<float>) const {}
+  virtual void to_engine_order(std::span<T>) const {}
+  virtual void to_torch_order(std::span<T>) const {}
 
   // ---- what an engine may use -------------------------------------------------------------------------------------
   cudaStream_t stream() const { return stream_.get(); }
-  float* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
-  float* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
-  float* logits() const { return logits_.data(); }  // (B, kClasses), float32
-  float* log_p() const { return log_p_.data(); }    // (B, kClasses), float32
+  T* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
+  T* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
+  T* logits() const { return logits_.data(); }  // (B, kClasses)
+  T* log_p() const { return log_p_.data(); }    // (B, kClasses)
 
   // Every op is marked with its cost, within a MNIST_PHASE.
   StepTimer<cuda::EventClock>& timer() { return timer_; }
 
   // A slab of parameters or gradients from the GPU, in PyTorch's order; waits.
-  std::vector<double> read_slab(const float* slab) const;
+  std::vector<double> read_slab(const T* slab) const;
   // `count` values from the GPU, widened to float64; waits.
-  std::vector<double> read(const float* values, std::int64_t count) const;
+  std::vector<double> read(const T* values, std::int64_t count) const;
 
  private:
   void do_set_parameters(std::span<const double> values) override;
@@ -119,8 +124,8 @@ class CudaEngine : public Engine {
   cuda::Stream stream_;
   StepTimer<cuda::EventClock> timer_{cuda::EventClock(stream_.get())};
   BatchFeeder feeder_{stream_};
-  cuda::DeviceBuffer<float> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
-  cuda::DeviceBuffer<float> logits_, log_p_, learning_rates_;
+  cuda::DeviceBuffer<T> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
+  cuda::DeviceBuffer<T> logits_, log_p_, learning_rate_{1}, learning_rates_;
   cuda::DeviceBuffer<kernels::StepState> state_{1};
   cuda::DeviceBuffer<StepResult> results_;
   std::int64_t capacity_ = 0;  // batch size there is room for

@@ -9,6 +9,8 @@
 namespace mnist {
 namespace {
 
+constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();  // StepResult counts with an int32
+
 constexpr struct {
   Precision precision;
   const char* name;
@@ -155,17 +157,17 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
 void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                    std::span<StepResult> results) {
   MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
-  MNIST_REQUIRE(batch > 0, "train: batch size is " << batch << ", expected at least 1");
+  MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "train: batch size is " << batch << ", expected 1 to " << kMaxBatch);
   const auto steps = step_count(std::int64_t(order.size()), batch);
   MNIST_REQUIRE(std::int64_t(results.size()) == steps,
                 "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
-  MNIST_REQUIRE(
-      std::int64_t(learning_rates.size()) == steps,
-      "train: " << learning_rates.size() << " learning rates, expected one for each of " << steps << " steps");
+  MNIST_REQUIRE(std::int64_t(learning_rates.size()) == steps, "train: " << learning_rates.size()
+                                                                        << " learning rates, expected one for each of "
+                                                                        << steps << " steps");
   for (std::size_t i = 0; i < learning_rates.size(); ++i)
-    MNIST_REQUIRE(std::isfinite(learning_rates[i]) && learning_rates[i] >= 0,
-                  "train: learning rate of step " << i << " is " << learning_rates[i]
-                                                  << ", expected a finite number >= 0");
+    MNIST_REQUIRE(std::isfinite(learning_rates[i]) && learning_rates[i] >= 0, "train: learning rate of step "
+                                                                                  << i << " is " << learning_rates[i]
+                                                                                  << ", expected a finite number >= 0");
   for (std::size_t i = 0; i < order.size(); ++i)
     MNIST_REQUIRE(order[i] >= 0 && order[i] < dataset_size_,
                   "train: order[" << i << "] is " << order[i] << ", expected 0 to " << dataset_size_ - 1);
@@ -194,8 +196,7 @@ void Engine::set_evaluation_set(std::span<const std::uint8_t> images, std::span<
 
 Score Engine::evaluate() {
   MNIST_REQUIRE(evaluation_size_ > 0, "evaluate: no images; call set_evaluation_set first");
-  MNIST_REQUIRE(has_statistics_,
-                "evaluate: no population statistics; call compute_statistics or set_statistics first");
+  MNIST_REQUIRE(has_statistics_, "evaluate: no population statistics; call compute_statistics or set_statistics first");
   return do_evaluate();
 }
 
@@ -234,8 +235,7 @@ Probe Engine::probe(std::span<const std::uint8_t> images, std::span<const std::u
   require_batch(images, labels.size(), "probe");
   require_labels(labels, "probe");
   if (options.routing) {
-    MNIST_REQUIRE(info_.name == "reference",
-                  "probe: engine '" << info_.name << "' takes no routing, only 'reference' does");
+    MNIST_REQUIRE(info_.follows_routing, "probe: engine '" << info_.name << "' follows no routing, expected none");
     const auto& r = *options.routing;
     MNIST_REQUIRE(r.pool1.size() == labels.size() * kPool1Size && r.pool2.size() == labels.size() * kPool2Size &&
                       r.relu3.size() == labels.size() * kHidden,

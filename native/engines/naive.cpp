@@ -1,7 +1,8 @@
-// Engine `naive`: the reference's ops as CUDA kernels, one launch an op and one thread an output, in float32.
+// Engine `naive`: the reference's ops as CUDA kernels, one launch an op and one thread an output, in float or double.
 //
 // Read beside reference.cpp: the same calls in the same order. What a step costs and why is in the comments above the
-// launchers in kernels/naive/.
+// launchers in kernels/naive/. In double, and able to follow a routing as the reference is, it is the oracle of the
+// other engines where the reference would take minutes.
 #include <algorithm>
 
 #include "engines/cuda_engine.h"
@@ -17,18 +18,18 @@
 namespace mnist {
 namespace {
 
-using Floats = cuda::DeviceBuffer<float>;
 using Bytes = cuda::DeviceBuffer<std::uint8_t>;
 using namespace kernels::naive;
 
 // One of the two blocks conv2d -> batch_norm -> relu -> max_pool2d: what it is, and what a step leaves in it. z before
 // batch norm, y after it, a after relu and pooling.
+template <class T>
 struct ConvBlock {
   const char *forward_name, *backward_name;
   ParameterIndex weight, bias, gamma, beta;
   StatisticIndex mean, var;
   int in, out, side;  // channels, and the side of z
-  Floats z, y, a, da, dy, dz;
+  cuda::DeviceBuffer<T> z, y, a, da, dy, dz;
   Bytes route;
 
   int area() const { return side * side; }
@@ -41,11 +42,17 @@ struct ConvBlock {
   }
 };
 
-class NaiveEngine final : public CudaEngine {
+template <class T>
+class NaiveEngine final : public CudaEngine<T> {
  public:
-  using CudaEngine::CudaEngine;
+  using CudaEngine<T>::CudaEngine;
 
  private:
+  using Values = cuda::DeviceBuffer<T>;
+  using CudaEngine<T>::gradient, CudaEngine<T>::log_p, CudaEngine<T>::logits, CudaEngine<T>::parameter,
+      CudaEngine<T>::read, CudaEngine<T>::stream, CudaEngine<T>::timer;
+  static constexpr int kElement = sizeof(T);  // for the costs of ops
+
   void reserve(std::int64_t batch) override {
     x_.reserve(batch * kImagePixels);
     block1_.reserve(batch);
@@ -57,72 +64,78 @@ class NaiveEngine final : public CudaEngine {
                               batch_norm_partial_size(batch, kConv2Channels)));
   }
 
-  void forward(const Batch& batch, const float* statistics) override {
+  void forward(const Batch& batch, const T* statistics) override {
     normalize(batch);
-    forward_block(block1_, x_.data(), batch.size, statistics);
-    forward_block(block2_, block1_.a.data(), batch.size, statistics);
+    forward_block(block1_, x_.data(), batch, statistics);
+    forward_block(block2_, block1_.a.data(), batch, statistics);
     {
       MNIST_PHASE("fc1 forward");
-      timer().op("linear", kernels::linear_cost(batch.size, kFeatures, kHidden));
+      timer().op("linear", kernels::linear_cost(batch.size, kFeatures, kHidden, kElement));
       linear_forward(u_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch.size, kFeatures,
                      kHidden, stream());
-      timer().op("relu", kernels::relu_cost(batch.size * kHidden));
-      relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
+      timer().op("relu", kernels::relu_cost(batch.size * kHidden, kElement));
+      if (batch.routed)
+        relu_backward(h_.data(), u_.data(), relu3_.data(), batch.size * kHidden, stream());
+      else
+        relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
     }
     MNIST_PHASE("fc2 forward");
-    timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses));
+    timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses, kElement));
     linear_forward(logits(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size, kHidden, kClasses,
                    stream());
-    timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses));
+    timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses, kElement));
     log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
   }
 
   void normalize(const Batch& batch) {
     MNIST_PHASE("normalize");
-    timer().op("normalize", kernels::normalize_cost(batch.size * kImagePixels));
+    timer().op("normalize", kernels::normalize_cost(batch.size * kImagePixels, kElement));
     normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
   }
 
-  void convolve(const ConvBlock& block, const float* x, std::int64_t batch) {
-    timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side));
+  void convolve(const ConvBlock<T>& block, const T* x, std::int64_t batch) {
+    timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement));
     conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
                    block.side, stream());
   }
 
-  void forward_block(const ConvBlock& block, const float* x, std::int64_t batch, const float* statistics) {
+  void forward_block(const ConvBlock<T>& block, const T* x, const Batch& batch, const T* statistics) {
     MNIST_PHASE(block.forward_name);
-    const auto values = batch * block.out * block.area();
-    convolve(block, x, batch);
+    const auto planes = batch.size * block.out, values = planes * block.area();
+    convolve(block, x, batch.size);
     if (!statistics) {
-      timer().op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values));
-      batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch,
+      timer().op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values, kElement));
+      batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch.size,
                             block.out, block.area(), stream());
       statistics = of_batch_.data();
     }
-    timer().op("batch_norm", kernels::batch_norm_forward_cost(values));
+    timer().op("batch_norm", kernels::batch_norm_forward_cost(values, kElement));
     batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
-                       statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset, batch,
-                       block.out, block.area(), stream());
-    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4));
-    relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), batch * block.out, block.side / 2,
-                            stream());
+                       statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset,
+                       batch.size, block.out, block.area(), stream());
+    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4, kElement));
+    if (batch.routed)
+      relu_max_pool2d_forward_routed(block.a.data(), block.y.data(), block.route.data(), planes, block.side / 2,
+                                     stream());
+    else
+      relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), planes, block.side / 2, stream());
   }
 
-  void backward(const Batch& batch, float upstream) override {
+  void backward(const Batch& batch, T upstream) override {
     const auto size = batch.size;
     {
       MNIST_PHASE("fc2 backward");
-      timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses));
+      timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses, kElement));
       log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, upstream, size, kClasses, stream());
-      timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses));
+      timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses, kElement));
       linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits_.data(), h_.data(),
                       parameter(kFc2Weight), size, kHidden, kClasses, stream());
     }
     {
       MNIST_PHASE("fc1 backward");
-      timer().op("relu", kernels::relu_cost(size * kHidden));
+      timer().op("relu", kernels::relu_cost(size * kHidden, kElement));
       relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
-      timer().op("linear", kernels::linear_backward_cost(size, kFeatures, kHidden));
+      timer().op("linear", kernels::linear_backward_cost(size, kFeatures, kHidden, kElement));
       linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), du_.data(), block2_.a.data(),
                       parameter(kFc1Weight), size, kFeatures, kHidden, stream());
     }
@@ -131,14 +144,14 @@ class NaiveEngine final : public CudaEngine {
   }
 
   // The gradients of the block's parameters from block.da, and of its input into `dx` unless that is null.
-  void backward_block(const ConvBlock& block, float* dx, const float* x, std::int64_t batch) {
+  void backward_block(const ConvBlock<T>& block, T* dx, const T* x, std::int64_t batch) {
     MNIST_PHASE(block.backward_name);
     const auto values = batch * block.out * block.area();
-    const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side);
-    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(values / 4));
+    const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement);
+    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(values / 4, kElement));
     relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out, block.side / 2,
                              stream());
-    timer().op("batch_norm", kernels::batch_norm_backward_cost(values));
+    timer().op("batch_norm", kernels::batch_norm_backward_cost(values, kElement));
     batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(), block.dy.data(),
                         block.z.data(), parameter(block.gamma), of_batch(block.mean), of_batch(block.var), batch,
                         block.out, block.area(), stream());
@@ -154,13 +167,13 @@ class NaiveEngine final : public CudaEngine {
     // mean, so a constant added before it changes nothing.
   }
 
-  void layer_statistics(int layer, const Batch& batch, const float* statistics, float* mean, float* var) override {
+  void layer_statistics(int layer, const Batch& batch, const T* statistics, T* mean, T* var) override {
     normalize(batch);
-    const ConvBlock* block = &block1_;
+    const ConvBlock<T>* block = &block1_;
     if (layer == 1) {
       convolve(block1_, x_.data(), batch.size);
     } else {
-      forward_block(block1_, x_.data(), batch.size, statistics);
+      forward_block(block1_, x_.data(), batch, statistics);
       convolve(block2_, block1_.a.data(), batch.size);
       block = &block2_;
     }
@@ -180,22 +193,30 @@ class NaiveEngine final : public CudaEngine {
     fetch(probe.routing.relu3, relu3_, batch * kHidden);
   }
 
-  float* of_batch(StatisticIndex index) const { return of_batch_.data() + kStatistics[index].offset; }
+  void write_routing(const Routing& routing) override {
+    cuda::upload(block1_.route.data(), routing.pool1, stream());
+    cuda::upload(block2_.route.data(), routing.pool2, stream());
+    cuda::upload(relu3_.data(), routing.relu3, stream());
+  }
 
-  ConvBlock block1_{"layer 1 forward", "layer 1 backward", kConv1Weight, kConv1Bias, kBn1Weight,
-                    kBn1Bias,          kBn1Mean,           kBn1Var,      1,          kConv1Channels,
-                    kImageSide};
-  ConvBlock block2_{"layer 2 forward", "layer 2 backward", kConv2Weight,   kConv2Bias, kBn2Weight, kBn2Bias, kBn2Mean,
-                    kBn2Var,           kConv1Channels,     kConv2Channels, kPool1Side};
-  Floats x_, u_, h_, dh_, du_, dlogits_, partial_;
-  Floats of_batch_{kStatisticCount};  // statistics of the last batch
+  T* of_batch(StatisticIndex index) const { return of_batch_.data() + kStatistics[index].offset; }
+
+  ConvBlock<T> block1_{"layer 1 forward", "layer 1 backward", kConv1Weight, kConv1Bias, kBn1Weight,
+                       kBn1Bias,          kBn1Mean,           kBn1Var,      1,          kConv1Channels,
+                       kImageSide};
+  ConvBlock<T> block2_{"layer 2 forward", "layer 2 backward", kConv2Weight, kConv2Bias,
+                       kBn2Weight,        kBn2Bias,           kBn2Mean,     kBn2Var,
+                       kConv1Channels,    kConv2Channels,     kPool1Side};
+  Values x_, u_, h_, dh_, du_, dlogits_, partial_;
+  Values of_batch_{kStatisticCount};  // statistics of the last batch
   Bytes relu3_;
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options) {
-  return create_on_device<NaiveEngine>(info, options);
+  if (options.precision == Precision::kFp64) return create_on_device<NaiveEngine<double>>(info, options);
+  return create_on_device<NaiveEngine<float>>(info, options);
 }
 
 }  // namespace mnist

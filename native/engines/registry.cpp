@@ -38,7 +38,7 @@ const std::vector<EngineRow>& rows() {
        always_available,
        create_reference},
       {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, always_available, create_cpu},
-      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32}, false},
+      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32, kFp64}, true},
        needs_gpu,
        MNIST_IF_CUDA(create_naive)},
       {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false},

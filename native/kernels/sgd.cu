@@ -5,20 +5,25 @@
 namespace mnist::kernels {
 namespace {
 
-__global__ void sgd_update_kernel(float* __restrict__ w, const float* __restrict__ dw,
-                                  const float* __restrict__ learning_rate, std::int64_t count) {
+template <class T>
+__global__ void sgd_update_kernel(T* __restrict__ w, const T* __restrict__ dw, const T* __restrict__ learning_rate,
+                                  std::int64_t count) {
   const std::int64_t i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < count) w[i] -= *learning_rate * dw[i];
 }
 
 }  // namespace
 
-void sgd_update(float* w, const float* dw, const float* learning_rate, std::int64_t count, cudaStream_t stream) {
+template <class T>
+void sgd_update(T* w, const T* dw, const T* learning_rate, std::int64_t count, cudaStream_t stream) {
   MNIST_REQUIRE(count >= 0, "sgd_update: count is " << count << ", expected >= 0");
   if (count == 0) return;
   constexpr int kBlock = 256;
   sgd_update_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(w, dw, learning_rate, count);
   MNIST_CHECK_LAUNCH();
 }
+
+template void sgd_update(float*, const float*, const float*, std::int64_t, cudaStream_t);
+template void sgd_update(double*, const double*, const double*, std::int64_t, cudaStream_t);
 
 }  // namespace mnist::kernels

@@ -7,11 +7,12 @@
 
 namespace mnist::kernels {
 
-// w[i] -= *learning_rate * dw[i], i < count. The learning rate is read from the GPU's memory, so that one captured
-// step serves every value of it.
+// T is float or double. w[i] -= *learning_rate * dw[i], i < count. The learning rate is read from the GPU's memory, so
+// that one captured step serves every value of it.
 //   launch   one thread an element; block 256
-//   cost     bytes 12n, flops 2n; memory bound
+//   cost     bytes 12n in float, flops 2n; memory bound
 //   numerics one fused multiply-add
-void sgd_update(float* w, const float* dw, const float* learning_rate, std::int64_t count, cudaStream_t stream);
+template <class T>
+void sgd_update(T* w, const T* dw, const T* learning_rate, std::int64_t count, cudaStream_t stream);
 
 }  // namespace mnist::kernels

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "scripts")]
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "mnist_cuda" / "peers")]
 import baseline  # noqa: E402
 import cases  # noqa: E402
 

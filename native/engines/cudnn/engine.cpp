@@ -71,9 +71,9 @@ void transpose_each(T* values, std::int64_t count, std::int64_t rows, std::int64
   }
 }
 
-class CudnnEngine final : public CudaEngine {
+class CudnnEngine final : public CudaEngine<float> {
  public:
-  CudnnEngine(const EngineInfo& info, const EngineOptions& options) : CudaEngine(info, options) {
+  CudnnEngine(const EngineInfo& info, const EngineOptions& options) : CudaEngine<float>(info, options) {
     libraries_.dnn = cudnn::create_context(stream());
     libraries_.blas = cublas::create_context();
     libraries_.stream = stream();
@@ -240,7 +240,7 @@ class CudnnEngine final : public CudaEngine {
   }
 
   void update(const float* learning_rate) override {
-    if (!policy().bf16()) return CudaEngine::update(learning_rate);
+    if (!policy().bf16()) return CudaEngine<float>::update(learning_rate);
     kernels::sgd_update(parameter(kConv1Weight), weights_bf16_.data(), gradient(kConv1Weight), learning_rate,
                         kParameterCount, stream());
   }

@@ -54,7 +54,7 @@ struct Routing {
 // One step seen from inside: everything a test or a lesson wants, and no update.
 struct ProbeOptions {
   double upstream = 1.0;             // gradient of the final objective with respect to the mean loss
-  const Routing* routing = nullptr;  // decisions to follow instead of taking them; `reference` only
+  const Routing* routing = nullptr;  // decisions to follow instead of taking them
 };
 struct Probe {
   double loss = 0;
@@ -78,7 +78,7 @@ struct EngineInfo {
   std::string summary;                // one line, for tables
   std::string device;                 // "cpu" or "cuda"
   std::vector<Precision> precisions;  // the first is the default
-  bool double_exchange = false;       // parameters and gradients carry float64 precision
+  bool follows_routing = false;       // probe() takes decisions instead of making them
 };
 
 class Engine {
@@ -136,7 +136,9 @@ class Engine {
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
   virtual std::vector<std::string> algorithms() const { return {}; }
 
-  static std::int64_t step_count(std::int64_t samples, std::int64_t batch) { return (samples + batch - 1) / batch; }
+  static std::int64_t step_count(std::int64_t samples, std::int64_t batch) {
+    return samples / batch + (samples % batch > 0);
+  }
 
  private:
   virtual void do_set_parameters(std::span<const double> values) = 0;
@@ -196,5 +198,9 @@ CudaStatus cuda_status();
 // One sentence why this build cannot use GPU `device`, empty if it can. Throws ArgumentError for an ordinal that
 // does not exist.
 std::string cuda_device_reason(int device);
+
+// Makes the context of GPU `device`, which takes some tenths of a second that another thread can use. Does nothing
+// where that is not possible: who uses the GPU next meets the reason.
+void cuda_warm_up(int device);
 
 }  // namespace mnist

@@ -36,8 +36,8 @@ __global__ void add_rows_kernel(double* __restrict__ sums, const T* __restrict__
 }
 
 __global__ void __launch_bounds__(kScoreBlock)
-    score_kernel(Score* __restrict__ partial, const float* __restrict__ logits,
-                 const std::uint8_t* __restrict__ labels, std::int64_t count) {
+    score_kernel(Score* __restrict__ partial, const float* __restrict__ logits, const std::uint8_t* __restrict__ labels,
+                 std::int64_t count) {
   __shared__ double losses[kScoreBlock];
   __shared__ int corrects[kScoreBlock];
   const int t = int(threadIdx.x);
@@ -86,7 +86,8 @@ void add_z2_sums(double* sums, const float* z2_sums, int blocks, cudaStream_t st
   MNIST_CHECK_LAUNCH();
 }
 
-void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count, cudaStream_t stream) {
+void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count,
+                  cudaStream_t stream) {
   score_kernel<<<unsigned(score_blocks(count)), kScoreBlock, 0, stream>>>(partial, logits, labels, count);
   MNIST_CHECK_LAUNCH();
 }

@@ -28,7 +28,8 @@ __global__ void slab_to_torch_kernel(float* __restrict__ torch, const float* __r
 
 using InitialTensors = std::array<InitialTensor, kParameterTensors>;
 
-// Elements kElementsOfThread * thread .. of the slab; __dmul_rn and __dadd_rn because the host does not fuse them either.
+// Elements kElementsOfThread * thread .. of the slab; __dmul_rn and __dadd_rn because the host does not fuse them
+// either.
 __global__ void initialize_slab_kernel(float* __restrict__ torch, Pcg64 stream, InitialTensors tensors) {
   const std::int64_t first = (std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kElementsOfThread;
   const std::int64_t end = min(first + kElementsOfThread, std::int64_t(kParameterCount));

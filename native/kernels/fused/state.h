@@ -50,9 +50,9 @@ struct Samples {
 struct State {
   Samples samples;
   int batch;
-  double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
-  float* parameters;      // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
-  float* gradients;       // the same, or null: a probe wants them
+  double inv_n1, inv_n2;       // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
+  float* parameters;           // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
+  float* gradients;            // the same, or null: a probe wants them
   const float* learning_rate;  // of this step
   const float* upstream;       // gradient of the objective with respect to the mean loss
 
@@ -122,7 +122,8 @@ bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_9
 
 void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream);
 
-// ---- around a training -----------------------------------------------------------------------------------------------
+// ---- around a training
+// -----------------------------------------------------------------------------------------------
 
 // A slab of kParameterCount values from one order to the other, and the initial values that a stream gives.
 void slab_to_engine(float* engine, const float* torch, cudaStream_t stream);
@@ -137,7 +138,8 @@ void add_z2_sums(double* sums, const float* z2_sums, int blocks, cudaStream_t st
 
 // Loss and hits of each of the score_blocks(count) runs of images, summed in a fixed order: logits (count, 10), labels
 // (count). An image whose scores are not finite is wrong.
-void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count, cudaStream_t stream);
+void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count,
+                  cudaStream_t stream);
 std::int64_t score_blocks(std::int64_t count);
 
 // What a graph of steps reads at fixed addresses: to_order[i] = order[i], i < samples, and to_rates[k] = rates[k],

@@ -10,15 +10,17 @@ namespace mnist::kernels::naive {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr float kEpsilon = float(kBatchNormEpsilon);
+template <class T>
+constexpr T kEpsilon = T(kBatchNormEpsilon);
 
 // partial[chunk,c] = sum of x, or of (x - mean[c])^2 where there is a mean.
-__global__ void moment_kernel(float* __restrict__ partial, const float* __restrict__ x, const float* __restrict__ mean,
+template <class T>
+__global__ void moment_kernel(T* __restrict__ partial, const T* __restrict__ x, const T* __restrict__ mean,
                               std::int64_t batch, int area) {
-  __shared__ float shared[kBlock];
-  float sum = 0;
+  __shared__ T shared[kBlock];
+  T sum = 0;
   if (mean) {
-    const float centre = mean[blockIdx.x];
+    const T centre = mean[blockIdx.x];
     device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) { sum += (x[k] - centre) * (x[k] - centre); });
   } else {
     device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) { sum += x[k]; });
@@ -28,34 +30,35 @@ __global__ void moment_kernel(float* __restrict__ partial, const float* __restri
 }
 
 // total[c] = scale * (partial[0,c] + partial[1,c] + ...).
-__global__ void add_chunks_kernel(float* __restrict__ total, const float* __restrict__ partial, float scale,
-                                  int channels, int chunks) {
+template <class T>
+__global__ void add_chunks_kernel(T* __restrict__ total, const T* __restrict__ partial, T scale, int channels,
+                                  int chunks) {
   const int c = int(blockIdx.x * kBlock + threadIdx.x);
   if (c >= channels) return;
-  float sum = 0;
+  T sum = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * channels + c];
   total[c] = scale * sum;
 }
 
 // blockIdx.x = b * channels + c, blockIdx.y = which 256 positions.
-__global__ void batch_norm_forward_kernel(float* __restrict__ y, const float* __restrict__ x,
-                                          const float* __restrict__ gamma, const float* __restrict__ beta,
-                                          const float* __restrict__ mean, const float* __restrict__ var, int channels,
-                                          int area) {
+template <class T>
+__global__ void batch_norm_forward_kernel(T* __restrict__ y, const T* __restrict__ x, const T* __restrict__ gamma,
+                                          const T* __restrict__ beta, const T* __restrict__ mean,
+                                          const T* __restrict__ var, int channels, int area) {
   const int position = int(blockIdx.y * kBlock + threadIdx.x), c = int(blockIdx.x) % channels;
   if (position >= area) return;
   const std::int64_t k = std::int64_t(blockIdx.x) * area + position;
-  y[k] = gamma[c] * (x[k] - mean[c]) / sqrtf(var[c] + kEpsilon) + beta[c];
+  y[k] = gamma[c] * (x[k] - mean[c]) / sqrt(var[c] + kEpsilon<T>) + beta[c];
 }
 
 // partial[chunk,c] = sum of dy, and partial_xhat[chunk,c] = sum of dy * xhat.
-__global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restrict__ partial_xhat,
-                                     const float* __restrict__ dy, const float* __restrict__ x,
-                                     const float* __restrict__ mean, const float* __restrict__ var, std::int64_t batch,
-                                     int area) {
-  __shared__ float shared[kBlock];
-  const float centre = mean[blockIdx.x], sigma = sqrtf(var[blockIdx.x] + kEpsilon);
-  float sum = 0, sum_xhat = 0;
+template <class T>
+__global__ void gradient_sums_kernel(T* __restrict__ partial, T* __restrict__ partial_xhat, const T* __restrict__ dy,
+                                     const T* __restrict__ x, const T* __restrict__ mean, const T* __restrict__ var,
+                                     std::int64_t batch, int area) {
+  __shared__ T shared[kBlock];
+  const T centre = mean[blockIdx.x], sigma = sqrt(var[blockIdx.x] + kEpsilon<T>);
+  T sum = 0, sum_xhat = 0;
   device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) {
     sum += dy[k];
     sum_xhat += dy[k] * ((x[k] - centre) / sigma);
@@ -69,15 +72,15 @@ __global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restr
 }
 
 // Geometry of the forward kernel; `per_value` is 1/N.
-__global__ void batch_norm_backward_kernel(float* __restrict__ dx, const float* __restrict__ dy,
-                                           const float* __restrict__ x, const float* __restrict__ dgamma,
-                                           const float* __restrict__ dbeta, const float* __restrict__ gamma,
-                                           const float* __restrict__ mean, const float* __restrict__ var,
-                                           float per_value, int channels, int area) {
+template <class T>
+__global__ void batch_norm_backward_kernel(T* __restrict__ dx, const T* __restrict__ dy, const T* __restrict__ x,
+                                           const T* __restrict__ dgamma, const T* __restrict__ dbeta,
+                                           const T* __restrict__ gamma, const T* __restrict__ mean,
+                                           const T* __restrict__ var, T per_value, int channels, int area) {
   const int position = int(blockIdx.y * kBlock + threadIdx.x), c = int(blockIdx.x) % channels;
   if (position >= area) return;
   const std::int64_t k = std::int64_t(blockIdx.x) * area + position;
-  const float sigma = sqrtf(var[c] + kEpsilon), xhat = (x[k] - mean[c]) / sigma;
+  const T sigma = sqrt(var[c] + kEpsilon<T>), xhat = (x[k] - mean[c]) / sigma;
   dx[k] = gamma[c] / sigma * (dy[k] - dbeta[c] * per_value - xhat * (dgamma[c] * per_value));
 }
 
@@ -89,10 +92,10 @@ void require_sizes(const char* what, std::int64_t batch, int channels, int area)
 
 dim3 plane_grid(std::int64_t planes, int area) { return {unsigned(planes), unsigned((area + kBlock - 1) / kBlock)}; }
 
-void add_chunks(float* total, const float* partial, double scale, std::int64_t batch, int channels,
-                cudaStream_t stream) {
+template <class T>
+void add_chunks(T* total, const T* partial, double scale, std::int64_t batch, int channels, cudaStream_t stream) {
   add_chunks_kernel<<<unsigned((channels + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
-      total, partial, float(scale), channels, int(chunk_count(batch)));
+      total, partial, T(scale), channels, int(chunk_count(batch)));
   MNIST_CHECK_LAUNCH();
 }
 
@@ -100,12 +103,13 @@ void add_chunks(float* total, const float* partial, double scale, std::int64_t b
 
 std::int64_t batch_norm_partial_size(std::int64_t batch, int channels) { return 2 * chunk_count(batch) * channels; }
 
-void batch_norm_statistics(float* mean, float* var, float* partial, const float* x, std::int64_t batch, int channels,
-                           int area, cudaStream_t stream) {
+template <class T>
+void batch_norm_statistics(T* mean, T* var, T* partial, const T* x, std::int64_t batch, int channels, int area,
+                           cudaStream_t stream) {
   require_sizes("batch_norm_statistics", batch, channels, area);
   const dim3 grid(unsigned(channels), unsigned(chunk_count(batch)));
   const double per_value = 1 / (double(batch) * area);
-  moment_kernel<<<grid, kBlock, 0, stream>>>(partial, x, nullptr, batch, area);
+  moment_kernel<T><<<grid, kBlock, 0, stream>>>(partial, x, nullptr, batch, area);
   MNIST_CHECK_LAUNCH();
   add_chunks(mean, partial, per_value, batch, channels, stream);
   moment_kernel<<<grid, kBlock, 0, stream>>>(partial, x, mean, batch, area);
@@ -113,27 +117,37 @@ void batch_norm_statistics(float* mean, float* var, float* partial, const float*
   add_chunks(var, partial, per_value, batch, channels, stream);
 }
 
-void batch_norm_forward(float* y, const float* x, const float* gamma, const float* beta, const float* mean,
-                        const float* var, std::int64_t batch, int channels, int area, cudaStream_t stream) {
+template <class T>
+void batch_norm_forward(T* y, const T* x, const T* gamma, const T* beta, const T* mean, const T* var,
+                        std::int64_t batch, int channels, int area, cudaStream_t stream) {
   require_sizes("batch_norm_forward", batch, channels, area);
   batch_norm_forward_kernel<<<plane_grid(batch * channels, area), kBlock, 0, stream>>>(y, x, gamma, beta, mean, var,
                                                                                        channels, area);
   MNIST_CHECK_LAUNCH();
 }
 
-void batch_norm_backward(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, const float* x,
-                         const float* gamma, const float* mean, const float* var, std::int64_t batch, int channels,
-                         int area, cudaStream_t stream) {
+template <class T>
+void batch_norm_backward(T* dx, T* dgamma, T* dbeta, T* partial, const T* dy, const T* x, const T* gamma, const T* mean,
+                         const T* var, std::int64_t batch, int channels, int area, cudaStream_t stream) {
   require_sizes("batch_norm_backward", batch, channels, area);
   const dim3 grid(unsigned(channels), unsigned(chunk_count(batch)));
-  float* partial_xhat = partial + chunk_count(batch) * channels;
+  T* partial_xhat = partial + chunk_count(batch) * channels;
   gradient_sums_kernel<<<grid, kBlock, 0, stream>>>(partial, partial_xhat, dy, x, mean, var, batch, area);
   MNIST_CHECK_LAUNCH();
   add_chunks(dbeta, partial, 1, batch, channels, stream);
   add_chunks(dgamma, partial_xhat, 1, batch, channels, stream);
   batch_norm_backward_kernel<<<plane_grid(batch * channels, area), kBlock, 0, stream>>>(
-      dx, dy, x, dgamma, dbeta, gamma, mean, var, float(1 / (double(batch) * area)), channels, area);
+      dx, dy, x, dgamma, dbeta, gamma, mean, var, T(1 / (double(batch) * area)), channels, area);
   MNIST_CHECK_LAUNCH();
 }
+
+#define MNIST_INSTANTIATE(T)                                                                                        \
+  template void batch_norm_statistics(T*, T*, T*, const T*, std::int64_t, int, int, cudaStream_t);                  \
+  template void batch_norm_forward(T*, const T*, const T*, const T*, const T*, const T*, std::int64_t, int, int,    \
+                                   cudaStream_t);                                                                   \
+  template void batch_norm_backward(T*, T*, T*, T*, const T*, const T*, const T*, const T*, const T*, std::int64_t, \
+                                    int, int, cudaStream_t)
+MNIST_INSTANTIATE(float);
+MNIST_INSTANTIATE(double);
 
 }  // namespace mnist::kernels::naive

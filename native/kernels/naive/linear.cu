@@ -8,42 +8,46 @@ namespace {
 constexpr int kBlock = 128;
 
 // blockIdx.x = b, blockIdx.y = which 128 outputs.
-__global__ void linear_forward_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ w,
-                                      const float* __restrict__ bias, int in, int out) {
+template <class T>
+__global__ void linear_forward_kernel(T* __restrict__ y, const T* __restrict__ x, const T* __restrict__ w,
+                                      const T* __restrict__ bias, int in, int out) {
   const std::int64_t b = blockIdx.x;
   const int o = int(blockIdx.y * kBlock + threadIdx.x);
   if (o >= out) return;
-  float sum = bias[o];
+  T sum = bias[o];
   for (int i = 0; i < in; ++i) sum += w[o * in + i] * x[b * in + i];
   y[b * out + o] = sum;
 }
 
 // blockIdx.x = b, blockIdx.y = which 128 inputs.
-__global__ void linear_backward_x_kernel(float* __restrict__ dx, const float* __restrict__ dy,
-                                         const float* __restrict__ w, int in, int out) {
+template <class T>
+__global__ void linear_backward_x_kernel(T* __restrict__ dx, const T* __restrict__ dy, const T* __restrict__ w, int in,
+                                         int out) {
   const std::int64_t b = blockIdx.x;
   const int i = int(blockIdx.y * kBlock + threadIdx.x);
   if (i >= in) return;
-  float sum = 0;
+  T sum = 0;
   for (int o = 0; o < out; ++o) sum += dy[b * out + o] * w[o * in + i];
   dx[b * in + i] = sum;
 }
 
 // blockIdx.x = o, blockIdx.y = which 128 inputs.
-__global__ void linear_backward_w_kernel(float* __restrict__ dw, const float* __restrict__ dy,
-                                         const float* __restrict__ x, std::int64_t batch, int in, int out) {
+template <class T>
+__global__ void linear_backward_w_kernel(T* __restrict__ dw, const T* __restrict__ dy, const T* __restrict__ x,
+                                         std::int64_t batch, int in, int out) {
   const int o = int(blockIdx.x), i = int(blockIdx.y * kBlock + threadIdx.x);
   if (i >= in) return;
-  float sum = 0;
+  T sum = 0;
   for (std::int64_t b = 0; b < batch; ++b) sum += dy[b * out + o] * x[b * in + i];
   dw[o * in + i] = sum;
 }
 
-__global__ void linear_backward_bias_kernel(float* __restrict__ dbias, const float* __restrict__ dy, std::int64_t batch,
+template <class T>
+__global__ void linear_backward_bias_kernel(T* __restrict__ dbias, const T* __restrict__ dy, std::int64_t batch,
                                             int out) {
   const int o = int(blockIdx.x * kBlock + threadIdx.x);
   if (o >= out) return;
-  float sum = 0;
+  T sum = 0;
   for (std::int64_t b = 0; b < batch; ++b) sum += dy[b * out + o];
   dbias[o] = sum;
 }
@@ -57,7 +61,8 @@ void require_sizes(const char* what, std::int64_t batch, int in, int out) {
 
 }  // namespace
 
-void linear_forward(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
+template <class T>
+void linear_forward(T* y, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
                     cudaStream_t stream) {
   require_sizes("linear_forward", batch, in, out);
   const dim3 grid(unsigned(batch), blocks(out));
@@ -65,8 +70,9 @@ void linear_forward(float* y, const float* x, const float* w, const float* bias,
   MNIST_CHECK_LAUNCH();
 }
 
-void linear_backward(float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
-                     std::int64_t batch, int in, int out, cudaStream_t stream) {
+template <class T>
+void linear_backward(T* dx, T* dw, T* dbias, const T* dy, const T* x, const T* w, std::int64_t batch, int in, int out,
+                     cudaStream_t stream) {
   require_sizes("linear_backward", batch, in, out);
   const dim3 x_grid(unsigned(batch), blocks(in)), w_grid(unsigned(out), blocks(in));
   linear_backward_x_kernel<<<x_grid, kBlock, 0, stream>>>(dx, dy, w, in, out);
@@ -76,5 +82,11 @@ void linear_backward(float* dx, float* dw, float* dbias, const float* dy, const 
   linear_backward_bias_kernel<<<blocks(out), kBlock, 0, stream>>>(dbias, dy, batch, out);
   MNIST_CHECK_LAUNCH();
 }
+
+#define MNIST_INSTANTIATE(T)                                                                            \
+  template void linear_forward(T*, const T*, const T*, const T*, std::int64_t, int, int, cudaStream_t); \
+  template void linear_backward(T*, T*, T*, const T*, const T*, const T*, std::int64_t, int, int, cudaStream_t)
+MNIST_INSTANTIATE(float);
+MNIST_INSTANTIATE(double);
 
 }  // namespace mnist::kernels::naive

@@ -1,7 +1,7 @@
 // linear: y = x w^T + bias, and its three gradients.
 //
-// x, dx (B,I), y, dy (B,O), w, dw (O,I), bias, dbias (O), all float32 and row by row. From y[b,o] = sum over i of
-// w[o,i] x[b,i] + bias[o], each w[o,i] meets x[b,i] once a row b, so
+// x, dx (B,I), y, dy (B,O), w, dw (O,I), bias, dbias (O), row by row. T is float or double; bytes are those of float.
+// From y[b,o] = sum over i of w[o,i] x[b,i] + bias[o], each w[o,i] meets x[b,i] once a row b, so
 //   dx[b,i] = sum over o of dy[b,o] w[o,i],  dw[o,i] = sum over b of dy[b,o] x[b,i],  dbias[o] = sum over b of dy[b,o].
 #pragma once
 
@@ -17,7 +17,8 @@ namespace mnist::kernels::naive {
 //   cost     bytes 4 (B I + I O + B O), flops 2 B I O; the threads of a warp read w at a distance of 4 I bytes, 32
 //            memory transactions for 32 numbers, and that decides
 //   numerics I terms added one after the other
-void linear_forward(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out,
+template <class T>
+void linear_forward(T* y, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
                     cudaStream_t stream);
 
 // linear_backward: dx, dw, dbias as above.
@@ -25,7 +26,8 @@ void linear_forward(float* y, const float* x, const float* w, const float* bias,
 //   launch   three times: one thread a dx, a dw, a dbias
 //   cost     bytes 8 (B I + I O + B O), flops 4 B I O
 //   numerics O or B terms added one after the other
-void linear_backward(float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
-                     std::int64_t batch, int in, int out, cudaStream_t stream);
+template <class T>
+void linear_backward(T* dx, T* dw, T* dbias, const T* dy, const T* x, const T* w, std::int64_t batch, int in, int out,
+                     cudaStream_t stream);
 
 }  // namespace mnist::kernels::naive

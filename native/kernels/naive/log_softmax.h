@@ -2,7 +2,7 @@
 //
 // log_p[k] = x[k] - log(sum over j of exp x[j]). The loss of a row is -log_p[label], and d log_p[label] / dx[k] is
 // [k == label] - p[k]; so the mean over B rows, times `upstream`, has dx[b,k] = upstream/B * (p[b,k] - [k ==
-// label[b]]).
+// label[b]]). T is float or double; bytes are those of float.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,16 +12,18 @@
 namespace mnist::kernels::naive {
 
 // log_softmax_forward: log_p as above, with the row's maximum taken off first so that no exp overflows.
-//   shapes   log_p (B,K) <- x (B,K), float32; sets
+//   shapes   log_p (B,K) <- x (B,K); sets
 //   launch   one thread a row, which it reads three times: maximum, sum, result; block 128
 //   cost     bytes 8n, flops 4n, n = B*K
-void log_softmax_forward(float* log_p, const float* x, std::int64_t batch, int classes, cudaStream_t stream);
+template <class T>
+void log_softmax_forward(T* log_p, const T* x, std::int64_t batch, int classes, cudaStream_t stream);
 
 // log_softmax_nll_backward: dx[b,k] = upstream/B * (exp(log_p[b,k]) - [k == label[b]]).
-//   shapes   dx (B,K) <- log_p (B,K) float32, labels (B) uint8; sets
+//   shapes   dx (B,K) <- log_p (B,K), labels (B) uint8; sets
 //   launch   one thread an element; block 128
 //   cost     bytes 8n, flops 3n
-void log_softmax_nll_backward(float* dx, const float* log_p, const std::uint8_t* labels, float upstream,
-                              std::int64_t batch, int classes, cudaStream_t stream);
+template <class T>
+void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, double upstream, std::int64_t batch,
+                              int classes, cudaStream_t stream);
 
 }  // namespace mnist::kernels::naive

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kBlock = 256;
 
-__global__ void relu_forward_kernel(float* __restrict__ y, std::uint8_t* __restrict__ pass, const float* __restrict__ x,
+template <class T>
+__global__ void relu_forward_kernel(T* __restrict__ y, std::uint8_t* __restrict__ pass, const T* __restrict__ x,
                                     std::int64_t count) {
   const std::int64_t k = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;
   if (k >= count) return;
@@ -16,7 +17,8 @@ __global__ void relu_forward_kernel(float* __restrict__ y, std::uint8_t* __restr
   y[k] = passes ? x[k] : 0;
 }
 
-__global__ void relu_backward_kernel(float* __restrict__ dx, const float* __restrict__ dy,
+template <class T>
+__global__ void relu_backward_kernel(T* __restrict__ dx, const T* __restrict__ dy,
                                      const std::uint8_t* __restrict__ pass, std::int64_t count) {
   const std::int64_t k = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;
   if (k < count) dx[k] = pass[k] ? dy[k] : 0;
@@ -29,14 +31,22 @@ unsigned blocks(const char* what, std::int64_t count) {
 
 }  // namespace
 
-void relu_forward(float* y, std::uint8_t* pass, const float* x, std::int64_t count, cudaStream_t stream) {
+template <class T>
+void relu_forward(T* y, std::uint8_t* pass, const T* x, std::int64_t count, cudaStream_t stream) {
   relu_forward_kernel<<<blocks("relu_forward", count), kBlock, 0, stream>>>(y, pass, x, count);
   MNIST_CHECK_LAUNCH();
 }
 
-void relu_backward(float* dx, const float* dy, const std::uint8_t* pass, std::int64_t count, cudaStream_t stream) {
+template <class T>
+void relu_backward(T* dx, const T* dy, const std::uint8_t* pass, std::int64_t count, cudaStream_t stream) {
   relu_backward_kernel<<<blocks("relu_backward", count), kBlock, 0, stream>>>(dx, dy, pass, count);
   MNIST_CHECK_LAUNCH();
 }
+
+#define MNIST_INSTANTIATE(T)                                                           \
+  template void relu_forward(T*, std::uint8_t*, const T*, std::int64_t, cudaStream_t); \
+  template void relu_backward(T*, const T*, const std::uint8_t*, std::int64_t, cudaStream_t)
+MNIST_INSTANTIATE(float);
+MNIST_INSTANTIATE(double);
 
 }  // namespace mnist::kernels::naive

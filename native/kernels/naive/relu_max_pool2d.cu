@@ -10,16 +10,17 @@ constexpr int kBlock = 64;
 constexpr std::uint8_t kDead = Routing::kDead;
 
 // blockIdx.x = plane. Windows do not overlap, so no two threads touch the same x.
-__global__ void relu_max_pool2d_forward_kernel(float* __restrict__ y, std::uint8_t* __restrict__ route,
-                                               const float* __restrict__ x, int side) {
+template <class T>
+__global__ void relu_max_pool2d_forward_kernel(T* __restrict__ y, std::uint8_t* __restrict__ route,
+                                               const T* __restrict__ x, int side) {
   const std::int64_t plane = blockIdx.x;
   for (int window = int(threadIdx.x); window < side * side; window += kBlock) {
     const int p = window / side, q = window % side, row = 2 * side;
-    const float* corner = x + plane * row * row + 2 * p * row + 2 * q;
-    float best = corner[0];
+    const T* corner = x + plane * row * row + 2 * p * row + 2 * q;
+    T best = corner[0];
     std::uint8_t where = 0;
     for (int k = 1; k < 4; ++k) {
-      const float value = corner[(k / 2) * row + k % 2];
+      const T value = corner[(k / 2) * row + k % 2];
       if (value > best || (isnan(value) && !isnan(best))) {  // strictly greater: the first of equals stays
         best = value;
         where = std::uint8_t(k);
@@ -31,15 +32,29 @@ __global__ void relu_max_pool2d_forward_kernel(float* __restrict__ y, std::uint8
   }
 }
 
-__global__ void relu_max_pool2d_backward_kernel(float* __restrict__ dx, const float* __restrict__ dy,
+template <class T>
+__global__ void relu_max_pool2d_backward_kernel(T* __restrict__ dx, const T* __restrict__ dy,
                                                 const std::uint8_t* __restrict__ route, int side) {
   const std::int64_t plane = blockIdx.x;
   for (int window = int(threadIdx.x); window < side * side; window += kBlock) {
     const int p = window / side, q = window % side, row = 2 * side;
-    float* corner = dx + plane * row * row + 2 * p * row + 2 * q;
-    const float d = dy[plane * side * side + window];
+    T* corner = dx + plane * row * row + 2 * p * row + 2 * q;
+    const T d = dy[plane * side * side + window];
     const int where = route[plane * side * side + window];
     for (int k = 0; k < 4; ++k) corner[(k / 2) * row + k % 2] = k == where ? d : 0;
+  }
+}
+
+// The same with the decisions given.
+template <class T>
+__global__ void relu_max_pool2d_forward_routed_kernel(T* __restrict__ y, const T* __restrict__ x,
+                                                      const std::uint8_t* __restrict__ route, int side) {
+  const std::int64_t plane = blockIdx.x;
+  for (int window = int(threadIdx.x); window < side * side; window += kBlock) {
+    const int p = window / side, q = window % side, row = 2 * side;
+    const int where = route[plane * side * side + window];
+    const T* corner = x + plane * row * row + 2 * p * row + 2 * q;
+    y[plane * side * side + window] = where == kDead ? 0 : corner[(where / 2) * row + where % 2];
   }
 }
 
@@ -50,18 +65,35 @@ void require_sizes(const char* what, std::int64_t planes, int side) {
 
 }  // namespace
 
-void relu_max_pool2d_forward(float* y, std::uint8_t* route, const float* x, std::int64_t planes, int side,
+template <class T>
+void relu_max_pool2d_forward(T* y, std::uint8_t* route, const T* x, std::int64_t planes, int side,
                              cudaStream_t stream) {
   require_sizes("relu_max_pool2d_forward", planes, side);
   relu_max_pool2d_forward_kernel<<<unsigned(planes), kBlock, 0, stream>>>(y, route, x, side);
   MNIST_CHECK_LAUNCH();
 }
 
-void relu_max_pool2d_backward(float* dx, const float* dy, const std::uint8_t* route, std::int64_t planes, int side,
+template <class T>
+void relu_max_pool2d_forward_routed(T* y, const T* x, const std::uint8_t* route, std::int64_t planes, int side,
+                                    cudaStream_t stream) {
+  require_sizes("relu_max_pool2d_forward_routed", planes, side);
+  relu_max_pool2d_forward_routed_kernel<<<unsigned(planes), kBlock, 0, stream>>>(y, x, route, side);
+  MNIST_CHECK_LAUNCH();
+}
+
+template <class T>
+void relu_max_pool2d_backward(T* dx, const T* dy, const std::uint8_t* route, std::int64_t planes, int side,
                               cudaStream_t stream) {
   require_sizes("relu_max_pool2d_backward", planes, side);
   relu_max_pool2d_backward_kernel<<<unsigned(planes), kBlock, 0, stream>>>(dx, dy, route, side);
   MNIST_CHECK_LAUNCH();
 }
+
+#define MNIST_INSTANTIATE(T)                                                                                        \
+  template void relu_max_pool2d_forward(T*, std::uint8_t*, const T*, std::int64_t, int, cudaStream_t);              \
+  template void relu_max_pool2d_forward_routed(T*, const T*, const std::uint8_t*, std::int64_t, int, cudaStream_t); \
+  template void relu_max_pool2d_backward(T*, const T*, const std::uint8_t*, std::int64_t, int, cudaStream_t)
+MNIST_INSTANTIATE(float);
+MNIST_INSTANTIATE(double);
 
 }  // namespace mnist::kernels::naive

@@ -67,7 +67,7 @@ Run train(Engine& engine, const Data& data, Placement placement, std::int64_t ba
     const auto begin = first * batch, end = std::min(last * batch, std::int64_t(order.size()));
     std::vector<StepResult> results(last - first);
     engine.train(std::span<const std::int32_t>(order).subspan(begin, end - begin), batch,
-               std::vector<double>(results.size(), 0.01), results);
+                 std::vector<double>(results.size(), 0.01), results);
     for (const auto& result : results) {
       run.losses.push_back(result.loss);
       run.correct.push_back(result.correct);
@@ -138,7 +138,10 @@ Evaluation evaluate(Engine& engine, const Data& data, Placement placement) {
 
 void test_evaluation(Engine& engine, const Evaluation& want, const Data& data, const std::string& what) {
   const auto precision = engine.options().precision;
-  const double bound = precision == Precision::kFp32 ? 1e-5 : precision == Precision::kTf32 ? 3e-3 : 3e-2;
+  const double bound = precision == Precision::kFp64   ? 1e-9
+                       : precision == Precision::kFp32 ? 1e-5
+                       : precision == Precision::kTf32 ? 3e-3
+                                                       : 3e-2;
   for (const auto placement : {Placement::kHost, Placement::kDevice}) {
     const Evaluation got = evaluate(engine, data, placement);
     CHECK_CLOSE(got.statistics, want.statistics, bound, what + ": population statistics");

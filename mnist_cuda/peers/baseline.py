@@ -1,7 +1,8 @@
 """What the baselines share: options, data files, the order of the samples, the clock, the protocol. Needs only numpy.
 
 A baseline is the network and recipe of mnist-cuda in another framework, as fast as that framework makes it, to be
-compared with. It runs in an environment of its own (`scripts/peers` makes one) and shares no code with the project.
+compared with. It runs in an environment of its own (in a checkout, `scripts/peers` makes one), as a plain file beside
+this one, and shares no code with the project.
 
 An iteration is, for everyone: batch load, forward, backward, weight update and zero grad. Times are per iteration,
 from blocks of at least 50 ms between two synchronisations, after a warm-up; set-up (compilation, capture, tuning)

@@ -1,0 +1,109 @@
+"""The arrays of a data set as one file in the cache, so that nothing is unzipped twice.
+
+A load that unzips the published files leaves their four arrays here, one after the other. Every later load reads all of
+it into memory and compares its sha256 with the catalogue's digest. That fixes each byte of the arrays as the hashes of
+the published files do, so that nothing is taken on trust: neither the disk nor whoever wrote the file. If it is missing
+or damaged, or cannot be written, the files are unzipped as before.
+
+Only the standard library is used, so that reading can begin before NumPy is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from mnist_cuda.data.catalogue import DatasetInfo, cache_folder
+from mnist_cuda.errors import DataError
+
+NAME = "arrays.u8"
+
+
+class Reading(threading.Thread):
+    """A thread that reads and checks the arrays. Joined, it has the `content`, None if there is none to be had.
+
+    seconds: how long it took.
+    """
+
+    def __init__(self, info: DatasetInfo) -> None:
+        super().__init__(name=f"read {info.name}")
+        self.info = info
+        self.content: bytes | None = None
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        """Read; the GIL is free nearly all the time."""
+        start = time.perf_counter()
+        with contextlib.suppress(DataError, MemoryError):
+            self.content = check(self.info)[0]
+        self.seconds = time.perf_counter() - start
+
+
+_begun: dict[Path, Reading] = {}
+
+
+def path(info: DatasetInfo) -> Path:
+    """Where the file is."""
+    return cache_folder(info) / NAME
+
+
+def begin(info: DatasetInfo) -> Reading:
+    """Begin to read in a thread; the next `read` of this data set takes what comes of it."""
+    reading = _begun[path(info)] = Reading(info)
+    reading.start()
+    return reading
+
+
+def read(info: DatasetInfo) -> bytes | None:
+    """Training images, training labels, test images and test labels, checked; None if there is no sound file."""
+    reading = _begun.pop(path(info), None)
+    if reading:
+        reading.join()
+        return reading.content
+    with contextlib.suppress(DataError):
+        return check(info)[0]
+    return None
+
+
+def check(info: DatasetInfo) -> tuple[bytes, Path, str]:
+    """The content of the file, its path and sha256. Raises DataError if it is missing or not what it should be."""
+    file = path(info)
+    try:
+        with file.open("rb", buffering=0) as opened:  # one call reads all, straight into the result
+            size = os.fstat(opened.fileno()).st_size
+            content = opened.read() if size == info.array_bytes else b""
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    if size != info.array_bytes:
+        raise DataError(f"{file}: expected {info.array_bytes} bytes, found {size}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != info.digest:
+        raise DataError(f"{file}: expected sha256 {info.digest}, found {sha256}")
+    return content, file, sha256
+
+
+def write(info: DatasetInfo, arrays: Iterable[memoryview]) -> None:
+    """Keep the arrays, whose sha256 is the catalogue's digest; where that cannot be done, nothing happens.
+
+    Processes that do this at once do not disturb each other: each writes a file of its own and renames it. It is not
+    synced to the disk, since a file that a crash has cut short is found out by its hash.
+    """
+    target = path(info)
+    part = target.with_name(f"{NAME}.{os.getpid()}.part")
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)  # download.py takes parts without one for leftovers
+                for array in arrays:
+                    file.write(array)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)

@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""The baseline in PyTorch: same network, data, order, recipe and clock, at PyTorch's best. Needs torch and numpy.
+
+Modes: `eager`; `compile` (torch.compile of forward and loss); `max-autotune` (the same with max-autotune, and on a
+GPU the whole step in a CUDA graph); `graph` (the whole eager step in one CUDA graph: batch gather from the uint8
+data set, forward, backward, fused SGD, zero grad).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import baseline
+import numpy as np
+from baseline import BaselineError, Data, Setup
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+except ImportError as error:
+    sys.exit(f"error: {sys.executable} has no PyTorch ({error}); install torch and numpy, or run scripts/peers")
+
+MODES = ("eager", "compile", "max-autotune", "graph")
+WARM_UP_STEPS = 3
+
+
+class Net(nn.Module):
+    """The network; batch norm always takes the batch's statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(32, eps=baseline.EPSILON, track_running_stats=False)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(64, eps=baseline.EPSILON, track_running_stats=False)
+        self.fc1 = nn.Linear(3136, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def layer1(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
+
+    def layer2(self, a1: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.relu(self.bn2(self.conv2(a1))), 2)
+
+    def hidden(self, a2: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.fc1(a2.flatten(1)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.hidden(self.layer2(self.layer1(x))))
+
+
+def pin_precision(precision: str, device: str) -> str:
+    """Pin what float32 convolutions and matrix products compute in, and say what is in force.
+
+    Left alone, PyTorch's convolutions use TF32 and its matrix products do not.
+    """
+    if precision == "tf32" and device != "cuda":
+        raise BaselineError("precision tf32 needs --device cuda", 4)
+    tf32 = precision == "tf32"
+    backends = torch.backends
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")  # torch.compile reads this one
+    if hasattr(backends.cudnn, "conv"):
+        pins = {
+            "conv": backends.cudnn.conv if device == "cuda" else backends.mkldnn.conv,
+            "matmul": backends.cuda.matmul if device == "cuda" else backends.mkldnn.matmul,
+        }
+        for pin in (*pins.values(), backends.cudnn.rnn):  # torch.compile wants all of cuDNN to agree
+            pin.fp32_precision = "tf32" if tf32 else "ieee"
+        pinned = ", ".join(f"{name} {pin.fp32_precision}" for name, pin in pins.items())
+    else:  # before PyTorch 2.9
+        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = tf32
+        pinned = f"conv allow_tf32={backends.cudnn.allow_tf32}, matmul allow_tf32={backends.cuda.matmul.allow_tf32}"
+    return f"fp32 operations: {pinned}" + ("; autocast to bfloat16" if precision == "bf16" else "")
+
+
+class Trainer:
+    """A model, its optimiser and one way to run a step; see baseline.Trainer."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        data: Data,
+        weights: dict[str, np.ndarray] | None,
+        order: np.ndarray,
+        rates: np.ndarray | None = None,
+    ) -> None:
+        if setup.device == "cuda" and not torch.cuda.is_available():
+            raise BaselineError("device cuda: PyTorch finds no GPU", 4)
+        if setup.mode == "graph" and setup.device != "cuda":
+            raise BaselineError("mode graph captures a CUDA graph and needs --device cuda", 4)
+        self.setup = setup
+        self.cuda = setup.device == "cuda"
+        self.captured = setup.mode == "graph" or (setup.mode == "max-autotune" and self.cuda)
+        self.precision_pinned = pin_precision(setup.precision, setup.device)
+        self.versions = {"torch": torch.__version__, "numpy": np.__version__}
+        if self.cuda:
+            self.versions |= {
+                "cuda": str(torch.version.cuda),
+                "cudnn": str(torch.backends.cudnn.version()),
+                "gpu": torch.cuda.get_device_name().replace(" ", "-"),
+            }
+        if setup.threads:
+            torch.set_num_threads(setup.threads)
+        torch.backends.cudnn.benchmark = True
+        torch.manual_seed(setup.seed)
+
+        self.dtype = torch.float64 if setup.precision == "fp64" else torch.float32
+        self.memory_format = torch.channels_last if setup.channels_last else torch.contiguous_format
+        self.model = Net().to(self.dtype)
+        if weights is not None:
+            self.model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+        self.model.to(setup.device, memory_format=self.memory_format)
+        if rates is not None and setup.data == "host":
+            raise BaselineError("data host: a rate for each step is for training images on the device")
+        # With a rate for each step, the rate is a tensor that the step fills: a captured step must not bake it in.
+        self.rates = None if rates is None else torch.from_numpy(rates).to(setup.device, self.dtype)
+        self.rate = None if rates is None else torch.zeros((), dtype=self.dtype, device=setup.device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), setup.lr if self.rate is None else self.rate, fused=True
+        )
+        self.scores_of = self.model
+        if setup.mode in ("compile", "max-autotune"):
+            mode = "default" if setup.mode == "compile" else "max-autotune-no-cudagraphs"
+            self.scores_of = torch.compile(self.model, mode=mode, fullgraph=True, dynamic=False)
+
+        images, labels = torch.from_numpy(data.images.copy()), torch.from_numpy(data.labels.astype(np.int64))
+        self.host_fed = setup.data == "host"
+        home = "cpu" if self.host_fed else setup.device
+        self.images, self.labels = images.to(home), labels.to(home)
+        batch = setup.batch_size
+        if self.host_fed:  # two staging buffers: one is filled while the other's copy is under way
+            staging = [(images[:batch].clone(), labels[:batch].clone()) for _ in range(2)]
+            self.staging = [tuple(t.pin_memory() if self.cuda else t for t in pair) for pair in staging]
+            self.copied = [torch.cuda.Event() for _ in range(2)] if self.cuda else []
+            self.batch = tuple(t.to(setup.device) for t in staging[0])
+        self.set_order(order)
+        self.initial = [p.detach().clone() for p in self.model.parameters()]
+        self._warm_up()
+        self.restart()
+
+    def set_order(self, order: np.ndarray) -> None:
+        rows = torch.from_numpy(order).to(self.images.device)
+        if self.captured and hasattr(self, "order"):
+            self.order.copy_(rows)  # the graph reads this very memory
+            self.counter.zero_()
+        else:
+            self.order = rows
+            self.counter = torch.zeros(1, dtype=torch.int64, device=rows.device)
+        self.position = 0
+
+    def set_rates(self, rates: np.ndarray) -> None:
+        if self.rates is None:
+            raise BaselineError("rates for a training that was set up with a constant one")
+        self.rates.copy_(torch.from_numpy(rates))  # where a graph reads them
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+        names = [name for name, _ in self.model.named_parameters()]
+        for value, name in zip(self.initial, names, strict=True):
+            value.copy_(torch.from_numpy(weights[name].copy()))
+
+    def restart(self) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.model.parameters(), self.initial, strict=True):
+                parameter.copy_(value)
+        self.counter.zero_()
+        self.position = 0
+        self._synchronise()
+
+    def _warm_up(self) -> None:
+        """Compile, tune and capture, which changes the weights and the position."""
+        if self.captured:
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP_STEPS):
+                    self._feed()
+                    self._step()
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(self.graph):
+                self.loss = self._step()
+        else:
+            for _ in range(WARM_UP_STEPS):
+                self._feed()
+                self._step()
+
+    def _feed(self) -> None:
+        """Host-fed: gather the next batch in pinned memory and start its copy to the device."""
+        if not self.host_fed:
+            return
+        slot = self.position % 2
+        indices = self.order[self.position % len(self.order)]
+        self.position += 1
+        if self.cuda:
+            self.copied[slot].synchronize()
+        for source, staged, target in zip((self.images, self.labels), self.staging[slot], self.batch, strict=True):
+            torch.index_select(source, 0, indices, out=staged)
+            target.copy_(staged, non_blocking=True)
+        if self.cuda:
+            self.copied[slot].record()
+
+    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rates is not None:
+            row = self.counter if self.captured else self.position % len(self.order)
+            self.rate.copy_(self.rates[row].reshape(()))
+        if self.host_fed:
+            return self.batch
+        if self.captured:
+            indices = self.order.index_select(0, self.counter)[0]
+            self.counter.add_(1).remainder_(len(self.order))
+        else:
+            indices = self.order[self.position % len(self.order)]
+            self.position += 1
+        return self.images.index_select(0, indices), self.labels.index_select(0, indices)
+
+    def _pixels(self, images: torch.Tensor) -> torch.Tensor:
+        x = (images.to(self.dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
+        return x.unsqueeze(1).contiguous(memory_format=self.memory_format)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.setup.device, torch.bfloat16, enabled=self.setup.precision == "bf16", cache_enabled=False
+        )
+
+    def _step(self) -> torch.Tensor:
+        """Batch load, forward, backward, update, zero grad; the loss stays on the device."""
+        images, labels = self._next_batch()
+        with self._autocast():
+            loss = F.cross_entropy(self.scores_of(self._pixels(images)), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _synchronise(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def run(self, steps: int) -> tuple[float, list[float]]:
+        self._synchronise()
+        start = baseline.now()
+        for k in range(steps):
+            self._feed()
+            if self.captured:
+                self.graph.replay()
+                loss = self.loss
+            else:
+                loss = self._step()
+            if k == 0:
+                first = loss.clone()  # a replay writes to the same tensor again
+        self._synchronise()
+        return baseline.now() - start, [first.item(), loss.item()]
+
+    @torch.no_grad()
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        model = self.model
+        chunk = baseline.EVALUATION_BATCH
+
+        def normalised(bn: nn.BatchNorm2d, z: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+            y = F.batch_norm(z, mean.to(z.dtype), var.to(z.dtype), bn.weight, bn.bias, False, 0.0, bn.eps)
+            return F.max_pool2d(F.relu(y), 2)
+
+        def statistics(z_of: object) -> tuple[torch.Tensor, torch.Tensor]:
+            """Mean and biased variance by channel over all training images."""
+            total = squares = count = 0
+            for chunk_images in self.images.split(chunk):
+                z = z_of(self._pixels(chunk_images.to(self.setup.device))).double()
+                total, squares = total + z.sum((0, 2, 3)), squares + z.square().sum((0, 2, 3))
+                count += z.numel() // z.shape[1]
+            return total / count, squares / count - (total / count).square()
+
+        with self._autocast():
+            of1 = statistics(model.conv1)
+            layer1 = lambda x: normalised(model.bn1, model.conv1(x), *of1)  # noqa: E731
+            of2 = statistics(lambda x: model.conv2(layer1(x)))
+            right = 0
+            for first in range(0, len(labels), chunk):
+                x = self._pixels(torch.from_numpy(images[first : first + chunk].copy()).to(self.setup.device))
+                a2 = normalised(model.bn2, model.conv2(layer1(x)), *of2)
+                scores = model.fc2(model.hidden(a2))
+                right += int((scores.argmax(1).cpu().numpy() == labels[first : first + chunk]).sum())
+        return right / len(labels)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: value.detach().cpu().numpy() for name, value in self.model.named_parameters()}
+
+    def probe(self) -> dict[str, np.ndarray]:
+        indices = self.order[0]
+        images = self.images.index_select(0, indices).to(self.setup.device)
+        labels = self.labels.index_select(0, indices).to(self.setup.device)
+        with self._autocast():
+            a1 = self.model.layer1(self._pixels(images))
+            a2 = self.model.layer2(a1)
+            h = self.model.hidden(a2)
+            logits = self.model.fc2(h)
+            loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        values = {"loss": loss, "a1": a1, "a2": a2, "h": h, "logits": logits}
+        values |= {f"gradient.{name}": parameter.grad for name, parameter in self.model.named_parameters()}
+        arrays = {name: value.detach().double().cpu().numpy() for name, value in values.items()}
+        self.optimizer.zero_grad(set_to_none=True)
+        return arrays
+
+
+if __name__ == "__main__":
+    sys.exit(baseline.main(Trainer, MODES, __doc__.splitlines()[0]))

@@ -1,0 +1,79 @@
+"""From the command to the first training step: what can begin before the imports, and where the time went."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+from mnist_cuda.data import unpacked
+from mnist_cuda.data.catalogue import DATASETS
+
+
+def _now() -> float:
+    """Seconds since the machine was booted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _process_start() -> float:
+    """When this process was started, by the kernel's account: up to one of its ticks, 10 ms, too early."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()  # from the third on; the second may hold spaces
+    return int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
+
+
+class _Context(threading.Thread):
+    """A thread that makes the GPU's context if `engine` needs one, or may need one.
+
+    What goes wrong is left for the engine to meet again and report. seconds: how long it took.
+    """
+
+    def __init__(self, engine: str, device: int) -> None:
+        super().__init__(name=f"context of GPU {device}")
+        self.engine, self.device = engine, device
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        """Make the context, without the GIL."""
+        start = time.perf_counter()
+        with contextlib.suppress(Exception):
+            from mnist_cuda import _native
+
+            if self.engine == "auto" or self.engine in (e["name"] for e in _native.engines() if e["device"] == "cuda"):
+                _native.warm_up(self.device)
+        self.seconds = time.perf_counter() - start
+
+
+class Startup:
+    """The start of one command, made as soon as its arguments are known.
+
+    It begins two threads that keep the interpreter hardly busy: one reads the data set from the cache, one makes the
+    context of the GPU; who needs either waits for it then. The stages of the main thread follow each other without a
+    gap, from the start of the process on: `end` says which one is over.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._last = _process_start()
+        self._stages: dict[str, float] = {}
+        context = _Context(args.engine, args.device)
+        context.start()
+        self._threads: dict[str, unpacked.Reading | _Context] = {"gpu": context}
+        info = DATASETS.get("mnist" if args.dataset in ("auto", None) else args.dataset)
+        if info:
+            self._threads["data"] = unpacked.begin(info)
+        self.end("command_line")
+
+    def end(self, stage: str) -> None:
+        """The stage that follows the last one is over; only the first of a name counts."""
+        if stage not in self._stages:
+            now = _now()
+            self._stages[stage] = now - self._last
+            self._last = now
+
+    def report(self) -> dict[str, Any]:
+        """Seconds of each stage and of all together, and of what was done meanwhile."""
+        meanwhile = {name: thread.seconds for name, thread in self._threads.items()}
+        return {**self._stages, "total": sum(self._stages.values()), "meanwhile": meanwhile}

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Writes what the documentation takes from the committed records, or with --check fails where it differs.
+
+Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records:
+
+<!-- record:RECORD --> ... <!-- /record -->
+    a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt
+<!-- chart:RECORD FILE --> ... <!-- /chart -->
+    a bar chart of that JSON, kept in FILE (from the project's root)
+<!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
+    how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
+
+Charts need matplotlib, the rest Python alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = Path("docs/records")
+BLOCK = re.compile(r"(<!-- (record|chart|speed-up):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
+PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
+
+Row = dict[str, Any]
+
+
+def render_text(text: str) -> str:
+    """The text as a code block."""
+    return f"```\n{text.rstrip()}\n```\n"
+
+
+def _sound(row: Row) -> bool:
+    return row["us"] is not None and not row["fault"]
+
+
+def _figure(row: Row | None) -> str:
+    """Median microseconds and, for an engine of ours, how many times faster than the best peer it is."""
+    if row is None or not _sound(row):
+        return "-"
+    median = f"{row['us']['median']:,.0f}"
+    if row["peer"] or not row["ratio"]:
+        return median
+    return f"**{median}** ({row['ratio']:.1f}x)"
+
+
+def _machine(record: Row) -> str:
+    machine, threads = record["machine"], record["settings"]["threads"]
+    gpu = machine.get("gpu")
+    return gpu["name"] if gpu else f"{machine['cpu']}, {threads} threads"
+
+
+def _peer_versions(record: Row) -> dict[str, str]:
+    peers = [row for row in record["rows"] if row["peer"] and _sound(row)]
+    return {name: value for row in peers for name, value in row["versions"].items() if name not in ("numpy", "gpu")}
+
+
+def render_bench(record: Row, folder: str) -> str:
+    """A row for each competitor, precision and place of the images; a column for each batch size."""
+    cells: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for row in record["rows"]:
+        key = (row["competitor"], row["precision"], row["data"])
+        cells.setdefault(key, {})[row["batch_size"]] = row
+    keys = [key for key, rows in cells.items() if any(map(_sound, rows.values()))]
+    batches = sorted({batch for rows in cells.values() for batch in rows})
+    placed = len({data for _, _, data in keys}) > 1
+
+    def line(*fields: str) -> str:
+        return f"| {' | '.join(fields)} |"
+
+    lines = [line("us an iteration", *(f"B={batch}" for batch in batches)), line("---", *("---:" for _ in batches))]
+    for key in keys:
+        name, precision, data = key
+        label = f"{name}, {precision}" + (f", images on the {data}" if placed else "")
+        lines.append(line(label, *(_figure(cells[key].get(batch)) for batch in batches)))
+    versions = [f"{name} {value}" for name, value in sorted(_peer_versions(record).items()) if name != "device"]
+    against = f", against {', '.join(versions)}" if versions else ""
+    lines += [
+        "",
+        f"Median; in brackets how many times faster than the best peer. {_machine(record)}, {record['started'][:10]}"
+        f"{against}. [Record]({folder}), made by `{record['command']}`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def best_medians(record: Row) -> dict[tuple[str, int], dict[str, float]]:
+    """Microseconds by precision and batch size, then by engine or peer: of a peer's variants the best."""
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for row in filter(_sound, record["rows"]):
+        name = row["competitor"].split()[0]
+        cell = cells.setdefault((row["precision"], row["batch_size"]), {})
+        cell[name] = min(row["us"]["median"], cell.get(name, float("inf")))
+    return cells
+
+
+def render_speed_up(record: Row, engine: str, peer: str) -> str:
+    """The least and the greatest ratio of the peer's time to the engine's, as `7.5 to 12`."""
+    ratios = [cell[peer] / cell[engine] for cell in best_medians(record).values()]
+    return " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
+
+
+def draw_bench(record: Row) -> str:
+    """An SVG of images a second: a panel for each precision, in it bars for engine and peers at each batch size."""
+    from mnist_cuda import charts
+
+    cells = best_medians(record)
+    precisions = list(dict.fromkeys(precision for precision, _ in cells))
+    batches = sorted({batch for _, batch in cells})
+    versions = _peer_versions(record)
+    peers = [name for name in PEER_NAMES if name in versions]
+    (engine,) = {name for cell in cells.values() for name in cell} - set(peers)
+
+    with charts.style():
+        figure = charts.new_figure(830, 290)
+        panels = figure.subplots(1, len(precisions), sharey=True, squeeze=False)[0]
+        figure.subplots_adjust(left=0.035, right=0.995, top=0.77, bottom=0.21, wspace=0.05)
+        for axes, precision in zip(panels, precisions, strict=True):
+            us = {b: cells[precision, b] for b in batches}
+            labels = {engine: f"mnist-cuda, {engine}", **{peer: PEER_NAMES[peer] for peer in peers}}
+            million_a_second = {  # images a microsecond
+                label: [b / us[b].get(name, math.nan) for b in batches] for name, label in labels.items()
+            }
+            ratios = [f"{min(us[b][peer] for peer in peers) / us[b][engine]:.1f}x" for b in batches]
+            charts.grouped_bars(axes, [str(b) for b in batches], million_a_second, ratios)
+            axes.set_title(precision, weight="bold")
+        panels[0].locator_params(axis="y", nbins=4, steps=[1, 2, 4, 5, 10])
+        panels[len(panels) // 2].set_xlabel("images a step")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, bbox_to_anchor=(1, 1))
+        title = f"Million images a second, training on one {_machine(record)}"
+        figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
+        named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
+        caption = f"Green numbers: speed over that of the faster of {named}. Measured {record['started'][:10]}."
+        figure.text(0.008, 0.025, caption, color=charts.MUTED)
+        return charts.to_svg(figure, title)
+
+
+class Documents:
+    """What the documentation should be: `files` gets the text of each, charts included."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, str] = {}
+        for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+            self.files[document] = BLOCK.sub(lambda m, d=document: self._block(m, d), document.read_text())  # type: ignore[misc]
+
+    def _block(self, block: re.Match[str], document: Path) -> str:
+        start, kind, name, words, newline, end = block.groups()
+        path = ROOT / RECORDS / name
+        text = path.read_text()
+
+        def link(target: Path) -> str:
+            return Path(os.path.relpath(target, document.parent)).as_posix()
+
+        if kind == "record":
+            text = render_bench(json.loads(text), link(path.parent)) if path.suffix == ".json" else render_text(text)
+        elif kind == "chart":
+            chart = ROOT / words.strip()
+            self.files[chart] = draw_bench(json.loads(text))
+            text = f"![Bar chart of training speed; the numbers are in docs/benchmarks.md]({link(chart)})\n"
+        else:
+            text = render_speed_up(json.loads(text), *words.split())
+        return f"{start}{newline}{text}{end}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale")
+    args = parser.parse_args()
+    files = Documents().files
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if args.check:
+            print(f"{path.relative_to(ROOT)} is stale: run scripts/docs_from_records.py", file=sys.stderr)
+        else:
+            path.write_text(files[path])
+    return int(args.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The documentation points at what is there: files, headings, environment variables and exit codes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mnist_cuda import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "native/**/*.md", "tests/**/*.md") for path in ROOT.glob(pattern)
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+VARIABLE = re.compile(r"\bMNIST_CUDA_[A-Z_]+\b")
+MACROS = {"MNIST_CUDA_ARCHITECTURES"}  # of the compiler
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for name, anchor in LINK.findall(page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+
+
+def test_every_variable_is_documented() -> None:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip("this is no checkout")
+    used, documented = set(), set()
+    for path in (ROOT / name for name in listing.stdout.split("\0")[:-1]):
+        if path == Path(__file__) or path.suffix == ".npz" or "records" in path.parts or not path.exists():
+            continue
+        names = set(VARIABLE.findall(path.read_text(errors="replace")))
+        if path.suffix == ".md":
+            documented |= names
+        else:
+            used |= names
+    assert used - MACROS <= documented
+
+
+def test_every_exit_code_is_in_the_readme() -> None:
+    table = (ROOT / "README.md").read_text().partition("| exit code |")[2].partition("\n\n")[0]
+    codes = {int(code) for row in table.splitlines()[2:] for code in re.findall(r"\d+", row.split("|")[1])}
+    declared = {
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and kind.__module__ == errors.__name__
+    }
+    assert declared | {0, 130, 143} <= codes

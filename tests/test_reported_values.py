@@ -1,0 +1,637 @@
+"""What a run reports, asks of the engine and leaves in files: every value against one computed another way.
+
+The engine's steps are scripted, so that losses, hits and times are known; the clock moves only where the script says.
+"""
+
+import json
+import math
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+
+from mnist_cuda import _native, cli, console, timing
+from mnist_cuda.bench import accuracy, compare
+from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.errors import UsageError
+from mnist_cuda.evaluate import evaluate
+from mnist_cuda.model import PARAMETERS, init_parameters
+
+IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
+EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6
+STEPS = 8  # an epoch; 3 images are left over
+STATISTICS_SECONDS, LOGITS_SECONDS = 0.5, 0.02
+
+
+class Script:
+    """What takes the place of `Engine.train`: a record of its calls, with the results and seconds that it made up."""
+
+    def __init__(self):
+        self.now = 1000.0
+        self.calls = []
+        self.losses, self.correct, self.seconds = [], [], []  # of every step
+
+    def train(self, engine, order, batch_size, lr):
+        assert order.dtype == np.int32
+        assert len(order) % batch_size == 0
+        steps = np.arange(len(self.losses), len(self.losses) + len(order) // batch_size)
+        losses, correct = 2.0 * 0.93**steps, (steps * 7 % (batch_size + 1)).astype(np.int32)
+        seconds = 3e-3 + 1e-3 * (steps % 5)
+        self.calls.append((order.copy(), batch_size, lr, len(steps), float(seconds.sum())))
+        self.losses += losses.tolist()
+        self.correct += correct.tolist()
+        self.seconds += seconds.tolist()
+        self.now += float(seconds.sum())
+        return losses, correct
+
+    def epochs(self):
+        """The calls of each epoch."""
+        found, steps = [[]], 0
+        for call in self.calls:
+            if steps == STEPS:
+                found.append([])
+                steps = 0
+            found[-1].append(call)
+            steps += call[3]
+            assert steps <= STEPS, "a call went on into the next epoch"
+        return found
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """The scripted engine, and a clock that stands still outside of it, of evaluation and of statistics."""
+    script = Script()
+    statistics, logits = Engine.compute_statistics, Engine.logits
+
+    def slow_statistics(engine):
+        script.now += STATISTICS_SECONDS
+        statistics(engine)
+
+    def slow_logits(engine, images, batch_norm="population"):
+        script.now += LOGITS_SECONDS
+        return logits(engine, images, batch_norm)
+
+    monkeypatch.setattr(Engine, "train", lambda engine, *arguments: script.train(engine, *arguments))
+    monkeypatch.setattr(Engine, "compute_statistics", slow_statistics)
+    monkeypatch.setattr(Engine, "logits", slow_logits)
+    monkeypatch.setattr(time, "perf_counter", lambda: script.now)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
+    yield script
+    signal.signal(signal.SIGINT, handler)
+
+
+def train(*argv, code=0):
+    defaults = ["--engine", "cpu", "--threads", "1", "--epochs", EPOCHS, "--batch-size", BATCH, "--lr", RATE]
+    assert cli.main(["train", *map(str, [*defaults, "--seed", SEED, "--out", "run", *argv])]) == code
+
+
+def metrics():
+    return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+
+
+def parts(values):
+    """The values of all steps, epoch by epoch."""
+    return [np.array(values[k * STEPS : (k + 1) * STEPS]) for k in range(len(values) // STEPS)]
+
+
+# ---- train -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_every_epoch(script):
+    train()
+    epochs = script.epochs()
+    assert len(epochs) == EPOCHS
+    orders = [np.concatenate([call[0] for call in calls]) for calls in epochs]
+    for epoch, order in enumerate(orders, 1):
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([SEED, 1, epoch])))
+        np.testing.assert_array_equal(order, generator.permutation(IMAGES)[: STEPS * BATCH])
+    assert len({order.tobytes() for order in orders}) == EPOCHS
+    assert {call[1:3] for calls in epochs for call in calls} == {(BATCH, RATE)}
+
+
+def test_metrics_are_those_of_the_steps(script):
+    train()
+    found = metrics()
+    assert [row["epoch"] for row in found] == [1, 2, 3, 4]
+    assert [row["steps"] for row in found] == [STEPS] * EPOCHS
+    of_steps = zip(parts(script.losses), parts(script.correct), parts(script.seconds), strict=True)
+    for row, (losses, correct, seconds) in zip(found, of_steps, strict=True):
+        assert row["loss"] == pytest.approx(losses.mean(), rel=1e-12)
+        assert row["train_accuracy"] == pytest.approx(correct.sum() / (STEPS * BATCH), rel=1e-12)
+        assert row["train_seconds"] == pytest.approx(seconds.sum(), rel=1e-9)
+        assert row["images_per_second"] == pytest.approx(STEPS * BATCH / seconds.sum(), rel=1e-9)
+        assert row["evaluation_seconds"] == pytest.approx(STATISTICS_SECONDS + LOGITS_SECONDS, rel=1e-9)
+        assert (row["dataset"], row["warning"], row["eval_bn"]) == ("tiny", None, "population")
+
+
+def test_microseconds_an_iteration(script):
+    """Statistics over the calls, each weighing the same; the very first call of a run is warm-up."""
+    train()
+    for epoch, (row, calls) in enumerate(zip(metrics(), script.epochs(), strict=True)):
+        us = [1e6 * seconds / steps for _, _, _, steps, seconds in (calls[1:] if epoch == 0 else calls)]
+        expected = {"mean": np.mean(us), "median": np.median(us), "min": min(us), "count": len(us)}
+        expected |= {"p5": np.percentile(us, 5), "p95": np.percentile(us, 95)}
+        assert row["us_per_iteration"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_test_set_is_scored_by_the_weights_and_statistics_that_are_saved(script):
+    train("--epochs", 1)
+    data, saved, engine = tiny_dataset(), load_checkpoint(Path("run")), Engine("cpu", threads=1)
+    engine.set_parameters(saved.parameters)
+    engine.set_dataset(data.train_images, data.train_labels)
+    engine.compute_statistics()
+    for name, value in engine.statistics.items():
+        np.testing.assert_array_equal(saved.statistics[name], value)
+    scores = np.concatenate([engine.logits(data.test_images[first : first + 3]) for first in range(0, TEST_IMAGES, 3)])
+    shifted = np.exp(scores - scores.max(1, keepdims=True))
+    chosen = shifted[np.arange(TEST_IMAGES), data.test_labels] / shifted.sum(1)
+    (row,) = metrics()
+    assert row["test_accuracy"] == (scores.argmax(1) == data.test_labels).sum() / TEST_IMAGES
+    assert row["test_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
+
+
+def test_batch_statistics_are_used_where_they_are_asked_for(script):
+    train("--epochs", 2, "--eval-bn", "batch")
+    engine, data = Engine("cpu", threads=1), tiny_dataset()
+    engine.set_parameters(load_checkpoint(Path("run")).parameters)
+    expected = evaluate(engine, data.test_images, data.test_labels, "batch")
+    rows = metrics()
+    assert [row["eval_bn"] for row in rows] == ["batch", "batch"]
+    assert rows[1]["test_loss"] == expected.loss
+    # the statistics are for the file alone, so they are computed once, after the last epoch
+    assert [row["evaluation_seconds"] for row in rows] == pytest.approx(
+        [LOGITS_SECONDS, STATISTICS_SECONDS + LOGITS_SECONDS], rel=1e-9
+    )
+
+
+def test_what_is_printed_is_what_is_recorded(script, capsys):
+    train()
+    out = capsys.readouterr().out
+    pattern = (
+        r"epoch (\d)/4  loss ([\d.]+)  train ([\d.]+) %  test ([\d.]+) %  ([\d.]+) us/it  (\d+) img/s"
+    )  # fmt: skip
+    printed = [tuple(map(float, match)) for match in re.findall(pattern, out)]
+    assert len(printed) == EPOCHS
+    for line, row in zip(printed, metrics(), strict=True):
+        epoch, loss, training, test, us, images = line
+        assert epoch == row["epoch"]
+        assert loss == pytest.approx(row["loss"], abs=5.1e-5)
+        assert training == pytest.approx(100 * row["train_accuracy"], abs=5.1e-3)
+        assert test == pytest.approx(100 * row["test_accuracy"], abs=5.1e-3)
+        assert us == pytest.approx(1e6 * row["train_seconds"] / row["steps"], abs=0.51)
+        assert images == pytest.approx(row["images_per_second"], abs=0.51)
+    assert f"{EPOCHS} epochs of {STEPS} steps, batch {BATCH}, lr {RATE}, seed {SEED}" in out
+    assert "the last 3 images of each shuffled epoch do not fill a batch and are dropped" in out
+    assert f"tiny: {IMAGES} training and {TEST_IMAGES} test images" in out
+
+
+def recent_us(script):
+    """Mean microseconds over the last calls that hold 100 steps, the first call left out; and how many steps."""
+    steps, seconds = 0, 0.0
+    for _, _, _, of_call, taken in reversed(script.calls[1:]):
+        steps, seconds = steps + of_call, seconds + taken
+        if steps >= 100:
+            break
+    return 1e6 * seconds / steps, steps
+
+
+@pytest.mark.parametrize("epochs", [EPOCHS, 16])
+def test_the_last_line_and_the_json(script, capsys, epochs):
+    train("--epochs", epochs, "--json")
+    captured = capsys.readouterr()
+    report, last = json.loads(captured.out), captured.err.splitlines()[-1]
+    training = sum(script.seconds)
+    total = training + epochs * (STATISTICS_SECONDS + LOGITS_SECONDS)
+    us, iterations = recent_us(script)
+    assert report["seconds"] == pytest.approx(total, rel=1e-9)
+    assert report["training_seconds"] == pytest.approx(training, rel=1e-9)
+    assert report["us_per_iteration"] == pytest.approx(us, rel=1e-9)
+    assert report["us_per_iteration_over"] == iterations
+    assert (report["steps"], report["epochs_done"], report["interrupted"]) == (epochs * STEPS, epochs, None)
+    assert report["epochs"] == metrics()
+    assert report["accuracy"] == metrics()[-1]["test_accuracy"]
+    assert (report["engine"], report["precision"], report["dataset"]) == ("cpu", "fp32", "tiny")
+    assert Path(report["model"]) == Path(report["folder"]) / "model.safetensors"
+    assert f"{100 * report['accuracy']:.2f} % of {TEST_IMAGES} test images right after {epochs} epochs" in last
+    assert f" in {total:.1f} s on tiny" in last
+    assert f"{us:.0f} us/iteration (mean of the last {iterations})" in last
+
+
+def test_the_live_line(script, monkeypatch):
+    shown = []
+    monkeypatch.setattr(console.LiveLine, "show", lambda line, *given: shown.append((len(script.losses), *given)))
+    train()
+    steps_shown = [line for line in shown if any(part.endswith("left") for part in line[2:])]
+    assert len(steps_shown) == len(script.calls)
+    for done, fraction, *texts in steps_shown:
+        epoch = math.ceil(done / STEPS)
+        of_epoch = slice((epoch - 1) * STEPS, done)
+        so_far = [call for k, call in enumerate(script.calls) if sum(c[3] for c in script.calls[: k + 1]) <= done]
+        timed = so_far[1:] or so_far
+        us = 1e6 * sum(call[4] for call in timed) / sum(call[3] for call in timed)
+        assert fraction == pytest.approx((done - of_epoch.start) / STEPS)
+        values = {text.split()[-1]: text for text in texts}
+        assert texts[0] == f"epoch {epoch}/{EPOCHS}"
+        assert f"loss {np.mean(script.losses[of_epoch]):.4f}" in texts
+        assert f"acc {100 * np.mean(script.correct[of_epoch]) / BATCH:.1f} %" in texts
+        assert values["us/it"] == f"{us:.0f} us/it"
+        assert values["img/s"] == f"{BATCH * 1e6 / us:.0f} img/s"
+        # evaluations to come are expected to take what those before took
+        evaluations = (EPOCHS - epoch + 1) * (STATISTICS_SECONDS + LOGITS_SECONDS) if epoch > 1 else 0
+        left = (EPOCHS * STEPS - done) * us / 1e6 + evaluations
+        assert values["left"] == f"{left:.1f} s left"
+
+
+def test_what_the_files_hold(script):
+    train("--data", "host", "--precision", "fp32", "--eval-bn", "population", "--dataset", "mnist")
+    config = json.loads(Path("run/config.json").read_text())
+    asked = {"epochs": EPOCHS, "batch_size": BATCH, "lr": RATE, "seed": SEED, "engine": "cpu", "threads": 1}
+    asked |= {"device": 0, "data": "host", "precision": "fp32", "eval_bn": "population", "dataset": "mnist"}
+    assert asked.items() <= config["options"].items()
+    data = tiny_dataset("mnist")
+    facts = {"name": "mnist", "requested": "mnist", "training_images": IMAGES, "test_images": TEST_IMAGES}
+    facts |= {"steps_per_epoch": STEPS, "hashes": data.hashes, "digest": data.digest, "warning": None}
+    assert facts.items() <= config["data"].items()
+    engine = {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
+    assert engine.items() <= config["engine"].items()
+    saved = load_checkpoint(Path("run"))
+    expected = {"dataset": "mnist", "data_digest": data.digest, "seed": str(SEED), "epochs": str(EPOCHS)}
+    expected |= {"engine": "cpu", "precision": "fp32", "steps": str(EPOCHS * STEPS), "statistics": "population"}
+    assert expected.items() <= saved.metadata.items()
+    for tensor in PARAMETERS:  # no step was really made
+        initial = init_parameters(SEED)[tensor.name].astype(np.float32)
+        np.testing.assert_array_equal(saved.parameters[tensor.name], initial, err_msg=tensor.name)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("step", [3, 8, 9, 13, 16])
+def test_divergence_is_noticed_in_the_call_that_brings_it(script, capsys, value, step):
+    """Wherever in a call or an epoch it is, no further step is made; what the epoch before saved stays."""
+    good = script.train
+
+    def diverging(engine, *arguments):
+        losses, correct = good(engine, *arguments)
+        first = step - (len(script.losses) - len(losses)) - 1
+        if 0 <= first < len(losses):
+            losses[first] = value
+        return losses, correct
+
+    script.train = diverging
+    train(code=2)
+    before_last = sum(call[3] for call in script.calls[:-1])
+    assert before_last < step <= len(script.losses)
+    epoch, of_epoch = divmod(step - 1, STEPS)
+    message = f"the loss of step {of_epoch + 1} in epoch {epoch + 1} is {value:g}"
+    assert message in capsys.readouterr().err
+    assert Path("run/model.safetensors").exists() == (epoch > 0)
+    if epoch:
+        assert load_checkpoint(Path("run")).metadata["epochs"] == str(epoch)
+        assert len(metrics()) == epoch
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_last_epoch_is_saved_is_not_forgotten(script, capsys, monkeypatch, signum, code):
+    """The run is complete and so is its file; the exit code tells of the signal."""
+    statistics = Engine.statistics
+
+    def interrupted(engine):
+        if len(script.losses) == EPOCHS * STEPS:
+            os.kill(os.getpid(), signum)
+            time.sleep(0.2)
+        return statistics.fget(engine)
+
+    monkeypatch.setattr(Engine, "statistics", property(interrupted))
+    train(code=code)
+    saved = load_checkpoint(Path("run"))
+    assert (saved.metadata["epochs"], saved.metadata["statistics"]) == (str(EPOCHS), "population")
+    assert len(metrics()) == EPOCHS
+
+
+@pytest.mark.parametrize("epoch", [1, EPOCHS])
+def test_a_signal_within_an_epoch(script, capsys, epoch):
+    good, stopped = script.train, (epoch - 1) * STEPS + 3
+
+    def interrupted(engine, *arguments):
+        result = good(engine, *arguments)
+        if len(script.losses) >= stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+        return result
+
+    script.train = interrupted
+    train("--json", code=143)
+    report, last = json.loads(capsys.readouterr().out), metrics()[-1]
+    made = len(script.losses)
+    in_epoch = slice((epoch - 1) * STEPS, made)
+    assert (report["interrupted"], report["steps"], report["epochs_done"]) == ("SIGTERM", made, epoch - 1)
+    assert report["accuracy"] == (metrics()[-2]["test_accuracy"] if epoch > 1 else None)
+    assert (last["interrupted"], last["epoch"], last["steps"]) == (True, epoch, made - in_epoch.start)
+    assert last["loss"] == pytest.approx(np.mean(script.losses[in_epoch]), rel=1e-12)
+    assert last["train_accuracy"] == pytest.approx(np.mean(script.correct[in_epoch]) / BATCH, rel=1e-12)
+    assert last["images_per_second"] == pytest.approx(
+        BATCH * last["steps"] / np.sum(script.seconds[in_epoch]), rel=1e-9
+    )
+    saved = load_checkpoint(Path("run"))
+    assert (saved.statistics, saved.metadata["steps"], saved.metadata["epochs"]) == (None, str(made), str(epoch - 1))
+
+
+def test_initial_values_are_those_of_pytorch():
+    """Uniform on (-k, k), k = 1/sqrt(inputs of a unit), biases too; batch norm starts as the identity."""
+    inputs = {"conv1": 9, "conv2": 32 * 9, "fc1": 64 * 49, "fc2": 128}
+    values = init_parameters(7)
+    for name, value in values.items():
+        layer, kind = name.split(".")
+        if layer.startswith("bn"):
+            assert (value == (kind == "weight")).all(), name
+            continue
+        bound = 1 / math.sqrt(inputs[layer])
+        assert np.abs(value).max() <= bound, name
+        assert np.abs(value).max() > 0.7 * bound, name
+        assert abs(np.mean(value)) < 4 * bound / math.sqrt(3 * value.size), name
+        assert value.std() == pytest.approx(bound / math.sqrt(3), rel=4 / math.sqrt(value.size)), name
+    assert (init_parameters(8)["fc1.weight"] != values["fc1.weight"]).mean() > 0.99
+
+
+# ---- options that reach the engine and the data ----------------------------------------------------------------------
+
+
+class Seen(UsageError):
+    """Ends a command once it has said what was to be seen."""
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A model file, for commands that read one."""
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, Checkpoint(init_parameters(0)), steps=0)
+    return str(path)
+
+
+COMMANDS = {
+    "train": ["train"],
+    "evaluate": ["evaluate", "FILE"],
+    "profile": ["profile"],
+    "time-to-accuracy": ["bench", "time-to-accuracy"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_engine_options_reach_the_engine(monkeypatch, saved, command):
+    seen = []
+
+    def init(engine, name="auto", precision=None, *, threads=0, device=0):
+        seen.append((name, precision, threads, device))
+        raise Seen("seen")
+
+    monkeypatch.setattr(Engine, "__init__", init)
+    argv = [saved if word == "FILE" else word for word in COMMANDS[command]]
+    assert cli.main([*argv, "--engine", "cpu", "--precision", "fp32", "--threads", "3", "--device", "2"]) == 2
+    assert cli.main(argv) == 2
+    assert seen == [("cpu", "fp32", 3, 2), ("auto", None, 0, 0)]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "bench", "compare", "accuracy"])
+def test_data_options_reach_the_data(monkeypatch, saved, command, tmp_path):
+    seen = []
+
+    def load(name, **options):
+        seen.append((name, options))
+        raise Seen("seen")
+
+    monkeypatch.setattr(dataset, "load", load)
+    others = {
+        "bench": ["bench", "--peers"],
+        "compare": ["compare"],
+        "accuracy": ["bench", "accuracy", "--peer", "fake"],
+    }
+    argv = [saved if word == "FILE" else word for word in {**COMMANDS, **others}[command]]
+    if command == "accuracy":
+        monkeypatch.setattr(accuracy, "plan", lambda args: [])
+    argv += ["--engine" if command in COMMANDS else "--engines", "cpu"]
+    assert cli.main([*argv, "--dataset", "fashion-mnist", "--mirror", "http://m/"]) == 2
+    assert cli.main([*argv, "--data-dir", str(tmp_path), "--offline"]) == 2
+    (name, first), (_, second) = seen
+    assert name == "fashion-mnist"
+    assert (first["mirror"], first["offline"], first["data_dir"]) == ("http://m/", False, None)
+    assert (second["mirror"], second["offline"], second["data_dir"]) == (None, True, tmp_path)
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_placement_and_data_reach_the_engine(script, monkeypatch, placement):
+    seen, set_dataset = [], Engine.set_dataset
+
+    def remember(engine, *arguments):
+        seen.append(arguments)
+        set_dataset(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "set_dataset", remember)
+    train("--epochs", 1, "--data", placement)
+    ((images, labels, place),) = seen
+    assert place == placement
+    data = tiny_dataset()
+    np.testing.assert_array_equal(images, data.train_images)
+    np.testing.assert_array_equal(labels, data.train_labels)
+
+
+def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
+    seen = []
+
+    def cell(rows, setup, blocks, seconds, show):
+        files = {name: np.load(setup[name]) for name in ("npz", "order")}
+        data = tiny_dataset()
+        np.testing.assert_array_equal(files["npz"]["images"], data.train_images)
+        np.testing.assert_array_equal(files["npz"]["labels"], data.train_labels)
+        np.testing.assert_array_equal(np.sort(files["order"]), np.arange(IMAGES))
+        for name, value in load_checkpoint(Path(setup["weights"])).parameters.items():
+            np.testing.assert_array_equal(value, init_parameters(0)[name].astype(np.float32))
+        fields = ("batch_size", "precision", "threads", "data")
+        seen.append((*(setup[field] for field in fields), blocks, seconds, [row.competitor.label for row in rows]))
+
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setattr(compare, "run_cell", cell)
+    argv = ["--engines", "cpu", "reference", "--peers", "--precisions", "fp32,fp64", "--batch-sizes", "4", "8"]
+    argv += ["--data", "device", "host", "--threads", "3", "--blocks", "7", "--seconds", "2.5"]
+    cli.main(["bench", *argv])
+    expected = {
+        (batch, precision, 3, place, 7, 2.5, name)
+        for batch in (4, 8)
+        for place in ("device", "host")
+        for precision, name in (("fp32", "cpu"), ("fp64", "reference"))
+    }
+    assert {(*row[:-1], *row[-1]) for row in seen} == expected
+    assert len(seen) == len(expected)
+
+
+# ---- the seam, on the host -------------------------------------------------------------------------------------------
+
+HOST = pytest.mark.parametrize("name", ["cpu", "reference"])
+
+
+@HOST
+def test_one_long_call_is_as_many_steps(name):
+    """The last step too, and a rest; the results of every step are those of a call of its own."""
+    images, labels = cases.strokes(9), cases.labels(9)
+    order = np.random.default_rng(4).integers(0, 9, 2 * 35 + 1)
+    runs = []
+    for calls in ([order], np.split(order, range(2, 71, 2))):
+        engine = Engine(name, threads=1) if name == "cpu" else Engine(name)
+        engine.set_parameters(cases.initial_weights())
+        engine.set_dataset(images, labels)
+        results = [engine.train(call, 2, 0.05) for call in calls]
+        losses, correct = (np.concatenate([result[k] for result in results]) for k in (0, 1))
+        assert (len(losses), len(correct)) == (36, 36)
+        runs.append((losses.tobytes(), correct.tobytes(), {k: v.tobytes() for k, v in engine.parameters.items()}))
+    assert runs[0] == runs[1]
+
+
+@HOST
+def test_a_step_uses_the_images_and_labels_that_it_is_told(name):
+    """A probe of the same images, chosen outside, gives each step's loss and number of hits; the rate is the call's."""
+    images, labels = cases.mixed(11), cases.labels(11)
+    order = np.array([10, 3, 3, 0, 7, 9, 1, 10])
+    engine, other = Engine(name), Engine(name)
+    weights = cases.initial_weights()
+    for each in (engine, other):
+        each.set_parameters(weights)
+    engine.set_dataset(images, labels)
+    losses, correct = engine.train(order, 4, 0.25)
+    for step in range(2):
+        chosen = order[4 * step : 4 * step + 4]
+        probe = other.probe(images[chosen], labels[chosen])
+        assert losses[step] == pytest.approx(probe.loss, rel=1e-6)
+        assert correct[step] == probe.correct == (probe.logits.argmax(1) == labels[chosen]).sum()
+        weights = {k: v - 0.25 * probe.gradients[k] for k, v in other.parameters.items()}
+        other.set_parameters(weights)
+    for key, value in engine.parameters.items():
+        np.testing.assert_allclose(value, weights[key], rtol=0, atol=1e-5, err_msg=key)
+
+
+def test_logits_of_more_images_than_fit_at_once():
+    """Any image alone, or with others, has the same scores: the first, the last, and those around each 1,024."""
+    engine, images = Engine("cpu"), cases.noise(2100)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_dataset(images[:50], cases.labels(50))
+    engine.compute_statistics()
+    together = engine.logits(images)
+    assert together.shape == (2100, 10)
+    for first in (0, 1000, 1023, 1024, 1025, 2040, 2047, 2048, 2092):
+        alone = engine.logits(images[first : first + 8])
+        np.testing.assert_allclose(together[first : first + 8], alone, rtol=1e-5, atol=1e-5)
+
+
+@HOST
+def test_statistics_do_not_outlive_the_parameters(name):
+    engine = Engine(name)
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(cases.strokes(4), cases.labels(4))
+    engine.compute_statistics()
+    first = engine.statistics
+    engine.set_parameters(cases.signed_weights())
+    assert engine.statistics is None
+    with pytest.raises(ValueError, match="no population statistics"):
+        engine.logits(cases.strokes(4))
+    engine.compute_statistics()
+    assert (engine.statistics["bn2.running_mean"] != first["bn2.running_mean"]).any()
+    engine.set_statistics(first)
+    for key, value in engine.statistics.items():
+        np.testing.assert_array_equal(value, first[key])
+
+
+def test_the_native_registry_checks_the_precision():
+    """As does `Engine`, which C++ programs do without."""
+    with pytest.raises(ValueError, match="engine 'cpu' has no precision bf16, it offers fp32"):
+        _native.create_engine("cpu", "bf16", 0, 0)
+
+
+def test_statistics_of_more_images_than_are_held_at_once():
+    """The population is all images: `reference` takes 250 at a time, and merges."""
+    engine, images = Engine("reference"), cases.mixed(260)
+    weights = cases.signed_weights()
+    engine.set_parameters(weights)
+    engine.set_dataset(images, cases.labels(260))
+    engine.compute_statistics()
+    found = engine.statistics
+    x = np.pad((images / 255 - 0.1307) / 0.3081, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2)).reshape(-1, 9)
+    z = windows @ weights["conv1.weight"].reshape(32, 9).T + weights["conv1.bias"]
+    np.testing.assert_allclose(found["bn1.running_mean"], z.mean(0), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found["bn1.running_var"], z.var(0), rtol=1e-9)
+    fast = Engine("cpu")
+    fast.set_parameters(weights)
+    fast.set_dataset(images, cases.labels(260))
+    fast.compute_statistics()
+    for key, value in fast.statistics.items():
+        np.testing.assert_allclose(value, found[key], rtol=1e-4, atol=1e-4, err_msg=key)
+
+
+@HOST
+def test_a_step_of_rate_0_and_one_without_images(name):
+    engine = Engine(name)
+    engine.set_parameters(cases.initial_weights())
+    engine.set_dataset(cases.strokes(4), cases.labels(4))
+    engine.compute_statistics()
+    losses, correct = engine.train(np.zeros(0, np.int32), 4, 0.1)
+    assert losses.shape == correct.shape == (0,)
+    assert engine.statistics is not None, "no step was made"
+    engine.train(np.arange(4), 4, 0.0)
+    assert engine.statistics is None
+    with pytest.raises(ValueError, match=r"train: learning rate is -0\.1, expected a finite number >= 0"):
+        engine.train(np.arange(4), 4, -0.1)
+    with pytest.raises(ValueError, match="train: learning rate is inf"):
+        engine.train(np.arange(4), 4, math.inf)
+
+
+# ---- the clock's units -----------------------------------------------------------------------------------------------
+
+
+def test_units_of_the_clock(monkeypatch):
+    """Samples are microseconds an iteration, whoever takes them."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    class Engine:
+        def train(self, order, batch_size, lr):
+            now[0] += 0.002 * len(order) / batch_size
+            return np.zeros(len(order) // batch_size), np.zeros(len(order) // batch_size, np.int32)
+
+    steps = timing.time_steps(Engine(), np.zeros(600, np.int32), 6, 0.1)
+    assert steps.seconds == pytest.approx(0.2)
+    measurement = timing.Measurement(lambda count: 0.002 * count)
+    measurement.warm_up()
+    measurement.block()
+    assert measurement.samples == [pytest.approx(2000)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (60, "1:00"),
+        (61.4, "1:01"),
+        (3599, "59:59"),
+        (3600, "1:00:00"),
+        (7325, "2:02:05"),
+    ],
+)
+def test_durations(seconds, text):
+    assert console.format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.234, "1.23"), (9.994, "9.99"), (10, "10.0"), (99.94, "99.9"), (100, "100"), (12346, "12346")],
+)
+def test_counts(value, text):
+    assert console.format_count(value) == text

@@ -1,0 +1,137 @@
+"""Start-up: what a command imports, asks for and begins early, and its account; scripts/startup_times has the times."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny import ENVIRONMENT, start
+
+from mnist_cuda import _native, engine, startup
+from mnist_cuda.data import unpacked
+
+HEAVY = {"numpy", "rich", "requests", "urllib3", "safetensors", "platformdirs", "cuda", "importlib.metadata"}
+STAGES = ["command_line", "imports", "parameters", "engine", "data", "folder", "upload", "first_step"]
+
+
+def python(*argv):
+    environment = ENVIRONMENT | {"MNIST_CUDA_CACHE": os.environ["MNIST_CUDA_CACHE"]}
+    return subprocess.run([sys.executable, *map(str, argv)], env=environment, capture_output=True, text=True)
+
+
+def imports(*argv):
+    """Which modules a Python program imports, at its start and later."""
+    result = python("-X", "importtime", *argv)
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
+    assert len(rows) > 10
+    return {line.rpartition("|")[2].strip() for line in rows}
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import mnist_cuda; print(*sorted(set(sys.modules) - before))"
+    assert python("-S", "-c", code).stdout == "mnist_cuda\n"  # -S: without the hook of an editable installation
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["train", "--help"], ["data", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(argv):
+    found = imports("-m", "mnist_cuda", *argv)
+    assert "mnist_cuda.cli" in found
+    assert not found & (HEAVY | {"mnist_cuda._native", "mnist_cuda.startup", "json", "threading"})
+
+
+def test_engines_imports_no_file_formats():
+    found = imports("-m", "mnist_cuda", "engines")
+    assert "mnist_cuda._native" in found
+    assert not found & (HEAVY - {"numpy", "rich", "cuda"})
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_training_on_the_host_imports_only_what_it_uses(tmp_path, engine):
+    tiny = start.__globals__["__file__"]
+    found = imports(tiny, "train", "--engine", engine, "--epochs", 1, "--batch-size", 5, "--out", tmp_path / "run")
+    assert {"numpy", "rich", "safetensors"} <= found
+    assert not found & (HEAVY - {"numpy", "rich", "safetensors"} | {"cuda.pathfinder", "mnist_cuda.data.synthetic"})
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Which engines were asked whether they can run, and which libraries were looked for; all can run."""
+    questions = []
+    monkeypatch.setattr(_native, "unavailable", lambda name: questions.append(name) or "")
+    monkeypatch.setattr(engine, "find_libraries", lambda libraries: questions.extend(libraries))
+    return questions
+
+
+@pytest.mark.parametrize(
+    ("name", "questions"),
+    [
+        ("auto", ["fused"]),
+        ("fused", ["fused"]),
+        ("naive", ["naive"]),
+        ("cpu", ["cpu"]),
+        ("cudnn", ["cublasLt", "cudnn", "cudnn"]),
+    ],
+)
+def test_only_an_engine_that_may_be_taken_is_asked_for(asked, name, questions):
+    assert engine.find_engine(name).name == ("fused" if name == "auto" else name)
+    assert asked == questions
+
+
+def test_auto_looks_for_libraries_once_fused_cannot_run(asked, monkeypatch):
+    monkeypatch.setattr(_native, "unavailable", lambda name: asked.append(name) or "no" * (name == "fused"))
+    assert engine.find_engine("auto").name == "cudnn"
+    assert asked == ["fused", "cublasLt", "cudnn", "cudnn"]
+
+
+@pytest.mark.parametrize(("name", "warmed"), [("auto", [3]), ("fused", [3]), ("cpu", []), ("nonsense", [])])
+def test_a_context_is_made_only_for_a_gpu_engine(monkeypatch, name, warmed):
+    devices = []
+    monkeypatch.setattr(_native, "warm_up", devices.append)
+    args = argparse.Namespace(engine=name, device=3, dataset="synthetic")
+    thread = startup.Startup(args)._threads["gpu"]
+    thread.join()
+    assert devices == warmed
+    assert thread.seconds > 0
+
+
+def test_what_goes_wrong_early_is_left_to_who_meets_it_again(monkeypatch, capfd):
+    def fail(device):
+        raise RuntimeError("no GPU")
+
+    monkeypatch.setattr(_native, "warm_up", fail)
+    startup.Startup(argparse.Namespace(engine="auto", device=0, dataset="synthetic"))._threads["gpu"].join()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("dataset", "name"), [("auto", "mnist"), (None, "mnist"), ("fashion-mnist", "fashion-mnist")])
+def test_the_data_that_will_be_asked_for_are_read_early(monkeypatch, dataset, name):
+    begun = []
+    monkeypatch.setattr(unpacked, "begin", begun.append)
+    startup.Startup(argparse.Namespace(engine="cpu", device=0, dataset=dataset))
+    assert [info.name for info in begun] == [name]
+
+
+def test_the_start_of_the_process_is_the_kernels():
+    before = startup._now()
+    code = "from mnist_cuda import startup; print(startup._process_start())"
+    found = float(python("-c", code).stdout)
+    assert before - 0.02 < found < startup._now()
+
+
+def test_the_summary_says_where_the_start_went(tmp_path):
+    argv = ("train", "--engine", "reference", "--epochs", 2, "--batch-size", 5, "--json", "--out", tmp_path / "run")
+    begin = time.monotonic()
+    process = start(*argv)
+    out, err = process.communicate()
+    seconds = time.monotonic() - begin
+    assert process.returncode == 0, err
+    report = json.loads(out)["startup_seconds"]
+    assert list(report) == [*STAGES, "total", "meanwhile"]
+    assert all(report[stage] > 0 for stage in STAGES)
+    assert report["total"] == pytest.approx(sum(report[stage] for stage in STAGES))
+    assert 0.02 < report["total"] < seconds + 0.02  # the kernel's clock ticks every 10 ms
+    assert set(report["meanwhile"]) == {"gpu", "data"}

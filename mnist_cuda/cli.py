@@ -123,6 +123,9 @@ def add_train(subparsers: Any) -> None:
     add("--epochs", type=positive, default=5, metavar="N", help="default: %(default)s")
     add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
     add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--schedule", default="constant", metavar="SHAPE",
+        help="of the rate, with --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION], which first rises "
+        "for this fraction of the steps, 0.2 if not given (default: %(default)s)")  # fmt: skip
     add("--seed", type=non_negative, default=0, metavar="N", help="of weights and sample order (default: %(default)s)")
     add_evaluation_flag(group)
     add_engine_flags(parser)

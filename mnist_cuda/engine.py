@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mnist_cuda import _native
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
-from mnist_cuda.model import PARAMETERS, STATISTICS, pack, unpack
+from mnist_cuda.model import PARAMETERS, STATISTICS, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -167,15 +167,27 @@ class Engine:
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """The 12 parameters by PyTorch name: float64 in fp64, else float32."""
+        """The 12 parameters by PyTorch name: float64 from `reference`, float32 from the others."""
+        native = self._native
         with _native_errors():
-            slab = self._native.get_parameters()
-        return {name: value.astype(self.dtype) for name, value in unpack(slab, PARAMETERS).items()}
+            slab = native.get_parameters() if self.dtype == np.float64 else native.get_float_parameters()
+        return unpack(slab, PARAMETERS)
 
     def set_parameters(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
-        """Set all parameters; other names in `tensors` are ignored. Raises ValueError for a wrong shape or a NaN."""
+        """Set all parameters; other names in `tensors` are ignored.
+
+        Raises ValueError for a wrong shape and for a value that is not finite in the engine's type.
+        """
         with _native_errors():
-            self._native.set_parameters(pack(tensors, PARAMETERS))
+            self._native.set_parameters(pack(tensors, PARAMETERS, self.dtype))
+
+    def init_parameters(self, seed: int) -> None:
+        """Set all parameters to `mnist_cuda.model.init_parameters(seed)`, the same numbers, drawn by the engine."""
+        stream = initial_stream(seed).state["state"]
+        low = (1 << 64) - 1
+        words = [part for name in ("state", "inc") for part in (stream[name] >> 64, stream[name] & low)]
+        with _native_errors():
+            self._native.initialize_parameters(*words)
 
     @property
     def statistics(self) -> dict[str, NDArray[Any]] | None:
@@ -207,17 +219,40 @@ class Engine:
             self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
 
     def train(
-        self, order: NDArray[np.integer], batch_size: int, lr: float
+        self, order: NDArray[np.integer], batch_size: int, lr: float | NDArray[np.floating]
     ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Run one SGD step on each consecutive `batch_size` indices of `order`; a rest makes a last, smaller step.
 
+        lr: the learning rate, or one for each step (steps,). A step gives the same bits in whatever call it is made.
         Returns each step's mean loss (before its update) and number of correct predictions, when all steps are done.
-        The GIL is released. Raises ValueError for an index outside the data set.
+        The GIL is released. Raises ValueError for an index outside the data set, and for rates that are negative, not
+        finite or not as many as there are steps.
         """
         indices = _indices(order, self.dataset_size)
+        steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
+        rates = np.full(steps, lr, np.float64) if np.ndim(lr) == 0 else np.ascontiguousarray(lr, np.float64)
         with _native_errors():
-            losses, correct = self._native.train(indices, batch_size, lr)
+            losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct
+
+    def set_evaluation_set(self, images: Images, labels: Labels) -> None:
+        """Give the images that `evaluate` scores, as `set_dataset` gives those to train on; copied, to the GPU too."""
+        with _native_errors():
+            self._native.set_evaluation_set(_bytes(images), _bytes(labels))
+
+    @property
+    def evaluation_size(self) -> int:
+        """Images of the evaluation set; 0 before there is one."""
+        return int(self._native.evaluation_size)
+
+    def evaluate(self) -> tuple[int, float]:
+        """How many images of the evaluation set are right under the population statistics, and their mean loss.
+
+        An image whose scores are not all finite is wrong. Raises ValueError without statistics or without images.
+        """
+        with _native_errors():
+            correct, loss = self._native.evaluate()
+        return correct, loss / self.evaluation_size
 
     def logits(self, images: Images, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
         """Scores (N,10) before log-softmax of images (N,28,28) or (N,784) uint8.

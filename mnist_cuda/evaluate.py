@@ -47,6 +47,9 @@ def evaluate(
 
     batch_norm: `population` needs the engine's statistics; `batch` normalises each BATCH_SIZE images by their own.
     """
+    if batch_norm == "population":
+        engine.set_evaluation_set(images, labels)
+        return evaluate_again(engine)
     correct, loss = 0, 0.0
     for first in range(0, len(labels), BATCH_SIZE):
         of_batch = labels[first : first + BATCH_SIZE]
@@ -57,6 +60,12 @@ def evaluate(
         log_sum = np.log(np.exp(shifted).sum(axis=1))
         loss += float((log_sum - shifted[np.arange(len(of_batch)), of_batch]).sum())
     return Evaluation(correct, len(labels), loss / len(labels))
+
+
+def evaluate_again(engine: Engine) -> Evaluation:
+    """Evaluate the images that the engine already has, by its population statistics."""
+    correct, loss = engine.evaluate()
+    return Evaluation(correct, engine.evaluation_size, loss)
 
 
 def _load_data(args: argparse.Namespace, trained_on: str | None, out: Console) -> Dataset:

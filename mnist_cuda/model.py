@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mnist_cuda import _native
 
@@ -29,18 +30,20 @@ PARAMETERS = tuple(Tensor(*row) for row in _native.parameters())
 STATISTICS = tuple(Tensor(*row) for row in _native.statistics())
 
 
-def unpack(slab: NDArray[np.float64], table: tuple[Tensor, ...]) -> dict[str, NDArray[np.float64]]:
-    """Split a flat array into named tensors (copies, in their shapes)."""
-    return {t.name: slab[t.offset : t.offset + t.size].reshape(t.shape).copy() for t in table}
+def unpack(slab: NDArray[Any], table: tuple[Tensor, ...]) -> dict[str, NDArray[Any]]:
+    """Split a flat array into named tensors: views of it, in their shapes."""
+    return {t.name: slab[t.offset : t.offset + t.size].reshape(t.shape) for t in table}
 
 
-def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...]) -> NDArray[np.float64]:
-    """Join named tensors into one flat float64 array.
+def pack(
+    tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...], dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """Join named tensors into one flat array of `dtype`; what is too large for it becomes infinite.
 
     Raises ValueError where a tensor is missing, has another shape or is not of real numbers; names outside the table
     are ignored.
     """
-    slab = np.empty(sum(t.size for t in table))
+    slab = np.empty(sum(t.size for t in table), dtype)
     for t in table:
         if t.name not in tensors:
             raise ValueError(f"tensor {t.name} is missing, expected shape {t.shape}")
@@ -49,8 +52,14 @@ def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...])
             raise ValueError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
         if value.dtype.kind not in "fiu":
             raise ValueError(f"tensor {t.name} has dtype {value.dtype}, expected real numbers")
-        slab[t.offset : t.offset + t.size] = value.ravel()
+        with np.errstate(over="ignore"):
+            slab[t.offset : t.offset + t.size] = value.ravel()
     return slab
+
+
+def initial_stream(seed: int) -> np.random.PCG64:
+    """The random stream that the initial parameters of a seed are drawn from: stream 0 of the seed."""
+    return np.random.PCG64(np.random.SeedSequence([seed, 0]))
 
 
 def init_parameters(seed: int) -> dict[str, NDArray[np.float64]]:
@@ -59,9 +68,10 @@ def init_parameters(seed: int) -> dict[str, NDArray[np.float64]]:
     Weights and biases of conv and linear layers are uniform on (-k, k) with k = 1/sqrt(fan_in), which is what
     `kaiming_uniform_(a=sqrt(5))` and the bias rule of torch.nn.Conv2d and torch.nn.Linear come to; batch norm starts
     at scale 1 and shift 0. The values are float32 numbers (held as float64), so that every engine starts from the
-    same point whatever it stores. The same seed gives the same values on every machine.
+    same point whatever it stores. The same seed gives the same values on every machine, and `Engine.init_parameters`
+    gives them to an engine.
     """
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
+    rng = np.random.Generator(initial_stream(seed))
     shapes = {t.name: t.shape for t in PARAMETERS}
     values = {}
     for t in PARAMETERS:

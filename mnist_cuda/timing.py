@@ -32,7 +32,7 @@ class Steps:
     seconds: float
 
 
-def time_steps(engine: Engine, order: NDArray[np.int32], batch_size: int, lr: float) -> Steps:
+def time_steps(engine: Engine, order: NDArray[np.int32], batch_size: int, lr: float | NDArray[np.floating]) -> Steps:
     """Run one step on each `batch_size` indices of `order` under the clock.
 
     `Engine.train` starts on an idle engine and returns when every step is done, so that the host's clock is exact for

@@ -20,9 +20,9 @@ from mnist_cuda import console
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluate import Evaluation, evaluate
-from mnist_cuda.model import init_parameters
+from mnist_cuda.evaluate import Evaluation, evaluate, evaluate_again
 from mnist_cuda.run_folder import RunFolder, versions
+from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.signals import StopRequest, exit_code
 from mnist_cuda.timing import ITERATION, REPORTED_ITERATIONS, TrainingClock, time_steps
 
@@ -53,6 +53,8 @@ class TrainingRun:
     def __init__(self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder) -> None:
         self.args, self.engine, self.data, self.folder = args, engine, data, folder
         self.steps_per_epoch = len(data.train_labels) // args.batch_size
+        self.schedule = parse_schedule(args.schedule, args.lr)
+        self.rates = self.schedule.rates(args.epochs * self.steps_per_epoch)
         self.clock = TrainingClock()
         self.epochs: list[dict[str, Any]] = []  # what metrics.jsonl holds
         self.evaluation: Evaluation | None = None  # of the last complete epoch
@@ -69,6 +71,7 @@ class TrainingRun:
         self._print_plan()
         self.args.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
+        self.engine.set_evaluation_set(self.data.test_images, self.data.test_labels)
         self.args.startup.end("upload")
         self._start = time.perf_counter()
         with StopRequest() as stop, self.live:
@@ -94,7 +97,10 @@ class TrainingRun:
         done, seconds, first_block = 0, 0.0, len(self.clock)
         while done < self.steps_per_epoch and stop.signal is None:
             chunk = min(self._chunk, self.steps_per_epoch - done)
-            steps = time_steps(self.engine, order[done * batch : (done + chunk) * batch], batch, self.args.lr)
+            first = (epoch - 1) * self.steps_per_epoch + done
+            steps = time_steps(
+                self.engine, order[done * batch : (done + chunk) * batch], batch, self.rates[first : first + chunk]
+            )
             self.args.startup.end("first_step")
             losses[done : done + chunk], correct[done : done + chunk] = steps.losses, steps.correct
             done, seconds = done + chunk, seconds + steps.seconds
@@ -143,8 +149,11 @@ class TrainingRun:
         self.live.show(1.0, f"epoch {record['epoch']}/{self.args.epochs}", "evaluating")
         if self.args.eval_bn == "population" or record["epoch"] == self.args.epochs:
             self.engine.compute_statistics()
-        data = self.data
-        self.evaluation = evaluate(self.engine, data.test_images, data.test_labels, self.args.eval_bn)
+        self.evaluation = (
+            evaluate_again(self.engine)
+            if self.args.eval_bn == "population"
+            else evaluate(self.engine, self.data.test_images, self.data.test_labels, self.args.eval_bn)
+        )
         seconds = time.perf_counter() - start
         self.evaluation_seconds += seconds
         record |= {
@@ -232,13 +241,14 @@ class TrainingRun:
     def _print_plan(self) -> None:
         args, data = self.args, self.data
         rest = len(data.train_labels) - self.steps_per_epoch * args.batch_size
+        shape = "" if self.schedule.rise is None else f" {self.schedule}"
         chosen = ", chosen by auto" if args.engine == "auto" else ""
         self._say(f"engine  {self.engine.info.name} {self.engine.arithmetic}{chosen}: {self.engine.info.summary}")
         counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
         self._say(f"data    {data.name}: {counts}, {data.source}")
         self._say(
             f"plan    {console.plural(args.epochs, 'epoch')} of {console.plural(self.steps_per_epoch, 'step')}, "
-            f"batch {args.batch_size}, lr {args.lr:g}, seed {args.seed}"
+            f"batch {args.batch_size}, lr {args.lr:g}{shape}, seed {args.seed}"
         )
         if rest:
             self._say(f"        the last {rest} images of each shuffled epoch do not fill a batch and are dropped")
@@ -283,11 +293,10 @@ def command(args: argparse.Namespace) -> int:
     from mnist_cuda.data import dataset
 
     args.startup.end("imports")
-    parameters = init_parameters(args.seed)  # before the engine, which may wait for the GPU's context
-    args.startup.end("parameters")
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    engine.set_parameters(parameters)
     args.startup.end("engine")
+    engine.init_parameters(args.seed)
+    args.startup.end("parameters")
     folder = RunFolder(args.out, engine.info.name)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:

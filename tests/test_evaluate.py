@@ -44,7 +44,7 @@ def test_accuracy_and_loss_over_several_calls():
 def test_large_scores_do_not_overflow():
     scores = np.full((2, 10), -1e4)
     scores[:, 3] = 1e4
-    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.array([3, 4], np.uint8))
+    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.array([3, 4], np.uint8), "batch")
     assert result.loss == pytest.approx(1e4)
 
 
@@ -52,7 +52,7 @@ def test_scores_that_are_not_finite_are_wrong():
     scores = np.zeros((2, 10))
     scores[0] = np.nan
     scores[1, 0] = 1
-    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.uint8))
+    result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.uint8), "batch")
     assert (result.correct, result.count) == (1, 2)
     assert np.isnan(result.loss)
 

@@ -13,6 +13,8 @@ With `--serve`, a program drives the baseline by JSON lines on stdin and reads o
         -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
     {"cmd": "run", "steps": 100} -> {"seconds": 0.04, "losses": [first, last]}
     {"cmd": "restart"} -> {"ok": true}   (the weights and the batch that the setup began with)
+    {"cmd": "begin", "weights": file, "order": file, "rates": file} -> {"ok": true}   (another training: from these
+        weights, in this order, at these rates, each as many as in the setup)
     {"cmd": "evaluate"} -> {"test_accuracy": 0.99, "parameters_sha256": "..."}
     {"cmd": "dump", "file": "probe.npz"} -> {"ok": true}   (what --dump writes)
     {"cmd": "quit"}
@@ -84,6 +86,7 @@ class Setup:
     npz: str | None = None
     weights: str | None = None
     order: str | None = None
+    rates: str | None = None  # npy of learning rates, one for each step of the order, instead of lr
     seed: int = 0
     threads: int = 0  # 0: the framework's choice
 
@@ -128,6 +131,12 @@ class Trainer(Protocol):
 
     def set_order(self, order: np.ndarray) -> None:
         """Train on the rows of order (steps, batch) from now on, starting again after the last."""
+
+    def set_rates(self, rates: np.ndarray) -> None:
+        """Take these rates (steps,) with the rows of the order from now on; the set-up had some, too."""
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+        """Begin with these weights, now and after every restart."""
 
     def restart(self) -> None:
         """Take the weights and the first batch again that training began with."""
@@ -223,17 +232,49 @@ def order_of(setup: Setup, samples: int, epoch: int) -> np.ndarray:
     return row[: steps * setup.batch_size].reshape(steps, setup.batch_size).astype(np.int64)
 
 
+def read_rates(path: str, steps: int) -> np.ndarray:
+    """Learning rates (steps,) float64 from an npy file."""
+    rates = np.load(path)
+    if rates.shape != (steps,) or not (np.isfinite(rates) & (rates >= 0)).all():
+        raise BaselineError(f"{path}: expected {steps} finite rates of at least 0, one for each step", 3)
+    return rates.astype(np.float64)
+
+
+def schedule_rates(shape: str, peak: float, steps: int) -> np.ndarray:
+    """Rates (steps,) of a constant, linear or triangle[:FRACTION] schedule: at t = (k + 1/2) / steps a triangle has
+    peak * min(t / FRACTION, (1 - t) / (1 - FRACTION)), 0.2 where no fraction is given; linear is a triangle of 0.
+    """
+    name, _, text = shape.partition(":")
+    try:
+        fraction = {"constant": None, "linear": 0.0, "triangle": float(text or 0.2)}[name]
+    except (KeyError, ValueError):
+        fraction = math.nan
+    if fraction is None:
+        return np.full(steps, peak)
+    if not 0 <= fraction < 1:
+        raise BaselineError(f"schedule is '{shape}', expected constant, linear or triangle[:FRACTION below 1]")
+    t = (np.arange(steps) + 0.5) / steps
+    rising = t / fraction if fraction else np.inf
+    return peak * np.minimum(rising, (1 - t) / (1 - fraction))
+
+
 # ---- the three ways to run a baseline --------------------------------------------------------------------------------
 
 
-def build(trainer_class: Any, setup: Setup) -> tuple[Trainer, Data, float]:
-    """A trainer at step 0 of epoch 0, ready to run at full speed; its data; the seconds that took without reading."""
-    data = load_data(setup)
+def build(trainer_class: Any, setup: Setup, data: Data, rates: np.ndarray | None = None) -> tuple[Trainer, float]:
+    """A trainer at step 0 of epoch 0, ready to run at full speed; the seconds that took.
+
+    rates: for the steps of all epochs, instead of those that the set-up names.
+    """
     weights = None if setup.weights is None else read_weights(setup.weights)
     order = order_of(setup, len(data.labels), 0)
+    if rates is not None:
+        rates = rates[: len(order)]
+    elif setup.rates is not None:
+        rates = read_rates(setup.rates, len(order))
     start = now()
-    trainer = trainer_class(setup, data, weights, order)
-    return trainer, data, now() - start
+    trainer = trainer_class(setup, data, weights, order, rates)
+    return trainer, now() - start
 
 
 def bench(trainer: Trainer, iterations: int) -> dict[str, Any]:
@@ -261,12 +302,16 @@ def bench(trainer: Trainer, iterations: int) -> dict[str, Any]:
     }
 
 
-def train(trainer: Trainer, setup: Setup, data: Data, epochs: int, say: Any) -> list[dict[str, Any]]:
+def train(
+    trainer: Trainer, setup: Setup, data: Data, epochs: int, rates: np.ndarray | None, say: Any
+) -> list[dict[str, Any]]:
     """Train for `epochs`; one row an epoch with its training time (without evaluation), last loss and accuracy."""
     rows = []
     for epoch in range(epochs):
         order = order_of(setup, len(data.labels), epoch)
         trainer.set_order(order)
+        if rates is not None:
+            trainer.set_rates(rates[epoch * len(order) : (epoch + 1) * len(order)])
         seconds, losses = trainer.run(len(order))
         accuracy = trainer.accuracy(data.test_images, data.test_labels) if len(data.test_labels) else math.nan
         rows.append({"epoch": epoch + 1, "seconds": seconds, "loss": losses[-1], "test_accuracy": accuracy})
@@ -284,6 +329,15 @@ def evaluate(trainer: Trainer, data: Data) -> dict[str, Any]:
         "test_accuracy": trainer.accuracy(data.test_images, data.test_labels),
         "parameters_sha256": hashlib.sha256(values).hexdigest(),
     }
+
+
+def begin(trainer: Trainer, setup: Setup, data: Data, files: dict[str, str]) -> None:
+    """Start another training of the same length, without compiling or capturing anything again."""
+    order = order_of(dataclasses.replace(setup, order=files["order"]), len(data.labels), 0)
+    trainer.set_order(order)
+    trainer.set_rates(read_rates(files["rates"], len(order)))
+    trainer.set_weights(read_weights(files["weights"]))
+    trainer.restart()
 
 
 def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
@@ -304,20 +358,24 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                     raise BaselineError(f"setup knows no {', '.join(unknown)}")
                 setup = Setup(**{key: value for key, value in command.items() if value is not None})
                 setup.check(modes)
-                trainer, data, seconds = build(trainer_class, setup)
+                data = load_data(setup)
+                trainer, seconds = build(trainer_class, setup, data)
                 answer = {
                     "ok": True,
                     "setup_seconds": seconds,
                     "versions": trainer.versions,
                     "precision_pinned": trainer.precision_pinned,
                 }
-            elif name not in ("run", "restart", "evaluate", "dump"):
-                known = "setup, run, restart, evaluate, dump or quit"
+            elif name not in ("run", "restart", "begin", "evaluate", "dump"):
+                known = "setup, run, restart, begin, evaluate, dump or quit"
                 raise BaselineError(f"command '{name}' is unknown, expected {known}")
             elif trainer is None:
                 raise BaselineError(f"{name} before a successful setup")
             elif name == "restart":
                 trainer.restart()
+                answer = {"ok": True}
+            elif name == "begin":
+                begin(trainer, setup, data, command)
                 answer = {"ok": True}
             elif name == "evaluate":
                 answer = evaluate(trainer, data)
@@ -356,6 +414,7 @@ def parser_for(description: str, modes: tuple[str, ...]) -> argparse.ArgumentPar
     add("--data", choices=("device", "host"), default="device", help="where the images live (default: %(default)s)")
     add("--batch-size", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--lr", type=float, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--schedule", metavar="SHAPE", help="with --epochs: constant, linear or triangle[:FRACTION], --lr its peak")
     add("--seed", type=int, default=0, metavar="N", help="of the weights and the order (default: %(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="host threads (default: the framework's choice)")
     add("--weights", metavar="FILE", help="start from this safetensors file")
@@ -375,7 +434,7 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
     options = parser_for(description, modes).parse_args()
     if options.serve:
         return serve(trainer_class, modes)
-    setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup)})
+    setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup) if hasattr(options, f.name)})
 
     def say(text: str) -> None:
         if not options.json:
@@ -383,7 +442,12 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
 
     try:
         setup.check(modes)
-        trainer, data, seconds = build(trainer_class, setup)
+        data = load_data(setup)
+        rates = None
+        if options.schedule is not None:
+            steps = len(order_of(setup, len(data.labels), 0))
+            rates = schedule_rates(options.schedule, setup.lr, steps * (options.epochs or 1))
+        trainer, seconds = build(trainer_class, setup, data, rates)
         say(
             " ".join(f"{name} {version}," for name, version in trainer.versions.items())
             + f" {trainer.precision_pinned}"
@@ -399,7 +463,7 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
             np.savez(options.dump, **trainer.probe())
             say(f"wrote {options.dump}")
         elif options.epochs is not None:
-            report["epochs"] = train(trainer, setup, data, options.epochs, say)
+            report["epochs"] = train(trainer, setup, data, options.epochs, rates, say)
         else:
             report["iteration"] = times = bench(trainer, options.iters)
             say(

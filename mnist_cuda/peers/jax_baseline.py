@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import baseline
@@ -66,7 +66,14 @@ def initial_weights(seed: int) -> dict[str, np.ndarray]:
 class Trainer:
     """Parameters on the device and the compiled loops that train them; see baseline.Trainer."""
 
-    def __init__(self, setup: Setup, data: Data, weights: dict[str, np.ndarray] | None, order: np.ndarray) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        data: Data,
+        weights: dict[str, np.ndarray] | None,
+        order: np.ndarray,
+        rates: np.ndarray | None = None,
+    ) -> None:
         if setup.data == "host":
             raise BaselineError("data host: this baseline keeps the data set on the device")
         self.device = find_device(setup)
@@ -84,16 +91,24 @@ class Trainer:
             "numpy": np.__version__,
             "device": self.device.device_kind.replace(" ", "-"),
         }
-        weights = weights or initial_weights(setup.seed)
-        self.initial = {name: from_torch(name, weight) for name, weight in weights.items()}
+        self.set_weights(weights or initial_weights(setup.seed))
         self.images, self.labels = jnp.asarray(data.images), jnp.asarray(data.labels, jnp.int32)
         self.set_order(order)
+        self.rates = None  # a constant rate is part of the compiled step
+        if rates is not None:
+            self.set_rates(rates)
         self.restart()
         self.loops = {length: self._compile(length) for length in CALL_LENGTHS[setup.mode]}
 
     def set_order(self, order: np.ndarray) -> None:
         self.order = jnp.asarray(order, jnp.int32)
         self.position = jnp.zeros((), jnp.int32)
+
+    def set_rates(self, rates: np.ndarray) -> None:
+        self.rates = jnp.asarray(rates, self.dtype)
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+        self.initial = {name: from_torch(name, weight) for name, weight in weights.items()}
 
     def restart(self) -> None:
         self.params = {name: jnp.array(weight, self.dtype) for name, weight in self.initial.items()}
@@ -143,19 +158,25 @@ class Trainer:
 
     def _compile(self, length: int) -> Callable[..., Any]:
         def steps(
-            params: Params, position: jax.Array, images: jax.Array, labels: jax.Array, order: jax.Array
+            params: Params,
+            position: jax.Array,
+            images: jax.Array,
+            labels: jax.Array,
+            order: jax.Array,
+            rates: jax.Array | None,
         ) -> tuple[Params, jax.Array, jax.Array]:
             def step(carry: tuple[Params, jax.Array], _: None) -> tuple[tuple[Params, jax.Array], jax.Array]:
                 params, position = carry
                 rows = order[position]
                 loss, gradients = jax.value_and_grad(lambda p: self._loss(p, images[rows], labels[rows])[0])(params)
-                params = jax.tree.map(lambda p, g: p - self.setup.lr * g, params, gradients)
+                rate = self.setup.lr if rates is None else rates[position]
+                params = jax.tree.map(lambda p, g: p - rate * g, params, gradients)
                 return (params, (position + 1) % len(order)), loss
 
             (params, position), losses = lax.scan(step, (params, position), length=length)
             return params, position, losses
 
-        arguments = (self.params, self.position, self.images, self.labels, self.order)
+        arguments = (self.params, self.position, self.images, self.labels, self.order, self.rates)
         return jax.jit(steps, donate_argnums=(0, 1)).lower(*arguments).compile()
 
     def run(self, steps: int) -> tuple[float, list[float]]:
@@ -165,47 +186,64 @@ class Trainer:
         while steps > 0:
             length = next(n for n in self.loops if n <= steps)
             self.params, self.position, losses = self.loops[length](
-                self.params, self.position, self.images, self.labels, self.order
+                self.params, self.position, self.images, self.labels, self.order, self.rates
             )
             first = losses if first is None else first
             steps -= length
         jax.block_until_ready((self.params, losses))
         return baseline.now() - start, [float(first[0]), float(losses[-1])]
 
+    @cached_property
+    def _passes(self) -> tuple[Callable[..., Any], ...]:
+        """Compiled once: sums by channel of conv1's and conv2's outputs about a middle, and the predicted classes."""
+
+        def sums(z: jax.Array, middle: jax.Array) -> tuple[jax.Array, jax.Array]:
+            d = z.astype(self.dtype) - middle
+            return d.sum((0, 1, 2)), (d * d).sum((0, 1, 2))
+
+        def z1(params: Params, images: jax.Array) -> jax.Array:
+            return self._conv(params, "conv1", self._pixels(images))
+
+        def z2(params: Params, images: jax.Array, of1: Any) -> jax.Array:
+            return self._conv(params, "conv2", self._normalise_and_pool(params, "bn1", z1(params, images), of1))
+
+        def classes(params: Params, images: jax.Array, of1: Any, of2: Any) -> jax.Array:
+            a2 = self._normalise_and_pool(params, "bn2", z2(params, images, of1), of2)
+            h = jax.nn.relu(self._linear(params, "fc1", a2.reshape(len(a2), -1)))
+            return self._linear(params, "fc2", h).argmax(1)
+
+        return (
+            jax.jit(lambda params, images, middle: sums(z1(params, images), middle)),
+            jax.jit(lambda params, images, middle, of1: sums(z2(params, images, of1), middle)),
+            jax.jit(classes),
+        )
+
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
         params, chunk = self.params, baseline.EVALUATION_BATCH
+        of_conv1, of_conv2, classes = self._passes
 
-        def statistics(z_of: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
-            """Mean and biased variance by channel over all training images."""
-            means, squares = [], []
-            z_of = jax.jit(z_of)
-            for first in range(0, len(self.images), chunk):
-                z = np.asarray(z_of(self._pixels(self.images[first : first + chunk])), np.float64)
-                means.append(z.sum((0, 1, 2)))
-                squares.append((z * z).sum((0, 1, 2)))
-            count = len(self.images) * z.shape[1] * z.shape[2]
-            mean = sum(means) / count
-            return jnp.asarray(mean, self.dtype), jnp.asarray(sum(squares) / count - mean**2, self.dtype)
+        def statistics(
+            sums_of: Callable[..., Any], channels: int, area: int, *rest: Any
+        ) -> tuple[jax.Array, jax.Array]:
+            """Mean and biased variance by channel over all training images.
 
-        of1 = statistics(partial(self._conv, params, "conv1"))
+            Sums of chunks are of the compute type and added in float64. They are taken about the mean of the first
+            chunk, so that the square of a large mean does not hide a small variance.
+            """
+            parts = [self.images[first : first + chunk] for first in range(0, len(self.images), chunk)]
+            total, _ = sums_of(params, parts[0], jnp.zeros(channels, self.dtype), *rest)
+            middle = total / (len(parts[0]) * area)
+            queued = [sums_of(params, part, middle, *rest) for part in parts]
+            total, squares = (sum(np.asarray(part[k], np.float64) for part in queued) for k in (0, 1))
+            count = len(self.images) * area
+            mean, var = np.asarray(middle, np.float64) + total / count, squares / count - (total / count) ** 2
+            return jnp.asarray(mean, self.dtype), jnp.asarray(var, self.dtype)
 
-        def z2(x: jax.Array) -> jax.Array:
-            return self._conv(
-                params, "conv2", self._normalise_and_pool(params, "bn1", self._conv(params, "conv1", x), of1)
-            )
-
-        of2 = statistics(z2)
-
-        @jax.jit
-        def scores(x: jax.Array) -> jax.Array:
-            a2 = self._normalise_and_pool(params, "bn2", z2(x), of2)
-            return self._linear(params, "fc2", jax.nn.relu(self._linear(params, "fc1", a2.reshape(len(a2), -1))))
-
-        right = 0
-        for first in range(0, len(labels), chunk):
-            x = self._pixels(jnp.asarray(images[first : first + chunk]))
-            right += int((np.asarray(scores(x)).argmax(1) == labels[first : first + chunk]).sum())
-        return right / len(labels)
+        of1 = statistics(of_conv1, 32, 28 * 28)
+        of2 = statistics(of_conv2, 64, 14 * 14, of1)
+        parts = [jnp.asarray(images[first : first + chunk]) for first in range(0, len(labels), chunk)]
+        predicted = np.concatenate([np.asarray(classes(params, part, of1, of2)) for part in parts])
+        return int((predicted == labels).sum()) / len(labels)
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: to_torch(name, np.asarray(value)) for name, value in self.params.items()}

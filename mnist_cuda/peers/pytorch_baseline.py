@@ -77,7 +77,14 @@ def pin_precision(precision: str, device: str) -> str:
 class Trainer:
     """A model, its optimiser and one way to run a step; see baseline.Trainer."""
 
-    def __init__(self, setup: Setup, data: Data, weights: dict[str, np.ndarray] | None, order: np.ndarray) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        data: Data,
+        weights: dict[str, np.ndarray] | None,
+        order: np.ndarray,
+        rates: np.ndarray | None = None,
+    ) -> None:
         if setup.device == "cuda" and not torch.cuda.is_available():
             raise BaselineError("device cuda: PyTorch finds no GPU", 4)
         if setup.mode == "graph" and setup.device != "cuda":
@@ -104,7 +111,14 @@ class Trainer:
         if weights is not None:
             self.model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
         self.model.to(setup.device, memory_format=self.memory_format)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), setup.lr, fused=True)
+        if rates is not None and setup.data == "host":
+            raise BaselineError("data host: a rate for each step is for training images on the device")
+        # With a rate for each step, the rate is a tensor that the step fills: a captured step must not bake it in.
+        self.rates = None if rates is None else torch.from_numpy(rates).to(setup.device, self.dtype)
+        self.rate = None if rates is None else torch.zeros((), dtype=self.dtype, device=setup.device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), setup.lr if self.rate is None else self.rate, fused=True
+        )
         self.scores_of = self.model
         if setup.mode in ("compile", "max-autotune"):
             mode = "default" if setup.mode == "compile" else "max-autotune-no-cudagraphs"
@@ -134,6 +148,16 @@ class Trainer:
             self.order = rows
             self.counter = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self.position = 0
+
+    def set_rates(self, rates: np.ndarray) -> None:
+        if self.rates is None:
+            raise BaselineError("rates for a training that was set up with a constant one")
+        self.rates.copy_(torch.from_numpy(rates))  # where a graph reads them
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+        names = [name for name, _ in self.model.named_parameters()]
+        for value, name in zip(self.initial, names, strict=True):
+            value.copy_(torch.from_numpy(weights[name].copy()))
 
     def restart(self) -> None:
         with torch.no_grad():
@@ -178,6 +202,9 @@ class Trainer:
             self.copied[slot].record()
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rates is not None:
+            row = self.counter if self.captured else self.position % len(self.order)
+            self.rate.copy_(self.rates[row].reshape(()))
         if self.host_fed:
             return self.batch
         if self.captured:

@@ -67,6 +67,13 @@ nb::list table_list(const Table& table) {
   return rows;
 }
 
+template <class T>
+NumpyVector<T> parameters_of(const Engine& engine) {
+  std::vector<T> values(kParameterCount);
+  engine.get_parameters(std::span(values));
+  return to_numpy(std::move(values));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -204,11 +211,14 @@ NB_MODULE(_native, m) {
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })
-      .def("get_parameters",
-           [](const Engine& e) {
-             std::vector<double> values(kParameterCount);
-             e.get_parameters(values);
-             return to_numpy(std::move(values));
+      .def("set_parameters", [](Engine& e, Vector<float> values) { e.set_parameters(view(values)); })
+      .def("get_parameters", [](const Engine& e) { return parameters_of<double>(e); })
+      .def("get_float_parameters", [](const Engine& e) { return parameters_of<float>(e); })
+      .def("initialize_parameters",
+           [](Engine& e, std::uint64_t state_high, std::uint64_t state_low, std::uint64_t increment_high,
+              std::uint64_t increment_low) {
+             using Word = Pcg64::Word;
+             e.initialize_parameters({Word(state_high) << 64 | state_low, Word(increment_high) << 64 | increment_low});
            })
       .def("set_statistics", [](Engine& e, Vector<double> values) { e.set_statistics(view(values)); })
       .def("get_statistics",
@@ -223,14 +233,29 @@ NB_MODULE(_native, m) {
              nb::gil_scoped_release release;
              e.set_dataset(view(images), view(labels), on_device ? Placement::kDevice : Placement::kHost);
            })
+      .def("set_evaluation_set",
+           [](Engine& e, Vector<std::uint8_t> images, Vector<std::uint8_t> labels) {
+             nb::gil_scoped_release release;
+             e.set_evaluation_set(view(images), view(labels));
+           })
+      .def_prop_ro("evaluation_size", &Engine::evaluation_size)
+      .def("evaluate",
+           [](Engine& e) {
+             Score score;
+             {
+               nb::gil_scoped_release release;
+               score = e.evaluate();
+             }
+             return nb::make_tuple(score.correct, score.loss);
+           })
       .def("train",
-           [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, double learning_rate) {
+           [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
              std::vector<double> losses(results.size());
              std::vector<std::int32_t> correct(results.size());
              {
                nb::gil_scoped_release release;
-               e.train(view(order), batch, learning_rate, results);
+               e.train(view(order), batch, view(learning_rates), results);
              }
              for (std::size_t i = 0; i < results.size(); ++i) {
                losses[i] = results[i].loss;

@@ -39,10 +39,10 @@ class CpuEngine final : public Engine {
 
   void do_compute_statistics() override { network_.compute_statistics(batch_of(images_, {}), statistics_); }
 
-  void do_train(std::span<const std::int32_t> order, std::int64_t batch_size, double learning_rate,
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch_size, std::span<const double> learning_rates,
                 std::span<StepResult> results) override {
     cpu::Batch batch;
-    for (auto& result : results) {
+    for (std::size_t step = 0; step < results.size(); ++step) {
       const auto now = order.first(std::min(order.size(), std::size_t(batch_size)));
       order = order.subspan(now.size());
       batch.images.clear();
@@ -51,8 +51,8 @@ class CpuEngine final : public Engine {
         batch.images.push_back(images_.data() + std::int64_t(index) * kImagePixels);
         batch.labels.push_back(labels_[index]);
       }
-      result = network_.forward(batch);
-      network_.backward_and_update(batch, learning_rate);
+      results[step] = network_.forward(batch);
+      network_.backward_and_update(batch, learning_rates[step]);
       network_.timer.collect();
     }
   }
@@ -87,7 +87,8 @@ class CpuEngine final : public Engine {
 
   std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
     std::vector<StepResult> results(order.size() / batch);
-    return network_.timer.record([&] { do_train(order, batch, 0, results); });
+    const std::vector<double> learning_rates(results.size());
+    return network_.timer.record([&] { do_train(order, batch, learning_rates, results); });
   }
 
   cpu::Network network_;

@@ -95,6 +95,7 @@ void CudaEngine<T>::prepare(std::int64_t batch, std::int64_t steps) {
     cuda::fill_bytes(results_.data(), 0, results_.size(), stream());  // StepResult's padding is read back too
     moved = true;
   }
+  moved |= learning_rates_.reserve(steps);
   if (batch > capacity_) {
     capacity_ = 0;
     logits_.reserve(batch * kClasses);
@@ -106,11 +107,10 @@ void CudaEngine<T>::prepare(std::int64_t batch, std::int64_t steps) {
 }
 
 template <class T>
-void CudaEngine<T>::start(double learning_rate) {
+void CudaEngine<T>::start(std::span<const double> learning_rates) {
   const kernels::StepState state;
-  const T rate = T(learning_rate);
   cuda::upload(state_.data(), {&state, 1}, stream());
-  cuda::upload(learning_rate_.data(), {&rate, 1}, stream());
+  cuda::upload(learning_rates_.data(), rounded<T>(learning_rates), stream());
 }
 
 template <class T>
@@ -118,7 +118,8 @@ void CudaEngine<T>::evaluate(const Batch& batch) {
   forward(batch, nullptr);
   MNIST_PHASE("record");
   timer().op("record_step", kernels::record_cost(batch.size));
-  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size, stream());
+  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size,
+                       learning_rate_.data(), learning_rates_.data(), stream());
 }
 
 template <class T>
@@ -155,13 +156,13 @@ void CudaEngine<T>::run_step(int slot, std::int64_t size) {
 }
 
 template <class T>
-void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
-                             std::span<StepResult> results) {
+void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t batch,
+                             std::span<const double> learning_rates, std::span<StepResult> results) {
   MNIST_RANGE("train");
   const cuda::DeviceGuard guard(options().device);
   batch = std::min(batch, std::int64_t(order.size()));
   prepare(batch, std::int64_t(results.size()));
-  start(learning_rate);
+  start(learning_rates);
   if (feeder_.set_order(order)) recorded_.clear();
   for (std::size_t step = 0; step < results.size(); ++step) {
     const auto now = order.subspan(step * batch).first(std::min(order.size() - step * batch, std::size_t(batch)));
@@ -194,7 +195,7 @@ Probe CudaEngine<T>::do_probe(std::span<const std::uint8_t> images, std::span<co
   const cuda::DeviceGuard guard(this->options().device);
   const auto size = std::int64_t(labels.size());
   prepare(size, 1);
-  start(0);
+  start(std::vector<double>(1));
   Batch batch = feeder_.load(images, labels);
   batch.routed = options.routing != nullptr;
   if (batch.routed) write_routing(*options.routing);
@@ -217,7 +218,7 @@ std::vector<OpTime> CudaEngine<T>::do_profile(std::span<const std::int32_t> orde
   const cuda::DeviceGuard guard(options().device);
   const auto steps = std::int64_t(order.size()) / batch;
   prepare(batch, steps);
-  start(0);
+  start(std::vector<double>(steps));
   if (feeder_.set_order(order)) recorded_.clear();
   const auto queue = [&] { queue_step(0, batch); };
   timer_.record(queue);  // everything lazy happens, and the clock makes its events

@@ -4,7 +4,7 @@
 // An engine of this family supplies forward, backward and a few hooks below; they only queue work on stream(), with
 // the GPU selected, and may be recorded into a CUDA graph. How a run of steps flows:
 //
-//   train(order)  -> order and learning rate to the GPU, once
+//   train(order)  -> order and learning rates to the GPU, once
 //     step        -> gather the batch -> forward -> record loss -> backward -> update      (nothing waits)
 //   results       <- read once, after the last step
 #pragma once
@@ -95,7 +95,7 @@ class CudaEngine : public Engine {
   void do_compute_statistics() override;
   void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                       Placement placement) override;
-  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                 std::span<StepResult> results) override;
   void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override;
   Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -104,8 +104,8 @@ class CudaEngine : public Engine {
 
   // Room everywhere for batches of that size and a run of `steps`.
   void prepare(std::int64_t batch, std::int64_t steps);
-  // Starts a run: step 0, cursor 0.
-  void start(double learning_rate);
+  // Starts a run: step 0, cursor 0. prepare() made room for the rates, one a step.
+  void start(std::span<const double> learning_rates);
   // Queues forward and record_step.
   void evaluate(const Batch& batch);
   // Queues one whole step on the slot's batch; the second time and later as a graph.
@@ -125,7 +125,7 @@ class CudaEngine : public Engine {
   StepTimer<cuda::EventClock> timer_{cuda::EventClock(stream_.get())};
   BatchFeeder feeder_{stream_};
   cuda::DeviceBuffer<T> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
-  cuda::DeviceBuffer<T> logits_, log_p_, learning_rate_{1};
+  cuda::DeviceBuffer<T> logits_, log_p_, learning_rate_{1}, learning_rates_;
   cuda::DeviceBuffer<kernels::StepState> state_{1};
   cuda::DeviceBuffer<StepResult> results_;
   std::int64_t capacity_ = 0;  // batch size there is room for

@@ -1,6 +1,7 @@
 // The checks every engine shares: validate, then call the virtual method.
 #include "mnist/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -16,10 +17,15 @@ constexpr struct {
 } kPrecisions[] = {
     {Precision::kFp64, "fp64"}, {Precision::kFp32, "fp32"}, {Precision::kTf32, "tf32"}, {Precision::kBf16, "bf16"}};
 
-void require_finite(std::span<const double> values, const Parameter* table, int tensors, const char* what) {
+// The first loop has no way out, so that it is done many values at a time.
+template <class T>
+void require_finite(std::span<const T> values, const Parameter* table, int tensors, const char* what) {
+  int bad = 0;
+  for (const T value : values) bad |= !(std::abs(value) <= std::numeric_limits<T>::max());
+  if (!bad) return;
   for (int t = 0; t < tensors; ++t)
     for (std::int64_t i = 0; i < table[t].size; ++i) {
-      const double value = values[table[t].offset + i];
+      const T value = values[table[t].offset + i];
       MNIST_REQUIRE(std::isfinite(value),
                     what << ": " << table[t].name << "[" << i << "] is " << value << ", expected a finite number");
     }
@@ -34,6 +40,18 @@ void require_batch(std::span<const std::uint8_t> images, std::size_t count, cons
 void require_labels(std::span<const std::uint8_t> labels, const char* what) {
   for (std::size_t i = 0; i < labels.size(); ++i)
     MNIST_REQUIRE(labels[i] < kClasses, what << ": label " << i << " is " << int(labels[i]) << ", expected 0 to 9");
+}
+
+template <class T>
+void require_parameters(std::span<const T> values) {
+  MNIST_REQUIRE(std::int64_t(values.size()) == kParameterCount,
+                "set_parameters: " << values.size() << " values, expected " << kParameterCount);
+  require_finite(values, kParameters.data(), kParameterTensors, "set_parameters");
+}
+
+void require_room(std::size_t values) {
+  MNIST_REQUIRE(std::int64_t(values) == kParameterCount,
+                "get_parameters: room for " << values << " values, expected " << kParameterCount);
 }
 
 }  // namespace
@@ -53,17 +71,51 @@ Precision parse_precision(const std::string& name) {
 Engine::Engine(EngineInfo info, EngineOptions options) : info_(std::move(info)), options_(options) {}
 
 void Engine::set_parameters(std::span<const double> values) {
-  MNIST_REQUIRE(std::int64_t(values.size()) == kParameterCount,
-                "set_parameters: " << values.size() << " values, expected " << kParameterCount);
-  require_finite(values, kParameters.data(), kParameterTensors, "set_parameters");
+  require_parameters(values);
   do_set_parameters(values);
   has_statistics_ = false;
 }
 
+void Engine::set_parameters(std::span<const float> values) {
+  require_parameters(values);
+  do_set_float_parameters(values);
+  has_statistics_ = false;
+}
+
 void Engine::get_parameters(std::span<double> values) const {
-  MNIST_REQUIRE(std::int64_t(values.size()) == kParameterCount,
-                "get_parameters: room for " << values.size() << " values, expected " << kParameterCount);
+  require_room(values.size());
   do_get_parameters(values);
+}
+
+void Engine::get_parameters(std::span<float> values) const {
+  require_room(values.size());
+  do_get_float_parameters(values);
+}
+
+void Engine::initialize_parameters(const Pcg64& stream) {
+  do_initialize_parameters(stream);
+  has_statistics_ = false;
+}
+
+void Engine::do_set_float_parameters(std::span<const float> values) {
+  do_set_parameters(std::vector<double>(values.begin(), values.end()));
+}
+
+void Engine::do_get_float_parameters(std::span<float> values) const {
+  std::vector<double> wide(values.size());
+  do_get_parameters(wide);
+  std::ranges::transform(wide, values.begin(), [](double value) { return float(value); });
+}
+
+void Engine::do_initialize_parameters(const Pcg64& from) {
+  Pcg64 stream = from;
+  std::vector<double> values(kParameterCount);
+  for (const InitialTensor& tensor : initial_tensors())
+    for (auto& value : std::span(values).subspan(tensor.offset, tensor.size))
+      // Rounded to float, so that every engine starts at the same point whatever it stores.
+      value = tensor.bound == 0 ? tensor.value
+                                : float(-tensor.bound + (tensor.bound + tensor.bound) * unit_interval(stream.next()));
+  do_set_parameters(values);
 }
 
 void Engine::set_statistics(std::span<const double> values) {
@@ -102,21 +154,26 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
   dataset_size_ = std::int64_t(labels.size());
 }
 
-void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                    std::span<StepResult> results) {
   MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
   MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "train: batch size is " << batch << ", expected 1 to " << kMaxBatch);
-  MNIST_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0,
-                "train: learning rate is " << learning_rate << ", expected a finite number >= 0");
   const auto steps = step_count(std::int64_t(order.size()), batch);
   MNIST_REQUIRE(std::int64_t(results.size()) == steps,
                 "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
+  MNIST_REQUIRE(std::int64_t(learning_rates.size()) == steps, "train: " << learning_rates.size()
+                                                                        << " learning rates, expected one for each of "
+                                                                        << steps << " steps");
+  for (std::size_t i = 0; i < learning_rates.size(); ++i)
+    MNIST_REQUIRE(std::isfinite(learning_rates[i]) && learning_rates[i] >= 0, "train: learning rate of step "
+                                                                                  << i << " is " << learning_rates[i]
+                                                                                  << ", expected a finite number >= 0");
   for (std::size_t i = 0; i < order.size(); ++i)
     MNIST_REQUIRE(order[i] >= 0 && order[i] < dataset_size_,
                   "train: order[" << i << "] is " << order[i] << ", expected 0 to " << dataset_size_ - 1);
   if (steps == 0) return;
   has_statistics_ = false;
-  do_train(order, batch, learning_rate, results);
+  do_train(order, batch, learning_rates, results);
 }
 
 void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
@@ -127,6 +184,50 @@ void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, st
   MNIST_REQUIRE(mode == BatchNormMode::kBatch || has_statistics_,
                 "logits: no population statistics; call compute_statistics or set_statistics first");
   do_logits(images, mode, scores);
+}
+
+void Engine::set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
+  require_batch(images, labels.size(), "set_evaluation_set");
+  require_labels(labels, "set_evaluation_set");
+  evaluation_size_ = 0;
+  do_set_evaluation_set(images, labels);
+  evaluation_size_ = std::int64_t(labels.size());
+}
+
+Score Engine::evaluate() {
+  MNIST_REQUIRE(evaluation_size_ > 0, "evaluate: no images; call set_evaluation_set first");
+  MNIST_REQUIRE(has_statistics_, "evaluate: no population statistics; call compute_statistics or set_statistics first");
+  return do_evaluate();
+}
+
+void Engine::do_set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
+  evaluation_images_.assign(images.begin(), images.end());
+  evaluation_labels_.assign(labels.begin(), labels.end());
+}
+
+Score Engine::do_evaluate() {
+  constexpr std::int64_t kChunk = 500;  // an engine may hold all activations of a call
+  std::vector<double> logits(evaluation_size_ * kClasses);
+  for (std::int64_t first = 0; first < evaluation_size_; first += kChunk) {
+    const auto count = std::min(kChunk, evaluation_size_ - first);
+    do_logits(std::span(evaluation_images_).subspan(first * kImagePixels, count * kImagePixels),
+              BatchNormMode::kPopulation, std::span(logits).subspan(first * kClasses, count * kClasses));
+  }
+  return score(logits, evaluation_labels_);
+}
+
+Score score(std::span<const double> logits, std::span<const std::uint8_t> labels) {
+  Score total;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto row = logits.subspan(i * kClasses, kClasses);
+    const auto best = std::ranges::max_element(row);
+    const bool finite = std::ranges::all_of(row, [](double value) { return std::isfinite(value); });
+    double sum = 0;
+    for (const double value : row) sum += std::exp(value - *best);
+    total.loss += std::log(sum) - (row[labels[i]] - *best);
+    total.correct += finite && best - row.begin() == labels[i];
+  }
+  return total;
 }
 
 Probe Engine::probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,

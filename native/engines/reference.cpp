@@ -188,12 +188,12 @@ class ReferenceEngine final : public Engine {
     return result;
   }
 
-  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                 std::span<StepResult> results) override {
     Activations act;
     Doubles gradients;
     std::vector<std::uint8_t> images, labels;
-    for (auto& result : results) {
+    for (std::size_t step = 0; step < results.size(); ++step) {
       const auto now = order.first(std::min(order.size(), std::size_t(batch)));
       order = order.subspan(now.size());
       timer_.phase("gather");
@@ -208,11 +208,11 @@ class ReferenceEngine final : public Engine {
       forward(act, images, nullptr, nullptr);
       timer_.phase("record");
       timer_.op("record_step", kernels::record_cost(std::int64_t(now.size())));
-      result = result_of(act, labels);
+      results[step] = result_of(act, labels);
       backward(gradients, act, labels, 1.0);
       timer_.phase("update");
       timer_.op("sgd_update", kernels::sgd_cost(kParameterCount, kElement));
-      reference::sgd_update(parameters_.data(), gradients.data(), learning_rate, kParameterCount);
+      reference::sgd_update(parameters_.data(), gradients.data(), learning_rates[step], kParameterCount);
       timer_.end_step();
       timer_.collect();
     }
@@ -241,7 +241,8 @@ class ReferenceEngine final : public Engine {
 
   std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
     std::vector<StepResult> results(order.size() / batch);
-    return timer_.record([&] { do_train(order, batch, 0, results); });
+    const std::vector<double> learning_rates(results.size());
+    return timer_.record([&] { do_train(order, batch, learning_rates, results); });
   }
 
   // Layer 1 over all images first, then layer 2 under layer 1's statistics.

@@ -25,7 +25,8 @@ constexpr int kRecordBlock = 256;
 template <class T>
 __global__ void record_step_kernel(StepResult* __restrict__ results, StepState* __restrict__ state,
                                    const T* __restrict__ log_p, const T* __restrict__ logits,
-                                   const std::uint8_t* __restrict__ labels, std::int64_t batch) {
+                                   const std::uint8_t* __restrict__ labels, std::int64_t batch,
+                                   T* __restrict__ learning_rate, const T* __restrict__ learning_rates) {
   __shared__ double losses[kRecordBlock];
   __shared__ int corrects[kRecordBlock];
   const int t = int(threadIdx.x);
@@ -52,6 +53,7 @@ __global__ void record_step_kernel(StepResult* __restrict__ results, StepState* 
     StepResult& result = results[state->step];
     result.loss = losses[0] / double(batch);
     result.correct = corrects[0];
+    *learning_rate = learning_rates[state->step];
     state->step += 1;
     state->cursor += batch;
   }
@@ -72,15 +74,16 @@ void gather_batch(std::uint8_t* images, std::uint8_t* labels, const std::uint8_t
 
 template <class T>
 void record_step(StepResult* results, StepState* state, const T* log_p, const T* logits, const std::uint8_t* labels,
-                 std::int64_t batch, cudaStream_t stream) {
+                 std::int64_t batch, T* learning_rate, const T* learning_rates, cudaStream_t stream) {
   MNIST_REQUIRE(batch > 0, "record_step: batch is " << batch << ", expected at least 1");
-  record_step_kernel<<<1, kRecordBlock, 0, stream>>>(results, state, log_p, logits, labels, batch);
+  record_step_kernel<<<1, kRecordBlock, 0, stream>>>(results, state, log_p, logits, labels, batch, learning_rate,
+                                                     learning_rates);
   MNIST_CHECK_LAUNCH();
 }
 
 template void record_step(StepResult*, StepState*, const float*, const float*, const std::uint8_t*, std::int64_t,
-                          cudaStream_t);
+                          float*, const float*, cudaStream_t);
 template void record_step(StepResult*, StepState*, const double*, const double*, const std::uint8_t*, std::int64_t,
-                          cudaStream_t);
+                          double*, const double*, cudaStream_t);
 
 }  // namespace mnist::kernels

@@ -13,7 +13,7 @@ namespace mnist::kernels {
 // a step, or replaying a captured one, takes no argument from the host.
 struct StepState {
   std::int64_t cursor = 0;  // position in the order at which this step's batch starts
-  std::int32_t step = 0;    // where its result goes
+  std::int32_t step = 0;    // where its result goes, and its learning rate comes from
 };
 
 // gather_batch: images[b] = dataset_images[order[cursor + b]], and the labels likewise.
@@ -27,13 +27,13 @@ void gather_batch(std::uint8_t* images, std::uint8_t* labels, const std::uint8_t
                   std::int64_t batch, cudaStream_t stream);
 
 // record_step: results[step] = mean of -log_p[b,label[b]], and how many rows of logits have their first maximum at
-// the label; then step += 1 and cursor += B.
+// the label; then *learning_rate = learning_rates[step] for the update, step += 1 and cursor += B.
 //   shapes   log_p, logits (B,10), float or double, labels (B)
 //   launch   one block of 256 threads, for a sum in a fixed order
 //   cost     bytes 81 B in float
 //   numerics summed in float64: the loss is as exact as log_p
 template <class T>
 void record_step(StepResult* results, StepState* state, const T* log_p, const T* logits, const std::uint8_t* labels,
-                 std::int64_t batch, cudaStream_t stream);
+                 std::int64_t batch, T* learning_rate, const T* learning_rates, cudaStream_t stream);
 
 }  // namespace mnist::kernels

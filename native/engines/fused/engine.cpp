@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "cuda/buffer.h"
 #include "cuda/event_clock.h"
@@ -80,10 +81,13 @@ class FusedEngine final : public Engine {
     feed_.emplace();
     parameters_.reserve(kParameterCount);
     gradients_.reserve(kParameterCount);
-    scalars_.reserve(2);
+    exchange_.reserve(kParameterCount);
+    upstream_.reserve(1);
+    window_rates_.reserve(kUnroll);
     reserve_results(window_results_, kUnroll);
     state_.parameters = parameters_.data();
-    state_.scalars = scalars_.data();
+    state_.upstream = upstream_.data();
+    state_.learning_rate = window_rates_.data();
     carve(small_, [&](auto place) {
       place(state_.conv2_forward, kConv2Values * value_bytes_);
       place(state_.conv2_data, kConv2Values * value_bytes_);
@@ -147,10 +151,27 @@ class FusedEngine final : public Engine {
   cudaStream_t stream() const { return stream_->get(); }
 
   void do_set_parameters(std::span<const double> values) override {
+    do_set_float_parameters(std::vector<float>(values.begin(), values.end()));
+  }
+
+  void do_set_float_parameters(std::span<const float> values) override {
     cuda::DeviceGuard guard(device_);
-    cuda::upload(parameters_.data(), slab_to_engine(values), stream());
+    cuda::upload(exchange_.data(), values, stream());
+    take_exchange();
+  }
+
+  void do_initialize_parameters(const Pcg64& from) override {
+    cuda::DeviceGuard guard(device_);
+    initialize_slab(exchange_.data(), from, stream());
+    take_exchange();
+  }
+
+  // The parameters are those in exchange_ from now on.
+  void take_exchange() {
+    slab_to_engine(parameters_.data(), exchange_.data(), stream());
     kernels_.pack(state_, stream());
     stream_->synchronize();
+    scoring_operands_.reset();
   }
 
   void do_get_parameters(std::span<double> values) const override {
@@ -158,13 +179,21 @@ class FusedEngine final : public Engine {
     download_slab(values, parameters_.data());
   }
 
-  void download_slab(std::span<double> values, const float* from) const {
-    std::vector<float> slab(kParameterCount);
-    cuda::download(slab, from, stream());
-    slab_to_torch(values, slab);
+  void do_get_float_parameters(std::span<float> values) const override {
+    cuda::DeviceGuard guard(device_);
+    slab_to_torch(exchange_.data(), parameters_.data(), stream());
+    cuda::download(values, exchange_.data(), stream());
   }
 
-  void do_set_statistics(std::span<const double> values) override { statistics_.assign(values.begin(), values.end()); }
+  void download_slab(std::span<double> values, const float* from) const {
+    slab_to_torch(exchange_.data(), from, stream());
+    std::ranges::copy(download_floats(exchange_.data(), kParameterCount), values.begin());
+  }
+
+  void do_set_statistics(std::span<const double> values) override {
+    statistics_.assign(values.begin(), values.end());
+    scoring_operands_.reset();
+  }
   void do_get_statistics(std::span<double> values) const override { std::ranges::copy(statistics_, values.begin()); }
 
   void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -221,7 +250,8 @@ class FusedEngine final : public Engine {
     return s;
   }
 
-  void queue_step(const State& s, int slot) {
+  void queue_step(State s, int slot) {
+    s.learning_rate += slot;
     const auto costs = launch_costs(s, options().precision);
     const auto mark = [&](const char* phase, const char* does, const LaunchCost& cost) {
       timer_->phase(phase);
@@ -254,14 +284,14 @@ class FusedEngine final : public Engine {
 
   // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
   // last step still looks ahead. `continues`: the step before did that, for the first one here.
-  void run_steps(const Samples& samples, const std::int32_t* order, std::int64_t batch, std::int64_t steps,
-                 StepResult* results, bool continues = false) {
+  void run_steps(const Samples& samples, const std::int32_t* order, std::int64_t batch, const float* rates,
+                 std::int64_t steps, StepResult* results, bool continues = false) {
     Samples window = samples;
     window.order = window_;
     const State s = state_for(batch, window);
     for (std::int64_t done = 0; done < steps;) {
       const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, kUnroll))));
-      cuda::copy(window_, order + done * batch, (now + 1) * batch, stream());
+      set_window(window_, order + done * batch, (now + 1) * batch, window_rates_.data(), rates + done, now, stream());
       if (done == 0 && !continues) kernels_.prepare(s, 0, stream());
       if (check_every_step_)
         for (int slot = 0; slot < now; ++slot) {
@@ -275,12 +305,15 @@ class FusedEngine final : public Engine {
     }
   }
 
-  void set_scalars(double learning_rate, double upstream) {
-    const float values[2] = {float(learning_rate), float(upstream)};
-    cuda::upload(scalars_.data(), values, stream());
+  void set_upstream(double upstream) {
+    const float value = float(upstream);
+    cuda::upload(upstream_.data(), {&value, 1}, stream());
   }
 
-  void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+  // For steps that run outside of a window.
+  void clear_rates() { cuda::fill_bytes(window_rates_.data(), 0, kUnroll, stream()); }
+
+  void do_train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                 std::span<StepResult> results) override {
     MNIST_RANGE("train");
     cuda::DeviceGuard guard(device_);
@@ -289,15 +322,20 @@ class FusedEngine final : public Engine {
     const std::int64_t full = samples / batch, rest = samples % batch;
     reserve(batch);
     reserve_results(results_, std::int64_t(results.size()));
-    set_scalars(learning_rate, 1);
+    rates_.reserve(std::int64_t(learning_rates.size()));
+    cuda::upload(rates_.data(), std::vector<float>(learning_rates.begin(), learning_rates.end()), stream());
+    set_upstream(1);
+    scoring_operands_.reset();
     if (placement_ == Placement::kHost) {
       train_from_host(order, batch);
     } else {
       order_.reserve(samples + 2 * batch);
       cuda::upload(order_.data(), order, stream());
       cuda::fill_bytes(order_.data() + samples, 0, 2 * batch, stream());
-      if (full > 0) run_steps(data_.samples(nullptr), order_.data(), batch, full, results_.data());
-      if (rest > 0) run_steps(data_.samples(nullptr), order_.data() + full * batch, rest, 1, results_.data() + full);
+      const Samples from = data_.samples(nullptr);
+      if (full > 0) run_steps(from, order_.data(), batch, rates_.data(), full, results_.data());
+      if (rest > 0)
+        run_steps(from, order_.data() + full * batch, rest, rates_.data() + full, 1, results_.data() + full);
     }
     cuda::download(results, results_.data(), stream());
   }
@@ -320,104 +358,196 @@ class FusedEngine final : public Engine {
       if (n + 1 < chunks) send(n + 1);
       const auto count = std::min(chunk, samples - n * chunk), full = count / batch, rest = count % batch;
       const std::int32_t* places = order_.data() + n % HostFeed::kParts * chunk;
-      StepResult* results = results_.data() + n * chunk / batch;
+      const auto step = n * chunk / batch;
+      StepResult* results = results_.data() + step;
+      const float* rates = rates_.data() + step;
       const Samples from = feed_->ring().samples(nullptr);
-      if (full > 0) run_steps(from, places, batch, full, results, n > 0);
-      if (rest > 0) run_steps(from, places + full * batch, rest, 1, results + full);
+      if (full > 0) run_steps(from, places, batch, rates, full, results, n > 0);
+      if (rest > 0) run_steps(from, places + full * batch, rest, rates + full, 1, results + full);
       feed_->release(n, *stream_);
     }
   }
 
   // ---- evaluation --------------------------------------------------------------------------------------------------
 
-  std::vector<double> host_parameters() const {
-    std::vector<double> values(kParameterCount);
-    download_slab(values, parameters_.data());
-    return values;
+  // 0 .. count - 1 for the images of a pass, then zeros for the batch that H looks ahead to.
+  const std::int32_t* identity_order(std::int64_t count) {
+    auto& order = identity_orders_[count];
+    if (order.size() == 0) {
+      std::vector<std::int32_t> values(2 * count, 0);
+      std::iota(values.begin(), values.begin() + count, 0);
+      order.reserve(2 * count);
+      cuda::upload(order.data(), values, stream());
+    }
+    return order.data();
   }
 
-  void fill_order(std::int64_t count) {
-    order_.reserve(2 * count);
-    std::vector<std::int32_t> identity(2 * count, 0);
-    std::iota(identity.begin(), identity.begin() + count, 0);
-    cuda::upload(order_.data(), identity, stream());
-    stream_->synchronize();
+  // The parameters before fc1.weight, which are in the same place in the engine's order and in PyTorch's.
+  std::vector<double> convolution_parameters() const {
+    const auto values = download_floats(parameters_.data(), kParameters[kFc1Weight].offset);
+    return {values.begin(), values.end()};
+  }
+
+  // What F1 and F2 read of both batch norms under the population statistics, kept until these or a parameter change.
+  struct ScoringOperands {
+    std::vector<float> bn1, bn2;
+  };
+
+  // F1's filters and both batch norms as scoring wants them. H's next batch is a matter of training.
+  void prepare_scoring(const Samples& any) {
+    if (!scoring_operands_) {
+      const auto parameters = convolution_parameters();
+      scoring_operands_ = {bn1_operand(parameters, statistics_), bn2_operand(parameters, statistics_)};
+    }
+    Samples one = any;
+    one.order = identity_order(1);
+    kernels_.prepare(state_for(1, one), 0, stream());
+    cuda::upload(state_.bn1, scoring_operands_->bn1, stream());
+    cuda::upload(state_.bn2, scoring_operands_->bn2, stream());
+  }
+
+  // `count` images that a pass by population statistics works on: always as a pass of kEvalChunk images is cut up, so
+  // that an image's scores do not depend on how many are scored with it.
+  State scoring_state(std::int64_t count, const Samples& samples) const {
+    State s = state_for(kEvalChunk, samples);
+    s.batch = int(count);
+    s.f1_blocks = std::min(s.f1_blocks, int(count));
+    s.bn2_given = true;
+    return s;
+  }
+
+  // Room for such a pass.
+  void reserve_scoring() {
+    reserve(kEvalChunk);
+    set_upstream(0);
+  }
+
+  // Queues the scores (count, kClasses) of `count` images.
+  void queue_scores(float* logits, Samples samples, std::int64_t count) {
+    samples.order = identity_order(count);
+    State s = scoring_state(count, samples);
+    s.logits = logits;
+    kernels_.forward1(s, 0, stream());
+    kernels_.forward2(s, stream());
+    kernels_.head(s, 0, stream());
   }
 
   void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override {
     cuda::DeviceGuard guard(device_);
     const auto total = std::int64_t(images.size()) / kImagePixels;
-    const auto chunk = mode == BatchNormMode::kBatch ? total : std::min(total, kEvalChunk);
-    reserve(chunk);
-    fill_order(chunk);
+    const bool population = mode == BatchNormMode::kPopulation;
+    const auto chunk = population ? std::min(total, kEvalChunk) : total;
+    if (population) {
+      reserve_scoring();
+    } else {
+      reserve(chunk);
+      set_upstream(0);
+    }
     scratch_.reserve(chunk, stream());
     cuda::fill_bytes(scratch_.labels.data(), 0, chunk, stream());
-    set_scalars(0, 0);
-    const auto parameters = host_parameters();
-    std::vector<float> logits(chunk * kClasses);
+    forget_identity_orders();
     for (std::int64_t first = 0; first < total; first += chunk) {
       const auto count = std::min(chunk, total - first);
       scratch_.fill(0, images.data() + first * kImagePixels, nullptr, count, stream());
-      State s = state_for(count, scratch_.samples(order_.data()));
-      kernels_.prepare(s, 0, stream());
-      if (mode == BatchNormMode::kPopulation) {
-        cuda::upload(state_.bn1, bn1_operand(parameters, statistics_), stream());
-        cuda::upload(state_.bn2, bn2_operand(parameters, statistics_), stream());
-        s.bn2_given = true;
+      const Samples samples = scratch_.samples(identity_order(count));
+      if (population) {
+        if (first == 0) prepare_scoring(samples);
+        queue_scores(state_.logits, samples, count);
+      } else {
+        const State s = state_for(count, samples);
+        kernels_.prepare(s, 0, stream());
+        kernels_.forward1(s, 0, stream());
+        kernels_.forward2(s, stream());
+        kernels_.head(s, 0, stream());
       }
-      kernels_.forward1(s, 0, stream());
-      kernels_.forward2(s, stream());
-      kernels_.head(s, 0, stream());
-      cuda::download(std::span(logits).first(count * kClasses), s.logits, stream());
-      std::copy_n(logits.begin(), count * kClasses, scores.begin() + first * kClasses);
+      std::ranges::copy(download_floats(state_.logits, count * kClasses), scores.begin() + first * kClasses);
     }
   }
 
-  // Calls visit(set, first image of it, count) for pieces of the data set that are on the device.
+  // There is one for each number of images that a pass had: of a caller's calls that could be any number.
+  void forget_identity_orders() {
+    if (identity_orders_.size() > 16) identity_orders_.clear();
+  }
+
+  void do_set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) override {
+    cuda::DeviceGuard guard(device_);
+    reserve_scoring();  // now, so that the graphs of training outlive an evaluation
+    const auto count = std::int64_t(labels.size());
+    evaluation_.reserve(count, stream());
+    evaluation_.fill(0, images.data(), labels.data(), count, stream());
+    evaluation_logits_.reserve(count * kClasses);
+    evaluation_scores_.reserve(score_blocks(count));
+    stream_->synchronize();
+  }
+
+  Score do_evaluate() override {
+    cuda::DeviceGuard guard(device_);
+    reserve_scoring();
+    forget_identity_orders();
+    prepare_scoring(evaluation_.samples(nullptr));
+    const auto total = evaluation_size();
+    for_each_piece(evaluation_, total, [&](const Samples& samples, std::int64_t first, std::int64_t count) {
+      queue_scores(evaluation_logits_.data() + first * kClasses, samples, count);
+    });
+    score_images(evaluation_scores_.data(), evaluation_logits_.data(), evaluation_.labels.data(), total, stream());
+    std::vector<Score> parts(score_blocks(total));
+    cuda::download(parts, evaluation_scores_.data(), stream());
+    Score sum;
+    for (const Score& part : parts) {
+      sum.loss += part.loss;
+      sum.correct += part.correct;
+    }
+    return sum;
+  }
+
+  // Calls visit(samples, first, count) for the pieces of a set.
   template <class Visit>
-  void for_each_piece(Visit visit) {
+  static void for_each_piece(const DeviceSet& set, std::int64_t total, Visit visit) {
+    for (std::int64_t first = 0; first < total; first += kEvalChunk)
+      visit(set.samples_from(first, nullptr), first, std::min(kEvalChunk, total - first));
+  }
+
+  // The same for the data set, wherever it lives.
+  template <class Visit>
+  void for_each_piece_of_dataset(Visit visit) {
+    if (placement_ == Placement::kDevice) return for_each_piece(data_, dataset_size(), visit);
     for (std::int64_t first = 0; first < dataset_size(); first += kEvalChunk) {
       const auto count = std::min(kEvalChunk, dataset_size() - first);
-      if (placement_ == Placement::kDevice) {
-        visit(Samples{data_.images.data() + first * kImagePixels, data_.labels.data() + first,
-                      data_.moments.data() + first * kMoments, order_.data()},
-              count);
-      } else {
-        scratch_.reserve(kEvalChunk, stream());
-        scratch_.fill(0, feed_->images() + first * kImagePixels, feed_->labels() + first, count, stream());
-        visit(scratch_.samples(order_.data()), count);
-      }
+      scratch_.reserve(kEvalChunk, stream());
+      scratch_.fill(0, feed_->images() + first * kImagePixels, feed_->labels() + first, count, stream());
+      visit(scratch_.samples(nullptr), first, count);
     }
   }
 
   // bn1 exactly, from the moments of all images; bn2 from conv2's outputs under it.
   void do_compute_statistics() override {
     cuda::DeviceGuard guard(device_);
-    const auto chunk = std::min(kEvalChunk, dataset_size());
-    reserve(chunk);
-    fill_order(chunk);
-    const auto p = host_parameters();
+    reserve_scoring();
+    forget_identity_orders();
+    constexpr std::int64_t kSums = 2 * kConv2Channels;
+    statistic_sums_.reserve(kMoments + kSums + sum_moments_scratch());
+    double *moments = statistic_sums_.data(), *sums = moments + kMoments, *scratch = sums + kSums;
+    cuda::fill_bytes(moments, 0, kMoments + kSums, stream());
+
+    for_each_piece_of_dataset([&](const Samples& samples, std::int64_t, std::int64_t count) {
+      sum_moments(moments, scratch, samples.moments, count, stream());
+    });
+    const auto parameters = convolution_parameters();
     statistics_.assign(kStatisticCount, 0.0);
+    set_bn1_statistics(statistics_, parameters, download_doubles(moments, kMoments), double(dataset_size()));
+    scoring_operands_ = {bn1_operand(parameters, statistics_), {}};
 
-    std::vector<double> moments(kMoments, 0.0), part(kMoments);
-    for_each_piece([&](const Samples& samples, std::int64_t count) {
-      kernels_.prepare(state_for(count, samples), 0, stream());
-      cuda::download(part, state_.moments, stream());
-      for (int i = 0; i < kMoments; ++i) moments[i] += part[i];
-    });
-    set_bn1_statistics(statistics_, p, moments, double(dataset_size()));
-
-    std::vector<double> sums(2 * kConv2Channels, 0.0);
-    for_each_piece([&](const Samples& samples, std::int64_t count) {
-      const State s = state_for(count, samples);
-      kernels_.prepare(s, 0, stream());
-      cuda::upload(state_.bn1, bn1_operand(p, statistics_), stream());
+    bool first_piece = true;
+    for_each_piece_of_dataset([&](const Samples& samples, std::int64_t, std::int64_t count) {
+      if (std::exchange(first_piece, false)) prepare_scoring(samples);
+      Samples piece = samples;
+      piece.order = identity_order(count);
+      const State s = scoring_state(count, piece);
       kernels_.forward1(s, 0, stream());
-      std::vector<float> blocks(std::size_t(s.f1_blocks) * 2 * kConv2Channels);
-      cuda::download(blocks, s.z2_sums, stream());
-      for (std::size_t i = 0; i < blocks.size(); ++i) sums[i % sums.size()] += blocks[i];
+      add_z2_sums(sums, s.z2_sums, s.f1_blocks, stream());
     });
-    set_bn2_statistics(statistics_, p, sums, double(dataset_size()));
+    set_bn2_statistics(statistics_, parameters, download_doubles(sums, kSums), double(dataset_size()));
+    scoring_operands_->bn2 = bn2_operand(parameters, statistics_);
   }
 
   // One batch again and again, launches one after the other: overlapped, one launch's time would be part of another's.
@@ -426,7 +556,8 @@ class FusedEngine final : public Engine {
                   "profile: the data set is on the host, expected it in the GPU's memory");
     cuda::DeviceGuard guard(device_);
     reserve(batch);
-    set_scalars(0, 1);
+    set_upstream(1);
+    clear_rates();
     for (const auto place : {window_, window_ + batch}) cuda::upload(place, order.first(batch), stream());
     State s = state_for(batch, data_.samples(window_));
     s.overlap = false;
@@ -447,9 +578,7 @@ class FusedEngine final : public Engine {
   std::vector<double> download_values(const void* from, std::int64_t count) const {
     std::vector<double> values(count);
     if (value_bytes_ == 4) {
-      std::vector<float> raw(count);
-      cuda::download(raw, static_cast<const float*>(from), stream());
-      std::ranges::copy(raw, values.begin());
+      std::ranges::copy(download_floats(static_cast<const float*>(from), count), values.begin());
     } else {
       std::vector<std::uint16_t> raw(count);
       cuda::download(raw, static_cast<const std::uint16_t*>(from), stream());
@@ -463,16 +592,17 @@ class FusedEngine final : public Engine {
     cuda::DeviceGuard guard(device_);
     const auto batch = std::int64_t(labels.size());
     reserve(batch);
-    fill_order(batch);
     scratch_.reserve(batch, stream());
     scratch_.fill(0, images.data(), labels.data(), batch, stream());
-    set_scalars(0, options.upstream);
+    set_upstream(options.upstream);
+    clear_rates();
+    forget_identity_orders();
     cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
     DeviceBuffer<std::uint8_t> route2(batch * kPool2Size);
     DeviceBuffer<float> saved(kParameterCount);
     cuda::copy(saved.data(), parameters_.data(), kParameterCount, stream());
 
-    State s = state_for(batch, scratch_.samples(order_.data()));
+    State s = state_for(batch, scratch_.samples(identity_order(batch)));
     s.gradients = gradients_.data();
     s.route2 = route2.data();
     kernels_.prepare(s, 0, stream());
@@ -488,14 +618,13 @@ class FusedEngine final : public Engine {
     probe.routing.pool1 = unpack_route1(route1);
     probe.routing.pool2.resize(batch * kPool2Size);
     cuda::download(probe.routing.pool2, route2.data(), stream());
-    probe.h = download_values_of_float(s.h, batch * kHidden);
-    probe.logits = download_values_of_float(s.logits, batch * kClasses);
+    probe.h = download_doubles(s.h, batch * kHidden);
+    probe.logits = download_doubles(s.logits, batch * kClasses);
     probe.routing.relu3.resize(batch * kHidden);
     std::ranges::transform(probe.h, probe.routing.relu3.begin(), [](double h) { return std::uint8_t(!(h <= 0)); });
 
     const auto e2 = download_values(s.e2, batch * kFeatures);
-    std::vector<float> bn2(256);
-    cuda::download(bn2, s.bn2, stream());
+    const auto bn2 = download_floats(s.bn2, 2 * kConv2Channels);
     probe.a2.resize(batch * kFeatures);
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t k = 0; k < kFeatures; ++k) {
@@ -509,10 +638,16 @@ class FusedEngine final : public Engine {
     return probe;
   }
 
-  std::vector<double> download_values_of_float(const float* from, std::int64_t count) const {
-    std::vector<float> raw(count);
-    cuda::download(raw, from, stream());
-    return {raw.begin(), raw.end()};
+  std::vector<float> download_floats(const float* from, std::int64_t count) const {
+    std::vector<float> values(count);
+    cuda::download(values, from, stream());
+    return values;
+  }
+  template <class T>
+  std::vector<double> download_doubles(const T* from, std::int64_t count) const {
+    std::vector<T> values(count);
+    cuda::download(values, from, stream());
+    return {values.begin(), values.end()};
   }
 
   int device_;
@@ -523,7 +658,9 @@ class FusedEngine final : public Engine {
   std::optional<StepTimer<cuda::EventClock>> timer_;
   std::optional<HostFeed> feed_;
   State state_{};
-  DeviceBuffer<float> parameters_, gradients_, scalars_;
+  DeviceBuffer<float> parameters_, gradients_;
+  mutable DeviceBuffer<float> exchange_;  // a slab in PyTorch's order, on its way
+  DeviceBuffer<float> upstream_, rates_, window_rates_;
   DeviceBuffer<std::uint8_t> small_, workspace_;
   DeviceBuffer<std::int32_t> order_;
   DeviceBuffer<StepResult> results_, window_results_;
@@ -533,8 +670,13 @@ class FusedEngine final : public Engine {
   const bool check_every_step_ = check_every_step();
 
   Placement placement_ = Placement::kDevice;
-  DeviceSet data_, scratch_;
+  DeviceSet data_, scratch_, evaluation_;
+  DeviceBuffer<float> evaluation_logits_;
+  DeviceBuffer<Score> evaluation_scores_;
+  std::map<std::int64_t, DeviceBuffer<std::int32_t>> identity_orders_;
+  DeviceBuffer<double> statistic_sums_;
   std::vector<double> statistics_ = std::vector<double>(kStatisticCount);
+  std::optional<ScoringOperands> scoring_operands_;
 };
 
 }  // namespace

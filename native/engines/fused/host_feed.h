@@ -26,7 +26,10 @@ struct DeviceSet {
   // Samples from `first` on; labels may be null.
   void fill(std::int64_t first, const std::uint8_t* from_images, const std::uint8_t* from_labels, std::int64_t count,
             cudaStream_t stream);
-  Samples samples(const std::int32_t* order) const { return {images.data(), labels.data(), moments.data(), order}; }
+  Samples samples(const std::int32_t* order) const { return samples_from(0, order); }
+  Samples samples_from(std::int64_t first, const std::int32_t* order) const {
+    return {images.data() + first * kImagePixels, labels.data() + first, moments.data() + first * kMoments, order};
+  }
 };
 
 // A run of steps is cut into chunks, and chunk n goes through part n % kParts of a ring, first in pinned memory, then

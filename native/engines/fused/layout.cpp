@@ -1,33 +1,9 @@
-// Permutations, spelled out index by index.
+// Packed words, spelled out flag by flag.
 #include "engines/fused/layout.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace mnist::fused {
-namespace {
-
-// Calls move(index in the engine's slab, index in PyTorch's) for every element of fc1.weight; the rest is the same.
-template <class Move>
-void permute_fc1(Move move) {
-  constexpr auto offset = kParameters[kFc1Weight].offset;
-  for (std::int64_t hidden = 0; hidden < kHidden; ++hidden)
-    for (std::int64_t feature = 0; feature < kFeatures; ++feature)
-      move(offset + hidden * kFeatures + feature, offset + hidden * kFeatures + torch_feature(feature));
-}
-
-}  // namespace
-
-std::vector<float> slab_to_engine(std::span<const double> torch) {
-  std::vector<float> slab(torch.begin(), torch.end());
-  permute_fc1([&](std::int64_t engine_at, std::int64_t torch_at) { slab[engine_at] = float(torch[torch_at]); });
-  return slab;
-}
-
-void slab_to_torch(std::span<double> torch, std::span<const float> engine) {
-  std::ranges::copy(engine, torch.begin());
-  permute_fc1([&](std::int64_t engine_at, std::int64_t torch_at) { torch[torch_at] = engine[engine_at]; });
-}
 
 std::vector<std::uint8_t> unpack_route1(std::span<const std::uint32_t> words) {
   std::vector<std::uint8_t> route(words.size() / kRoute1Words * kPool1Size);

@@ -14,10 +14,6 @@ inline std::int64_t torch_feature(std::int64_t feature) {
   return feature % kConv2Channels * kCells2 + feature / kConv2Channels;
 }
 
-// A slab of kParameterCount values from one order to the other.
-std::vector<float> slab_to_engine(std::span<const double> torch);
-void slab_to_torch(std::span<double> torch, std::span<const float> engine);
-
 // pool1's routing as Routing has it, from the words that Conv1::row() packed.
 std::vector<std::uint8_t> unpack_route1(std::span<const std::uint32_t> words);
 

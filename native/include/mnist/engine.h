@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mnist/errors.h"
+#include "mnist/initial.h"
 #include "mnist/model.h"
 
 namespace mnist {
@@ -33,6 +34,14 @@ struct StepResult {
   double loss = 0;
   std::int32_t correct = 0;
 };
+
+// What evaluation reports: the losses of the images added up, and how many were right. An image whose scores are not
+// all finite is wrong.
+struct Score {
+  double loss = 0;
+  std::int64_t correct = 0;
+};
+Score score(std::span<const double> logits, std::span<const std::uint8_t> labels);  // logits (N, kClasses), labels (N)
 
 // Every discontinuous decision of a forward pass. `pool*` holds, for each pooled cell, the window position that
 // carries the gradient (2*dy + dx, the first maximum in scan order) or kDead where ReLU stopped it; `relu3` is 1
@@ -82,9 +91,13 @@ class Engine {
   const EngineInfo& info() const { return info_; }
   const EngineOptions& options() const { return options_; }
 
-  // Parameters cross as float64 whatever the engine stores: a float survives the round trip unchanged.
+  // Parameters cross as float64 or float32 whatever the engine stores: a float survives the round trip unchanged.
   void set_parameters(std::span<const double> values);  // kParameterCount, all finite
+  void set_parameters(std::span<const float> values);
   void get_parameters(std::span<double> values) const;
+  void get_parameters(std::span<float> values) const;
+  // The initial values that a random stream gives: see initial.h.
+  void initialize_parameters(const Pcg64& stream);
 
   // Population statistics for evaluation; a training step makes them stale.
   bool has_statistics() const { return has_statistics_; }
@@ -98,12 +111,18 @@ class Engine {
   std::int64_t dataset_size() const { return dataset_size_; }
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
-  // `results` has one element a step. Returns when all steps are done.
-  void train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+  // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
+  // bits in whatever call it is made.
+  void train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
              std::span<StepResult> results);
 
   // Scores before log_softmax, n x kClasses. kBatch takes the n images as one batch.
   void logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores);
+
+  // The images that evaluate() scores, by population statistics. Copied, to the GPU where there is one.
+  void set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels);
+  std::int64_t evaluation_size() const { return evaluation_size_; }
+  Score evaluate();
 
   Probe probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
               const ProbeOptions& options = {});
@@ -124,14 +143,21 @@ class Engine {
  private:
   virtual void do_set_parameters(std::span<const double> values) = 0;
   virtual void do_get_parameters(std::span<double> values) const = 0;
+  // By default by way of the two above.
+  virtual void do_set_float_parameters(std::span<const float> values);
+  virtual void do_get_float_parameters(std::span<float> values) const;
+  virtual void do_initialize_parameters(const Pcg64& stream);
   virtual void do_set_statistics(std::span<const double> values) = 0;
   virtual void do_get_statistics(std::span<double> values) const = 0;
   virtual void do_compute_statistics() = 0;
   virtual void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                               Placement placement) = 0;
-  virtual void do_train(std::span<const std::int32_t> order, std::int64_t batch, double learning_rate,
+  virtual void do_train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                         std::span<StepResult> results) = 0;
   virtual void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) = 0;
+  // By default kept on the host and scored by do_logits.
+  virtual void do_set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels);
+  virtual Score do_evaluate();
   virtual Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                          const ProbeOptions& options) = 0;
   // Learning rate 0. `order` has steps + 1 batches, for one step to warm up with.
@@ -139,7 +165,8 @@ class Engine {
 
   EngineInfo info_;
   EngineOptions options_;
-  std::int64_t dataset_size_ = 0;
+  std::int64_t dataset_size_ = 0, evaluation_size_ = 0;
+  std::vector<std::uint8_t> evaluation_images_, evaluation_labels_;  // of the default
   bool has_statistics_ = false;
 };
 

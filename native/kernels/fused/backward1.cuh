@@ -272,7 +272,7 @@ __device__ __forceinline__ void backward1_wgrad(const State& s, unsigned char* s
     scale[i] = s.bn2[column0 % 64 + part * kChunk<P> + i];
     shift[i] = s.bn2[64 + column0 % 64 + part * kChunk<P> + i];
   }
-  const float learning_rate = s.scalars[0];
+  const float learning_rate = *s.learning_rate;
   wait_for_predecessor();  // H: dh
   fetch_dh<P>(s, base, 0);
   fetch_dh<P>(s, base, 1);

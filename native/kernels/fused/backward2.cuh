@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_bn2_backward(const State& s, Bn2Backward& b
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
   const double scale = s.bn2[channel], mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],
                inv_sigma = s.bn2[192 + channel];
-  const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = s.scalars[0];
+  const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
   const float beta = s.parameters[beta_at + channel];
   wait_for_predecessor();  // B1: g2 and its sums
   float g2[kCells], g2_xhat[kCells];

@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int slot) {
   const int my_class = lane >> 1;
   const bool stores_class = (lane & 1) == 0 && my_class < kClasses;
   const float class_bias = my_class < kClasses ? s.parameters[kParameters[kFc2Bias].offset + my_class] : 0.f;
-  const float upstream = s.scalars[1] / float(s.batch);
+  const float upstream = *s.upstream / float(s.batch);
 
   const int rows = (s.batch + gridDim.x - 1) / gridDim.x;
   const int end = min(int(blockIdx.x + 1) * rows, s.batch);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "mnist/engine.h"
+#include "mnist/initial.h"
 
 namespace mnist::fused {
 
@@ -49,10 +50,11 @@ struct Samples {
 struct State {
   Samples samples;
   int batch;
-  double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
-  float* parameters;      // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
-  float* gradients;       // the same, or null: a probe wants them
-  const float* scalars;   // learning rate, upstream gradient
+  double inv_n1, inv_n2;       // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
+  float* parameters;           // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
+  float* gradients;            // the same, or null: a probe wants them
+  const float* learning_rate;  // of this step
+  const float* upstream;       // gradient of the objective with respect to the mean loss
 
   void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
                         // ([part,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
@@ -119,5 +121,30 @@ struct Launch {
 bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a
 
 void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream);
+
+// ---- around a training
+// -----------------------------------------------------------------------------------------------
+
+// A slab of kParameterCount values from one order to the other, and the initial values that a stream gives.
+void slab_to_engine(float* engine, const float* torch, cudaStream_t stream);
+void slab_to_torch(float* torch, const float* engine, cudaStream_t stream);
+void initialize_slab(float* torch, const Pcg64& from, cudaStream_t stream);
+
+// sums[kMoments] += the moments of `count` images; `scratch` has sum_moments_scratch() elements.
+void sum_moments(double* sums, double* scratch, const double* moments, std::int64_t count, cudaStream_t stream);
+std::int64_t sum_moments_scratch();
+// sums[2 * kConv2Channels] += what F1's blocks left, a block after the other.
+void add_z2_sums(double* sums, const float* z2_sums, int blocks, cudaStream_t stream);
+
+// Loss and hits of each of the score_blocks(count) runs of images, summed in a fixed order: logits (count, 10), labels
+// (count). An image whose scores are not finite is wrong.
+void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count,
+                  cudaStream_t stream);
+std::int64_t score_blocks(std::int64_t count);
+
+// What a graph of steps reads at fixed addresses: to_order[i] = order[i], i < samples, and to_rates[k] = rates[k],
+// k < steps. One launch for both; the order's arrays aligned to 4 bytes.
+void set_window(std::int32_t* to_order, const std::int32_t* order, std::int64_t samples, float* to_rates,
+                const float* rates, int steps, cudaStream_t stream);
 
 }  // namespace mnist::fused

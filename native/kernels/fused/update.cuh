@@ -224,7 +224,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   // B2 has no part in the pixels of either batch (H summed the next one's) nor in this step's weights.
   const float weight = has_tap ? s.parameters[weight_at + channel * kTaps + tap] : 0.f;
   float gamma = s.parameters[gamma_at + channel], beta = s.parameters[beta_at + channel];
-  const float learning_rate = s.scalars[0];
+  const float learning_rate = *s.learning_rate;
   {
     const int group = tid >> 6, column = min(tid & 63, kMoments - 1);
     const double current = s.moments[block * kMoments + column];
@@ -297,7 +297,7 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&parts)[kUpd
                   : i < kWeights + kHidden ? kParameters[kFc1Bias].offset + i - kWeights
                                            : kParameters[kFc2Bias].offset + i - kWeights - kHidden;
   const bool is_parameter = tid < 256 && i < kHeadValues - 2;
-  const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = s.scalars[0];
+  const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = *s.learning_rate;
   parts[group][column] = sum_rows<kUpdateGroups, kHeadLoadsInFlight>(
       s.head_sums, s.head_blocks, kHeadValues, min(block * 64 + column, kHeadValues / 4 - 1), group);
   __syncthreads();
@@ -324,7 +324,7 @@ __device__ void update_conv2(const State& s, float4 (&parts)[kConv2Groups][kConv
   const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
   const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
-  const float old = s.parameters[at], learning_rate = s.scalars[0];
+  const float old = s.parameters[at], learning_rate = *s.learning_rate;
   wait_for_predecessor();  // B2: conv2_sums, bn2's update and the unit
   const bool splits = P::kParts > 0 && s.wgmma;
   const float unit = splits ? s.conv2_units[1] : 1.f;

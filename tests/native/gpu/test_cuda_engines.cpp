@@ -66,7 +66,8 @@ Run train(Engine& engine, const Data& data, Placement placement, std::int64_t ba
     const auto first = steps * piece / pieces, last = steps * (piece + 1) / pieces;
     const auto begin = first * batch, end = std::min(last * batch, std::int64_t(order.size()));
     std::vector<StepResult> results(last - first);
-    engine.train(std::span<const std::int32_t>(order).subspan(begin, end - begin), batch, 0.01, results);
+    engine.train(std::span<const std::int32_t>(order).subspan(begin, end - begin), batch,
+                 std::vector<double>(results.size(), 0.01), results);
     for (const auto& result : results) {
       run.losses.push_back(result.loss);
       run.correct.push_back(result.correct);
@@ -104,7 +105,7 @@ void test_step_is_probe(Engine& engine, const Data& data, const std::string& wha
   std::vector<std::int32_t> order(batch);
   std::iota(order.begin(), order.end(), 0);
   StepResult result;
-  engine.train(order, batch, 1.0, {&result, 1});
+  engine.train(order, batch, std::vector<double>{1.0}, {&result, 1});
   engine.get_parameters(after);
   for (std::int64_t k = 0; k < kParameterCount; ++k) {
     step.push_back(before[k] - after[k]);

@@ -37,6 +37,7 @@ void test_gather_and_record(std::int64_t batch) {
   const cuda::DeviceBuffer<kernels::StepState> state(1);
   cuda::upload(state.data(), {&start, 1}, nullptr);
   const cuda::DeviceBuffer<StepResult> results(2);
+  const Guarded<float> rate(1), rates(std::vector<float>{0.5f, 0.125f});
   for (int step = 0; step < 2; ++step) {
     kernels::gather_batch(got_images.data(), got_labels.data(), dataset_images.data(), dataset_labels.data(),
                           gorder.data(), state.data(), batch, nullptr);
@@ -63,7 +64,8 @@ void test_gather_and_record(std::int64_t batch) {
     }
     const Guarded<float> gscores(scores), glog_p(std::vector<float>(log_p.begin(), log_p.end()));
     kernels::record_step(results.data(), state.data(), glog_p.data(), gscores.data(), got_labels.data(), batch,
-                         nullptr);
+                         rate.data(), rates.data(), nullptr);
+    CHECK(rate.read("learning rate")[0] == (step == 0 ? 0.5f : 0.125f));
     StepResult got[2];
     cuda::download(got, results.data(), nullptr);
     const double want = reference::nll_loss_forward(log_p.data(), want_labels.data(), batch, kClasses);

@@ -19,9 +19,15 @@ def _now() -> float:
 
 
 def _process_start() -> float:
-    """When this process was started, by the kernel's account: up to one of its ticks, 10 ms, too early."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()  # from the third on; the second may hold spaces
+    """When this process was started, by the kernel's account: up to one of its ticks, 10 ms, too early.
+
+    Where there is no /proc to ask, now.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # from the third on; the second may hold spaces
+    except OSError:
+        return _now()
     return int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -50,9 +56,9 @@ class _Context(threading.Thread):
 class Startup:
     """The start of one command, made as soon as its arguments are known.
 
-    It begins two threads that keep the interpreter hardly busy: one reads the data set from the cache, one makes the
-    context of the GPU; who needs either waits for it then. The stages of the main thread follow each other without a
-    gap, from the start of the process on: `end` says which one is over.
+    It begins two threads that hardly need the interpreter: one reads the data set from the cache, one makes the GPU's
+    context; who needs either waits for it then. The stages of the main thread follow each other without a gap, from
+    the start of the process on: `end` says which one is over.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:

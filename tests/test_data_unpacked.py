@@ -203,7 +203,7 @@ def test_beginning_without_a_file_or_a_sound_one_is_no_error(cache, capfd):
 
 def test_verify_and_fetch(cache, capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    write(cache, {unpacked.NAME: ARRAYS[::-1]})
+    write(cache, {unpacked.NAME: ARRAYS})
     with serve() as server:
         monkeypatch.setenv("MNIST_CUDA_MIRROR", server.url("good"))
         assert main(["data", "fetch"]) == 0

@@ -26,7 +26,7 @@ class Dataset:
     folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
-    the four arrays. known_digest: what it is, from who has just checked it.
+    the four arrays; known_digest gives it where it has just been checked.
     """
 
     name: str
@@ -98,7 +98,7 @@ def load(
 def _cached(
     info: DatasetInfo, requested: str, offline: bool, mirror: str | None, timeouts: Timeouts | None = None
 ) -> Dataset:
-    """The data set from the cache: unpacked if it is there so, and no mirror is named that has to be looked at."""
+    """The data set from the cache: as it was unpacked before, or from the published files (so with a named mirror)."""
     if mirror is None and (content := unpacked.read(info)):
         path = unpacked.path(info)
         return _split(info, requested, path.parent, {path.name: str(info.digest)}, content)
@@ -106,16 +106,14 @@ def _cached(
 
 
 def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
-    """The data set from its published files in `folder`, each checked; they are not unzipped where that is done."""
+    """The data set from its published files in `folder`, each checked; unzipped unless the cache has them so."""
     files = [read_file(file, folder) for file in info.files]
     hashes = {path.name: sha256 for _, path, sha256 in files}
     zipped = any(path.suffix == ".gz" for _, path, _ in files)
     if zipped and (unzipped := unpacked.read(info)):
         return _split(info, requested, folder, hashes, unzipped)
-    (train_images, test_images), (train_labels, test_labels) = (
-        [parse(content, str(path)) for content, path, _ in files[first::2]]
-        for first, parse in enumerate((parse_images, parse_labels))
-    )
+    train_images, test_images = (parse_images(content, str(path)) for content, path, _ in files[::2])
+    train_labels, test_labels = (parse_labels(content, str(path)) for content, path, _ in files[1::2])
     check_pair(train_images, info.train_images.name, train_labels, info.train_labels.name)
     check_pair(test_images, info.test_images.name, test_labels, info.test_labels.name)
     data = Dataset(

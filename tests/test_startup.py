@@ -14,7 +14,7 @@ from mnist_cuda import _native, engine, startup
 from mnist_cuda.data import unpacked
 
 HEAVY = {"numpy", "rich", "requests", "urllib3", "safetensors", "platformdirs", "cuda", "importlib.metadata"}
-STAGES = ["command_line", "imports", "parameters", "engine", "data", "folder", "upload", "first_step"]
+STAGES = ["command_line", "imports", "engine", "parameters", "data", "folder", "upload", "first_step"]
 
 
 def python(*argv):

@@ -69,9 +69,11 @@ nb::list table_list(const Table& table) {
 
 template <class T>
 NumpyVector<T> parameters_of(const Engine& engine) {
-  std::vector<T> values(kParameterCount);
-  engine.get_parameters(std::span(values));
-  return to_numpy(std::move(values));
+  auto values = std::make_unique_for_overwrite<T[]>(kParameterCount);
+  engine.get_parameters(std::span(values.get(), kParameterCount));
+  T* data = values.release();
+  return NumpyVector<T>(data, {std::size_t(kParameterCount)},
+                        nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ class FusedEngine final : public Engine {
     parameters_.reserve(kParameterCount);
     gradients_.reserve(kParameterCount);
     exchange_.reserve(kParameterCount);
+    pinned_.reserve(kParameterCount);
     upstream_.reserve(1);
     window_rates_.reserve(kUnroll);
     reserve_results(window_results_, kUnroll);
@@ -156,7 +157,8 @@ class FusedEngine final : public Engine {
 
   void do_set_float_parameters(std::span<const float> values) override {
     cuda::DeviceGuard guard(device_);
-    cuda::upload(exchange_.data(), values, stream());
+    std::ranges::copy(values, pinned_.data());
+    cuda::upload(exchange_.data(), {pinned_.data(), values.size()}, stream());
     take_exchange();
   }
 
@@ -182,7 +184,8 @@ class FusedEngine final : public Engine {
   void do_get_float_parameters(std::span<float> values) const override {
     cuda::DeviceGuard guard(device_);
     slab_to_torch(exchange_.data(), parameters_.data(), stream());
-    cuda::download(values, exchange_.data(), stream());
+    cuda::download({pinned_.data(), values.size()}, exchange_.data(), stream());
+    std::copy_n(pinned_.data(), values.size(), values.begin());
   }
 
   void download_slab(std::span<double> values, const float* from) const {
@@ -659,7 +662,8 @@ class FusedEngine final : public Engine {
   std::optional<HostFeed> feed_;
   State state_{};
   DeviceBuffer<float> parameters_, gradients_;
-  mutable DeviceBuffer<float> exchange_;  // a slab in PyTorch's order, on its way
+  DeviceBuffer<float> exchange_;      // a slab in PyTorch's order, on its way,
+  cuda::PinnedBuffer<float> pinned_;  // and in memory that the GPU copies by itself
   DeviceBuffer<float> upstream_, rates_, window_rates_;
   DeviceBuffer<std::uint8_t> small_, workspace_;
   DeviceBuffer<std::int32_t> order_;

@@ -1,267 +1,390 @@
-"""The `bench time-to-accuracy` command: how long training takes until the test accuracy reaches a target.
+"""The `bench time-to-accuracy` command: how long training takes to a target accuracy, and in which recipe.
 
-The recipe is chosen without the test set: every candidate trains on the training set less 5,000 held-out images, some
-seeds each, and the one with the smallest median time to the target on those wins. It then trains on the whole training
-set with other seeds. Accuracy is taken after each epoch, and the first epoch at the target ends the time.
+A budget is a batch size and a number of epochs, and its time hardly depends on anything else. For each budget the
+recipe (schedule and peak of the learning rate) is chosen without the test set: every candidate trains on the training
+set less some held-out images, a few seeds each, and the best mean accuracy on those wins. Then the budgets train on the
+whole training set, in rising time and with other seeds, until the median of the test accuracies over the seeds is at
+the target. That budget is the result: it was chosen by the test set, its recipe was not.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
+import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mnist_cuda import console
 from mnist_cuda.bench import report
-from mnist_cuda.bench.competitors import words
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, words
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
-from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.evaluate import evaluate_again
 from mnist_cuda.model import init_parameters
+from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.timing import time_steps
 from mnist_cuda.train import epoch_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
 CLOCK = (
-    "the sum of Engine.train's wall time over the epochs, one call an epoch, from an idle engine to all losses on the "
-    "host: index upload, batch load, forward, backward, update and zero grad. Not in it: reading the data, set_dataset "
-    "(which also precomputes the pixel moments of `fused`), initial weights, sample orders, evaluation, and a warm-up "
-    "of two epochs and an evaluation for each recipe, which allocates and captures the graphs"
+    "train: wall time of all steps of the training, from an idle engine to the losses on the host, in one call: index "
+    "upload, batch load, forward, backward, update and zero grad. total: that, and around it the initial weights, the "
+    "population statistics over all training images and the accuracy on the test images, once. Not in either: reading "
+    "the data, set_dataset (which also computes the pixel moments of `fused`), sample orders, and one training of "
+    "each recipe that does not count, which allocates and captures the graphs. A peer's total is without its initial "
+    "weights, which come by file"
 )
 SELECTION_SEED = 1_000_000  # first of the seeds that choose the recipe; the final ones start at 0
+BUDGETS = (
+    "64x1",
+    "96x1",
+    "64x2",
+    "96x2",
+    "128x2",
+    "192x2",
+    "256x2",
+    "192x3",
+    "256x3",
+    "192x4",
+    "256x4",
+    "64x3",
+    "64x5",
+)
+SCHEDULES = ("triangle:0.2", "triangle:0.4", "linear")
+PEAKS = (0.1, 0.2, 0.3, 0.5, 0.8)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What decides the time of a training: images a step, and epochs."""
+
+    batch_size: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.batch_size}x{self.epochs}"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Plain SGD: images a step and learning rate, constant, or falling in equal steps an epoch to 0 after `decay`."""
+    """Plain SGD within a budget: the shape and the peak of the learning rate."""
 
-    batch_size: int
-    lr: float
-    decay: int = 0
+    budget: Budget
+    schedule: str
+    peak: float
 
     def __str__(self) -> str:
-        return f"{self.batch_size}:{self.lr:g}" + (f":{self.decay}" if self.decay else "")
+        return f"{self.budget} {self.schedule} {self.peak:g}"
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of epoch 1, 2, ..."""
-        return self.lr * (1 - (epoch - 1) / self.decay) if self.decay else self.lr
-
-    def epochs(self, limit: int) -> int:
-        """How many epochs it can use."""
-        return min(self.decay, limit) if self.decay else limit
+    def rates(self, steps: int) -> NDArray[np.float64]:
+        """The rate of each of its `steps`, (steps,)."""
+        return parse_schedule(self.schedule, self.peak).rates(steps)
 
 
-# The candidates where none are named.
-RECIPES = (
-    Recipe(64, 0.05),
-    Recipe(128, 0.05),
-    Recipe(128, 0.1),
-    Recipe(256, 0.1),
-    Recipe(256, 0.2),
-    Recipe(512, 0.2),
-    Recipe(512, 0.4),
-)
+def parse_budgets(texts: Iterable[str]) -> list[Budget]:
+    """`192x3` is batches of 192 in 3 epochs. Raises UsageError."""
+    budgets = []
+    for text in texts:
+        batch, _, epochs = text.partition("x")
+        if not (batch.isdecimal() and epochs.isdecimal() and int(batch) and int(epochs)):
+            raise UsageError(f"--budgets has '{text}', expected BATCHxEPOCHS such as 192x3")
+        budgets.append(Budget(int(batch), int(epochs)))
+    return budgets
+
+
+def parse_peaks(texts: Iterable[str]) -> list[float]:
+    """Rates above 0. Raises UsageError."""
+    peaks = []
+    for text in texts:
+        try:
+            peaks.append(float(text))
+        except ValueError:
+            peaks.append(math.nan)
+        if not 0 < peaks[-1] < math.inf:
+            raise UsageError(f"--peaks has '{text}', expected a learning rate above 0")
+    return peaks
+
+
+def order_of(budget: Budget, seed: int, count: int) -> NDArray[np.int32]:
+    """The samples of all epochs, one after the other, without those that do not fill a batch."""
+    kept = count // budget.batch_size * budget.batch_size
+    return np.concatenate([epoch_order(seed, epoch, count)[:kept] for epoch in range(1, budget.epochs + 1)])
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: after each epoch its accuracy, and the seconds that it and its evaluation took."""
+    """One training: the accuracy after it, and the seconds it took; `total_seconds` with what stands around it."""
 
     seed: int
-    accuracy: list[float]
-    train_seconds: list[float]
-    evaluation_seconds: list[float]
-    reached: int | None  # the first epoch at the target
-
-    def seconds(self) -> float:
-        """Training time until the target; infinite if it was never reached."""
-        return math.inf if self.reached is None else sum(self.train_seconds[: self.reached])
-
-    def seconds_with_evaluation(self) -> float:
-        """The same with the evaluation after each of these epochs."""
-        return self.seconds() + sum(self.evaluation_seconds[: self.reached])
-
-    def as_json(self) -> dict[str, Any]:
-        """For the record."""
-        times = {"seconds": self.seconds(), "seconds_with_evaluation": self.seconds_with_evaluation()}
-        return asdict(self) | {name: finite(value) for name, value in times.items()}
+    accuracy: float
+    train_seconds: float
+    total_seconds: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs of a recipe. A run that never reached the target counts as an infinite time."""
+    """A competitor's runs of a recipe."""
 
+    competitor: str
     recipe: Recipe
     runs: list[Run]
 
+    def accuracies(self) -> NDArray[np.float64]:
+        """By run."""
+        return np.array([run.accuracy for run in self.runs])
+
     def median(self) -> float:
-        """Seconds."""
-        return float(np.median([run.seconds() for run in self.runs]))
+        """Of the accuracies."""
+        return float(np.median(self.accuracies()))
 
-    def median_with_evaluation(self) -> float:
-        """Seconds."""
-        return float(np.median([run.seconds_with_evaluation() for run in self.runs]))
+    def mean(self) -> float:
+        """Of the accuracies."""
+        return float(self.accuracies().mean())
 
-    def reached(self) -> int:
+    def interval(self) -> float:
+        """Half of the mean's 95 % interval, 1.96 standard errors; NaN for a single run."""
+        values = self.accuracies()
+        return 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+    def reached(self, target: float) -> int:
         """How many runs came to the target."""
-        return sum(run.reached is not None for run in self.runs)
+        return int((self.accuracies() >= target).sum())
 
-    def best(self) -> float:
-        """The best accuracy of a run, mean over the runs."""
-        return float(np.mean([max(run.accuracy) for run in self.runs]))
+    def train_seconds(self) -> float:
+        """Median over the runs."""
+        return float(np.median([run.train_seconds for run in self.runs]))
 
-    def as_json(self) -> dict[str, Any]:
+    def total_seconds(self) -> float:
+        """Median over the runs."""
+        return float(np.median([run.total_seconds for run in self.runs]))
+
+    def as_json(self, target: float) -> dict[str, Any]:
         """For the record."""
-        times = [run.seconds() for run in self.runs]
+        interval = self.interval()
         return {
-            "recipe": asdict(self.recipe),
-            "seconds_median": finite(self.median()),
-            "seconds_min": finite(min(times)),
-            "seconds_max": finite(max(times)),
-            "seconds_median_with_evaluation": finite(self.median_with_evaluation()),
-            "reached": self.reached(),
+            "competitor": self.competitor,
+            "recipe": asdict(self.recipe.budget) | {"schedule": self.recipe.schedule, "peak": self.recipe.peak},
             "seeds": len(self.runs),
-            "runs": [run.as_json() for run in self.runs],
+            "median_accuracy": self.median(),
+            "mean_accuracy": self.mean(),
+            "mean_interval": interval if math.isfinite(interval) else None,
+            "reached": self.reached(target),
+            "train_seconds_median": self.train_seconds(),
+            "total_seconds_median": self.total_seconds(),
+            "runs": [asdict(run) for run in self.runs],
         }
 
 
-def finite(seconds: float) -> float | None:
-    """JSON has no infinity."""
-    return seconds if math.isfinite(seconds) else None
+class Trainee(Protocol):
+    """Somebody who can train by a recipe from a seed."""
+
+    label: str
+
+    def train(self, recipe: Recipe, seed: int) -> Run:
+        """Train once."""
 
 
-def parse_recipes(texts: Sequence[str]) -> tuple[Recipe, ...]:
-    """`256:0.1` or, with a decay over 3 epochs, `256:0.2:3`. Raises UsageError."""
-    recipes = []
-    for text in texts:
-        try:
-            batch, lr, *decay = text.split(":")
-            recipe = Recipe(int(batch), float(lr), *map(int, decay))
-        except (ValueError, TypeError):
-            recipe = Recipe(0, 0)
-        if recipe.batch_size < 1 or not 0 < recipe.lr < math.inf or recipe.decay < 0:
-            raise UsageError(f"--recipes has '{text}', expected BATCH:RATE or BATCH:RATE:EPOCHS such as 256:0.2:3")
-        recipes.append(recipe)
-    return tuple(recipes)
+class EngineTrainee:
+    """An engine in this process that has the training set and the images that it is scored on."""
+
+    def __init__(self, engine: Engine, images: Images, labels: Labels, scored: tuple[Images, Labels]) -> None:
+        self.label = f"{engine.info.name}, {engine.precision}"
+        self._engine, self._count = engine, len(labels)
+        engine.set_dataset(images, labels)
+        engine.set_evaluation_set(*scored)
+
+    def train(self, recipe: Recipe, seed: int) -> Run:
+        """See Trainee."""
+        engine, batch = self._engine, recipe.budget.batch_size
+        order = order_of(recipe.budget, seed, self._count)
+        rates = recipe.rates(len(order) // batch)
+        start = time.perf_counter()
+        engine.init_parameters(seed)
+        steps = time_steps(engine, order, batch, rates)
+        engine.compute_statistics()
+        accuracy = evaluate_again(engine).accuracy
+        return Run(seed, accuracy, steps.seconds, time.perf_counter() - start)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """An engine that has the training set, `count` images, and the images to score it on."""
+class PeerTrainee:
+    """Another framework in a process of its own, set up for one budget."""
 
-    engine: Engine
-    count: int
-    images: Images
-    labels: Labels
-    target: float  # a fraction
-    limit: int  # epochs
+    def __init__(
+        self, process: CompetitorProcess, competitor: Competitor, precision: str, data: dataset.Dataset, folder: Path
+    ) -> None:
+        self.label = f"{competitor.label}, {precision}"
+        self._process, self._fields, self._precision = process, competitor.fields, precision
+        self._data, self._count = folder / "data.npz", len(data.train_labels)
+        self._files = {name: str(folder / file) for name, file in FILES.items()}
+        self._budget: Budget | None = None
+        if not self._data.exists():
+            np.savez(
+                self._data,
+                images=data.train_images,
+                labels=data.train_labels,
+                test_images=data.test_images,
+                test_labels=data.test_labels,
+            )
 
-    def result(self, recipe: Recipe, seeds: Sequence[int]) -> Result:
-        """Train by the recipe from each of the seeds, after a warm-up."""
-        for _ in range(2):  # an evaluation may need larger buffers, and graphs captured before it then go
-            self._run(recipe, seeds[0], epochs=1)
-        return Result(recipe, [self._run(recipe, seed, recipe.epochs(self.limit)) for seed in seeds])
-
-    def _run(self, recipe: Recipe, seed: int, epochs: int) -> Run:
-        engine, batch = self.engine, recipe.batch_size
-        accuracies, train_seconds, evaluation_seconds = [], [], []
-        engine.set_parameters(init_parameters(seed))
-        for epoch in range(1, epochs + 1):
-            order = epoch_order(seed, epoch, self.count)[: self.count // batch * batch]
-            train_seconds.append(time_steps(engine, order, batch, recipe.rate(epoch)).seconds)
-            start = time.perf_counter()
-            engine.compute_statistics()
-            accuracies.append(evaluate(engine, self.images, self.labels).accuracy)
-            evaluation_seconds.append(time.perf_counter() - start)
-        reached = next((epoch for epoch, a in enumerate(accuracies, 1) if a >= self.target), None)
-        return Run(seed, accuracies, train_seconds, evaluation_seconds, reached)
-
-
-def choose(results: list[Result]) -> Result:
-    """The smallest median time; where no recipe has one, the most runs at the target, then the best accuracy."""
-    return min(results, key=lambda result: (result.median(), -result.reached(), -result.best()))
+    def train(self, recipe: Recipe, seed: int) -> Run:
+        """See Trainee."""
+        order = order_of(recipe.budget, seed, self._count)
+        steps = len(order) // recipe.budget.batch_size
+        np.save(self._files["order"], order)
+        np.save(self._files["rates"], recipe.rates(steps))
+        weights = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
+        save_checkpoint(Path(self._files["weights"]), Checkpoint(weights), steps=0)
+        if recipe.budget == self._budget:
+            self._process.ask(cmd="begin", **self._files)
+        else:
+            common = {"batch_size": recipe.budget.batch_size, "precision": self._precision, "npz": str(self._data)}
+            self._process.ask(cmd="setup", **common, **self._fields, **self._files)
+            self._budget = recipe.budget
+        seconds = self._process.ask(cmd="run", steps=steps)["seconds"]
+        start = time.perf_counter()
+        accuracy = self._process.ask(cmd="evaluate")["test_accuracy"]
+        return Run(seed, accuracy, seconds, seconds + time.perf_counter() - start)
 
 
-def print_results(out: Console, results: Sequence[Result]) -> None:
-    """Print a line for each recipe."""
+FILES = {"weights": "weights.safetensors", "order": "order.npy", "rates": "rates.npy"}
 
-    def ms(seconds: float) -> str:
-        return console.format_count(1e3 * seconds) if math.isfinite(seconds) else "never"
 
+def measure(trainee: Trainee, recipe: Recipe, seeds: Sequence[int]) -> Result:
+    """Train from each of the seeds, after a training that does not count."""
+    trainee.train(recipe, seeds[0])
+    return Result(trainee.label, recipe, [trainee.train(recipe, seed) for seed in seeds])
+
+
+def choose(results: Iterable[Result]) -> Result:
+    """The best mean accuracy; the first of equals."""
+    return max(results, key=Result.mean)
+
+
+COLUMNS = ("competitor", "recipe", "train ms", "total ms", "median", "mean", "at target")
+
+
+def print_results(out: Console, results: Iterable[Result], target: float) -> None:
+    """Print a line for each result."""
     cells = []
     for result in results:
-        times = [run.seconds() for run in result.runs]
-        epochs = float(np.median([run.reached or math.inf for run in result.runs]))
-        cells.append(
-            (
-                str(result.recipe),
-                f"{result.reached()} of {len(result.runs)}",
-                f"{epochs:g}" if math.isfinite(epochs) else "never",
-                *map(ms, (result.median(), min(times), max(times), result.median_with_evaluation())),
-                f"{100 * result.best():.2f} %",
-            )
-        )
-    columns = ("recipe", "reached", "epochs", "median ms", "min", "max", "with evaluation", "best accuracy")
-    console.print_table(out, columns, cells, right=columns[1:])
+        interval = result.interval()
+        mean = f"{100 * result.mean():.3f}" + (f" ± {100 * interval:.3f}" if math.isfinite(interval) else "")
+        times = (console.format_count(1e3 * s) for s in (result.train_seconds(), result.total_seconds()))
+        reached = f"{result.reached(target)} of {len(result.runs)}"
+        cells.append((result.competitor, str(result.recipe), *times, f"{100 * result.median():.2f} %", mean, reached))
+    console.print_table(out, COLUMNS, cells, right=COLUMNS[2:], optional=("mean", "total ms"))
+
+
+def select(
+    trainee: Trainee, budgets: Sequence[Budget], recipes: Callable[[Budget], list[Recipe]], seeds: Sequence[int],
+    live: console.LiveLine,
+) -> tuple[list[Result], list[Result]]:  # fmt: skip
+    """The chosen result of each budget, in rising time, and all results."""
+    chosen, tried = [], []
+    for done, budget in enumerate(budgets):
+        live.show(done / len(budgets), f"held-out images choose the recipe of {budget}")
+        results = [measure(trainee, recipe, seeds) for recipe in recipes(budget)]
+        chosen.append(choose(results))
+        tried += results
+    return sorted(chosen, key=Result.train_seconds), tried
 
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench time-to-accuracy`."""
-    recipes = parse_recipes(words(args.recipes)) or RECIPES
+    budgets = list(dict.fromkeys(parse_budgets(words(args.budgets or BUDGETS))))
+    shapes, peaks = words(args.schedules or SCHEDULES), parse_peaks(words(args.peaks or map(str, PEAKS)))
+    for shape in shapes:
+        parse_schedule(shape, 0)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    peers = peer_competitors(words(args.peers), [engine.info.device], args.peer_python or PEER_PYTHON)
+    for peer in peers:
+        if peer.unavailable:
+            raise UnavailableError(f"{peer.label} cannot run here: {peer.unavailable}")
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
         console.print_warning(data.warning)
     count, target = len(data.train_labels), args.target / 100
-    kept = count - args.hold_out if len(recipes) > 1 else count
-    largest = max(recipe.batch_size for recipe in recipes)
+    kept = count - args.hold_out
+    largest = max(budget.batch_size for budget in budgets)
     if kept < largest:
-        held = f" less {args.hold_out} held out" if kept < count else ""
-        raise UsageError(f"the {count} training images{held} do not fill a batch of {largest}")
+        raise UsageError(f"the {count} training images less {args.hold_out} held out do not fill a batch of {largest}")
     facts = report.Facts(data, args.threads or len(os.sched_getaffinity(0)))
     out = console.make_console()
     out.print(f"training time to {args.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 
-    def measure(trial: Trial, candidates: Sequence[Recipe], seeds: Sequence[int]) -> list[Result]:
-        with console.LiveLine(out) as live:
-            results = []
-            for done, recipe in enumerate(candidates):
-                live.show(done / len(candidates), f"recipe {recipe}")
-                results.append(trial.result(recipe, seeds))
-        print_results(out, results)
-        return results
+    def recipes(budget: Budget) -> list[Recipe]:
+        return [Recipe(budget, shape, peak) for shape, peak in itertools.product(shapes, peaks)]
 
-    selection: list[Result] = []
-    if len(recipes) > 1:
+    with console.LiveLine(out) as live:
         shuffled = epoch_order(0, 0, count)  # no run trains on an epoch 0
         train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
-        engine.set_dataset(data.train_images[train], data.train_labels[train])
         scored = data.train_images[held_out], data.train_labels[held_out]
-        out.print(f"\nby {args.hold_out} held-out training images, after training on the other {kept}:")
+        trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
         seeds = range(SELECTION_SEED, SELECTION_SEED + args.selection_seeds)
-        selection = measure(Trial(engine, kept, *scored, target, args.epochs), recipes, seeds)
-    recipe = choose(selection).recipe if selection else recipes[0]
-    if selection and not math.isfinite(choose(selection).median()):
-        console.print_warning(f"no recipe brought half of its seeds to the target; {recipe} came closest and is taken")
-    engine.set_dataset(data.train_images, data.train_labels)
-    out.print(f"\nby the {len(data.test_labels)} test images, after training on all {count}:")
-    trial = Trial(engine, count, data.test_images, data.test_labels, target, args.epochs)
-    (final,) = measure(trial, [recipe], range(args.seeds))
+        chosen, tried = select(trainee, budgets, recipes, seeds, live)
+    out.print(
+        f"\nthe best recipe of each budget by {args.hold_out} held-out training images, of {len(recipes(budgets[0]))} "
+        f"with {console.plural(len(seeds), 'seed')} each, after training on the other {kept}:"
+    )
+    print_results(out, chosen, target)
+
+    out.print(
+        f"\nby the {len(data.test_labels)} test images, after training on all {count}; budgets in rising time, to the "
+        "first with a median at the target: the test set chose the budget, not its recipe"
+    )
+    rows: list[Result] = []
+    reached = False
+    with console.LiveLine(out) as live:
+        trainee = EngineTrainee(engine, data.train_images, data.train_labels, (data.test_images, data.test_labels))
+        for done, held in enumerate(chosen):
+            live.show(done / len(chosen), f"recipe {held.recipe}, {args.seeds} seeds")
+            rows.append(measure(trainee, held.recipe, range(args.seeds)))
+            reached = rows[-1].median() >= target
+            if reached:
+                break
+    print_results(out, rows, target)
+
+    faults = []
+    if reached and peers:
+        out.print("\nthe same recipe, seeds, weights and orders, in other frameworks:")
+        with tempfile.TemporaryDirectory() as folder, console.LiveLine(out) as live:
+            others = []
+            for done, peer in enumerate(peers):
+                live.show(done / len(peers), f"{peer.label}, {args.seeds} seeds")
+                try:
+                    with ExitStack() as stack:
+                        process = stack.enter_context(CompetitorProcess(peer.command))
+                        other = PeerTrainee(process, peer, engine.precision, data, Path(folder))
+                        others.append(measure(other, rows[-1].recipe, range(args.seeds)))
+                except CompetitorError as error:
+                    faults.append(f"{peer.label}: {error}")
+        print_results(out, others, target)
+        rows += others
+        for fault in faults:
+            out.print(fault)
+    if not reached:
+        out.print(f"\nno budget brought half of its seeds to {args.target:g} %")
     if args.json:
-        names = ("target", "seeds", "selection_seeds", "hold_out", "epochs", "device")
+        names = ("target", "seeds", "selection_seeds", "hold_out", "device")
         settings = {name: getattr(args, name) for name in names}
         settings |= {"engine": engine.info.name, "precision": engine.precision}
-        chosen = {"chosen": asdict(recipe), "selection": [result.as_json() for result in selection]}
-        facts.write(args.json, [final.as_json()], settings, clock=CLOCK, **chosen)
+        selection = {"selection": [result.as_json(target) for result in tried]}
+        records = [result.as_json(target) for result in rows]
+        facts.write(args.json, records, settings, clock=CLOCK, reached=reached, faults=faults, **selection)
         out.print(f"\nwritten: {args.json}")
-    return 0 if math.isfinite(final.median()) else 1
+    return 0 if reached else 1

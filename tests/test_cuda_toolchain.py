@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 BROKEN_NVCC = """#!/bin/sh
 [ "$1" != --version ] ||
   { echo "nvcc: NVIDIA (R) Cuda compiler driver" && echo "Cuda compilation tools, release %s, V%s.1" && exit; }
-echo "nvcc fatal   : Unsupported host compiler" && exit 1
+echo "nvcc fatal : Unsupported host compiler" && exit 1
 """
 OLD_DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = 12040, 0; }'
 
@@ -62,7 +62,7 @@ def configure(build: Path, *options: str, nvcc: Path | None = None, **env: str) 
 def test_no_toolkit_that_builds_leaves_the_engines_of_the_host(tmp_path: Path, system: Path, wheels: Path) -> None:
     build = tmp_path / "build"
     code, lines, output = configure(build, nvcc=system, PYTHONPATH=str(wheels))
-    why = "fails a test compile (nvcc fatal   : Unsupported host compiler, see {}/cuda-probe/{}.log)"
+    why = "fails a test compile (nvcc fatal : Unsupported host compiler, see {}/cuda-probe/{}.log)"
     expected = [f"{system} 12.4 " + why.format(build, "system"), "the wheels' nvcc 13.4 " + why.format(build, "wheels")]
     assert (code, lines) == (0, ["no CUDA code, engines for the host only: " + "; ".join(expected)]), output
     assert "Unsupported host compiler" in (build / "cuda-probe" / "system.log").read_text()

@@ -193,7 +193,7 @@ for d in distributions():
 # changes that is there: it keeps its version, cuDNN and cuBLAS are used as they are (the wheels of cuDNN for CUDA 12 and 13
 # own the same files, which pip does not see), and our nvcc goes to a folder of its own.
 install_lines() {
-  local lines=$1 there library kept=
+  local lines=$1 there library kept='' size=''
   local log=$state/requirements.log pip=("$python" -m pip install --disable-pip-version-check --progress-bar off)
   there=$(installed)
   if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$there"; then
@@ -212,17 +212,17 @@ install_lines() {
     echo "$there" >"$state/constraints.txt"
     pip+=(-c "$state/constraints.txt")
   fi
+  [[ $lines != *nvidia-cudnn* ]] || size=", a download of 1.6 GB (without a GPU, MNIST_CUDA_CPU_ONLY=1 makes it 50 MB)"
+  say "installing what pyproject.toml requires$size"
   echo "$lines" >"$state/requirements.txt"
   logged "$log" "${pip[@]}" -r "$state/requirements.txt"
 }
 
 # .installed lists the requirements that are in place. A failed pip changes nothing, an interrupted one does.
 install_requirements() {
-  local wanted missing size="about 1.5 GB, 30 MB with MNIST_CUDA_CPU_ONLY=1"
+  local wanted missing
   wanted=$(requirements "$@") || stop "pyproject.toml could not be read; the reason is above"
   missing=$(grep -vxFf <(cat "$state/.installed" 2>/dev/null || true) <<<"$wanted") || return 0
-  if [ -n "${MNIST_CUDA_CPU_ONLY:-}" ]; then size=; fi
-  say "installing what pyproject.toml requires (the first time a download of $size)"
   [ ! -f "$state/.installed" ] || mv "$state/.installed" "$state/.installing"
   if ! install_lines "$missing"; then
     [ ! -f "$state/.installing" ] || mv "$state/.installing" "$state/.installed"

@@ -1,6 +1,7 @@
 """The PyTorch baseline as a program: its precision, protocol, training and errors; and scripts/peers' own errors."""
 
 import json
+import shutil
 import subprocess
 
 import cases
@@ -129,12 +130,12 @@ def test_an_error_is_one_line_and_an_exit_code(peer, files):
 def test_peers_names_what_is_wrong(tmp_path):
     """A copy, so that no environment of the checkout is touched."""
     script = tmp_path / "scripts" / "peers"
-    script.parent.mkdir()
-    script.write_bytes((ROOT / "scripts" / "peers").read_bytes())
-    script.chmod(0o755)
+    for name in ("scripts/peers", "scripts/setup.sh", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     for arguments, python, code, text in (
         (["--nonsense"], "python3", 2, "unknown argument '--nonsense'"),
-        ([], "/no/such/python", 4, "no '/no/such/python' found"),
+        ([], "/no/such/python", 4, "there is no /no/such/python"),
     ):
         run = subprocess.run([script, *arguments], env={"PATH": "/usr/bin:/bin", "PYTHON": python}, capture_output=True)
         assert run.returncode == code

@@ -61,7 +61,7 @@ template <class Function, class Bind>
 void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
   for (const auto& row : ladder)
     op.ladder.push_back(
-        {{row.name, bind(row), row.why, row.own_error, row.unit}, row.library, row.channels_last, row.absent});
+        {{row.name, bind(row), row.why, row.own_error, row.unit, row.needs}, row.library, row.channels_last, row.absent});
 }
 
 OpCase linear(std::int64_t batch, cudaStream_t stream) {

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "cuda/cuda_libs.h"
 #include "engines/cuda_engine.h"
 #include "engines/cudnn/layers.h"
@@ -360,11 +362,13 @@ std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions
   return create_on_device<CudnnEngine>(info, options);
 }
 
-std::string cudnn_unavailable() {
-  std::string reason = cuda_status().reason;
+std::string cudnn_unavailable(Precision precision, int device) {
+  std::string reason = cuda_device_reason(device);
   if (!reason.empty()) return reason;
   for (const auto& library : cuda::gpu_libraries())
     if (reason.empty()) reason = library.reason;
+  // The libraries' code is for the GPU itself, whatever ours was compiled for.
+  if (reason.empty() && precision != Precision::kFp32) reason = cuda::gpu_lacks(cuda::kTensorCapability, device);
   return reason;
 }
 

@@ -171,9 +171,7 @@ void add(Ladder<Function>& ladder, const LibraryRow& row, const std::string& abs
 
 }  // namespace
 
-std::string absent_below(int capability) {
-  return capability ? cuda::code_lacks(capability, selected_device()) : "";
-}
+std::string absent_below(int capability) { return capability ? cuda::code_lacks(capability, selected_device()) : ""; }
 
 Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
@@ -187,7 +185,7 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
     add<Linear>(ladder, row, missing(cublas::api),
                 [](auto& owner, float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
                    int in, int out, cudaStream_t stream) {
-                  owner.get(stream, {batch, in, out}, batch, in, out, false).forward(y, x, w, bias);
+                  owner.get(stream, {batch, in, out}, "linear", batch, in, out, false).forward(y, x, w, bias);
                 });
   return ladder;
 }
@@ -198,7 +196,7 @@ Ladder<kernels::LinearBackward> linear_backward_ladder() {
     add<Linear>(ladder, row, missing(cublas::api),
                 [](auto& owner, float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
                    std::int64_t batch, int in, int out, cudaStream_t stream) {
-                  Linear& layer = owner.get(stream, {batch, in, out}, batch, in, out, false);
+                  Linear& layer = owner.get(stream, {batch, in, out}, "linear", batch, in, out, false);
                   layer.backward_data(dx, dy, w);
                   layer.backward_weight(dw, dbias, dy, x);
                 });

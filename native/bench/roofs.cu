@@ -1,8 +1,7 @@
 // Roofs: a large copy, and a kernel that does nothing but multiply and add in registers.
-#include "bench/roofs.h"
-
 #include "bench/ladders.h"
 #include "bench/roof_launch.h"
+#include "bench/roofs.h"
 #include "cuda/architectures.h"
 #include "cuda/buffer.h"
 

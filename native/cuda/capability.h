@@ -3,8 +3,8 @@
 
 #include <string>
 
-// What stands in the sources that CMake compiles for compute capability 8.0 and newer alone; null in a build without any
-// such code, where code_lacks() says so.
+// What stands in the sources that CMake compiles for compute capability 8.0 and newer alone; null in a build without
+// any such code, where code_lacks() says so.
 #ifdef MNIST_WITH_SM80
 #define MNIST_IF_SM80(function) function
 #else

@@ -1,10 +1,9 @@
 // THE list of engines. A new engine is one file and one row here; the CLI, the tests and the tables follow.
-#include "engines/engines.h"
-
 #include <algorithm>
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
+#include "engines/engines.h"
 
 namespace mnist {
 namespace {

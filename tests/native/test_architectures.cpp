@@ -61,7 +61,8 @@ void test_code() {
 
 void test_remedies() {
   const std::string cuda13 = "75;80;86;87;88;89;90;100;110;103;120;121",
-                    cuda12 = "50;52;53;60;61;62;70;72;75;80;86;87;89;90;100;101;120", cuda12_4 = "50;60;61;70;75;80;86;89;90";
+                    cuda12 = "50;52;53;60;61;62;70;72;75;80;86;87;89;90;100;101;120",
+                    cuda12_4 = "50;60;61;70;75;80;86;89;90";
   CHECK(architectures_for(75, cuda13) == "75-real");
   CHECK(architectures_for(90, cuda13) == "90a-real");
   CHECK(architectures_for(90, cuda12_4) == "90a-real");
@@ -86,7 +87,7 @@ void test_remedies() {
 // One kernel for all that is recommended, in one call.
 void test_remedies_compile() {
   std::string command = "\"" MNIST_NVCC "\" -std=c++20 -fatbin -o test_architectures.fatbin \"-I" MNIST_SOURCE
-      "/native\" \"-I" MNIST_SOURCE "/native/include\" \"" MNIST_SOURCE "/native/kernels/sgd.cu\"";
+                        "/native\" \"-I" MNIST_SOURCE "/native/include\" \"" MNIST_SOURCE "/native/kernels/sgd.cu\"";
   for (const int gpu : kGpus) {
     std::string number = architectures_for(gpu, MNIST_NVCC_ARCHITECTURES);
     if (number.empty()) continue;

@@ -54,8 +54,8 @@ struct Layers {
   Layers(const Libraries& libraries, const Block& first, const Block& second, std::int64_t batch)
       : block1(libraries, first, batch),
         block2(libraries, second, batch),
-        fc1(libraries, batch, kFeatures, kHidden, true),
-        fc2(libraries, batch, kHidden, kClasses, false),
+        fc1(libraries, "fc1", batch, kFeatures, kHidden, true),
+        fc2(libraries, "fc2", batch, kHidden, kClasses, false),
         activations(libraries, batch) {}
   BlockLayers block1, block2;
   Linear fc1, fc2;
@@ -75,7 +75,9 @@ void transpose_each(T* values, std::int64_t count, std::int64_t rows, std::int64
 
 class CudnnEngine final : public CudaEngine<float> {
  public:
-  CudnnEngine(const EngineInfo& info, const EngineOptions& options) : CudaEngine<float>(info, options) {
+  CudnnEngine(const EngineInfo& info, const EngineOptions& options, Refusal refuse = {})
+      : CudaEngine<float>(info, options) {
+    libraries_.refuse = std::move(refuse);
     libraries_.dnn = cudnn::create_context(stream());
     libraries_.blas = cublas::create_context();
     libraries_.stream = stream();
@@ -90,6 +92,7 @@ class CudnnEngine final : public CudaEngine<float> {
         block->batch_norm.describe(ops);
         block->max_pool2d.describe(ops);
       }
+      for (const auto* linear : {&layers.fc1, &layers.fc2}) linear->describe(ops);
       for (const auto& op : ops) lines.push_back("batch " + std::to_string(batch) + ": " + op);
     }
     return lines;
@@ -360,6 +363,12 @@ class CudnnEngine final : public CudaEngine<float> {
 
 std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options) {
   return create_on_device<CudnnEngine>(info, options);
+}
+
+std::unique_ptr<Engine> cudnn_engine::create_refusing(const EngineInfo& info, const EngineOptions& options,
+                                                      Refusal refuse) {
+  const cuda::DeviceGuard guard(options.device);
+  return std::make_unique<CudnnEngine>(info, options, std::move(refuse));
 }
 
 std::string cudnn_unavailable(Precision precision, int device) {

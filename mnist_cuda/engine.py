@@ -27,7 +27,11 @@ AUTO_ORDER = ("fused", "cudnn", "cpu", "naive", "reference")
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """One row of the registry (native/engines/registry.cpp). `unavailable` is empty if the engine can run here."""
+    """One row of the registry (native/engines/registry.cpp).
+
+    unavailable: why it cannot run here in any precision; empty if it can. unavailable_precisions: why those cannot that
+    cannot, by name.
+    """
 
     name: str
     summary: str
@@ -35,32 +39,42 @@ class EngineInfo:
     precisions: tuple[str, ...]
     follows_routing: bool
     unavailable: str
+    unavailable_precisions: dict[str, str]
+
+    def too_old(self, precision: str) -> bool:
+        """Whether that precision wants a newer GPU, or a build for it, rather than anything that could be installed."""
+        return "needs compute capability" in self.unavailable_precisions.get(precision, "")
 
 
-def engines() -> tuple[EngineInfo, ...]:
-    """All engines, slowest rung of the ladder first."""
-    return tuple(_info(row) for row in _native.engines())
+def engines(device: int = 0) -> tuple[EngineInfo, ...]:
+    """All engines, slowest rung of the ladder first, and what GPU `device` cannot run of them.
+
+    Raises ValueError for an ordinal that does not exist where there are GPUs.
+    """
+    return tuple(_info(row, device) for row in _native.engines())
 
 
-def find_engine(name: str) -> EngineInfo:
-    """The registry's row for `name`; `auto` gives the best engine that can run here.
+def find_engine(name: str, device: int = 0) -> EngineInfo:
+    """The registry's row for `name`, as GPU `device` can run it; `auto` gives the best engine that can run there.
 
     Raises UsageError for an unknown name. An engine that cannot run here is returned all the same. No other engine is
     asked whether it can run than those that `auto` tries, so that libraries are looked for only where it matters.
     """
     rows = {row["name"]: row for row in _native.engines()}
     if name == "auto":
-        return next(info for n in AUTO_ORDER if not (info := _info(rows[n])).unavailable)
+        return next(info for n in AUTO_ORDER if not (info := _info(rows[n], device)).unavailable)
     if name not in rows:
         raise UsageError(f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}")
-    return _info(rows[name])
+    return _info(rows[name], device)
 
 
-def _info(row: dict[str, Any]) -> EngineInfo:
+def _info(row: dict[str, Any], device: int) -> EngineInfo:
     """A row of the registry, with the answer whether it can run here."""
     find_libraries(ENGINE_LIBRARIES.get(row["name"], ()))
-    fields = {**row, "precisions": tuple(row["precisions"])}
-    return EngineInfo(**fields, unavailable=_native.unavailable(row["name"]))
+    precisions, reasons = tuple(row["precisions"]), _native.unavailable(row["name"], device)
+    unavailable = reasons[precisions[0]] if len(reasons) == len(precisions) else ""
+    fields = {**row, "precisions": precisions}
+    return EngineInfo(**fields, unavailable=unavailable, unavailable_precisions=reasons)
 
 
 @contextmanager
@@ -117,6 +131,7 @@ class OpTime:
 def measure_roofs(device: int = 0) -> dict[str, float]:
     """What a GPU does at its best: bytes_per_second of a large copy, fma_flops, tf32_flops and bf16_flops (mma.sync).
 
+    Without the last two where the GPU, or this build's code for it, is older than compute capability 8.0.
     Raises UnavailableError without a usable GPU, OutOfMemoryError if 1 GiB of its memory is not free.
     """
     with _native_errors():
@@ -133,7 +148,7 @@ class Engine:
     """
 
     def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
-        self.info = find_engine(name)
+        self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
             raise UsageError(

@@ -7,7 +7,16 @@ import json
 from dataclasses import asdict
 
 from mnist_cuda import console
-from mnist_cuda.engine import engines, find_engine
+from mnist_cuda.engine import EngineInfo, engines, find_engine
+
+
+def _reasons(row: EngineInfo) -> list[str]:
+    """Why it cannot run here, or which of its precisions cannot, a line each reason."""
+    if row.unavailable:
+        return [row.unavailable]
+    reasons = dict.fromkeys(row.unavailable_precisions.values())
+    of = {r: ", ".join(p for p in row.precisions if row.unavailable_precisions.get(p) == r) for r in reasons}
+    return [f"{precisions}: {reason}" for reason, precisions in of.items()]
 
 
 def command(args: argparse.Namespace) -> int:
@@ -22,7 +31,7 @@ def command(args: argparse.Namespace) -> int:
             row.device,
             " ".join(row.precisions),
             "no" if row.unavailable else "yes",
-            f"{row.summary}\n{row.unavailable}".strip(),
+            "\n".join([row.summary, *_reasons(row)]),
         )
         for row in engines()
     ]

@@ -44,11 +44,17 @@ def measure_step(engine: Engine, batch_size: int) -> Summary:
     return summarise(measurement.samples)
 
 
-def roof(op: OpTime, roofs: Roofs) -> tuple[float, str]:
-    """The least microseconds that `roofs` allow the op, and which of them that is: `memory` or the op's unit."""
-    rates = {u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16")}
-    rates["fp16"] = rates["bf16"]  # tensor cores multiply both at one rate
-    rates |= {f"3x{u}": rates[u] / 3 for u in ("tf32", "fp16")}
+def roof(op: OpTime, roofs: Roofs) -> tuple[float, str] | tuple[None, None]:
+    """The least microseconds that `roofs` allow the op, and which of them that is: `memory` or the op's unit.
+
+    None where that unit was not measured.
+    """
+    rates = {u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16") if f"{u}_flops" in roofs}
+    if "bf16" in rates:
+        rates["fp16"] = rates["bf16"]  # tensor cores multiply both at one rate
+    rates |= {f"3x{u}": rates[u] / 3 for u in ("tf32", "fp16") if u in rates}
+    if op.unit not in rates:
+        return None, None
     moving, computing = 1e6 * op.bytes / roofs["bytes_per_second"], 1e6 * op.flops / rates[op.unit]
     return (moving, "memory") if moving >= computing else (computing, op.unit)
 

@@ -155,7 +155,15 @@ def plan(args: argparse.Namespace) -> list[Row]:
         if engine.unavailable:
             raise UnavailableError(f"engine '{engine.label}' cannot run here: {engine.unavailable}")
     chosen = words(args.precisions)
-    rows = [Row(engine, p) for engine in ours for p in engine.precisions if not chosen or p in chosen]
+    rows = [
+        Row(engine, p)
+        for engine in ours
+        for p in engine.precisions
+        if (p in chosen if chosen else not engine.reason(p))
+    ]
+    for row in rows:
+        if reason := row.competitor.reason(row.precision):
+            raise UnavailableError(f"engine '{row.competitor.label}' cannot run here in {row.precision}: {reason}")
     if not rows:
         offered = dict.fromkeys(p for engine in ours for p in engine.precisions)
         raise UsageError(f"--precisions is {' '.join(chosen)}, expected some of {', '.join(offered)}")

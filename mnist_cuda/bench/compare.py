@@ -154,8 +154,8 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
                 if not chosen or competitor.peer:
                     continue
                 row.fault = f"has no precision {cell.precision}, it offers {', '.join(competitor.precisions)}"
-            elif competitor.unavailable:
-                row.fault, row.absent = competitor.unavailable, True
+            elif reason := competitor.reason(cell.precision):
+                row.fault, row.absent = reason, True
             rows.append(row)
     return rows
 

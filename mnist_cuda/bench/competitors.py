@@ -90,6 +90,11 @@ class Competitor:
     peer: bool = False
     loss_tolerance: float = 0.0
     unavailable: str = ""
+    unavailable_precisions: dict[str, str] = field(default_factory=dict)
+
+    def reason(self, precision: str) -> str:
+        """Why it cannot take part in that precision; empty if it can."""
+        return self.unavailable or self.unavailable_precisions.get(precision, "")
 
 
 def words(arguments: Iterable[str]) -> list[str]:
@@ -100,7 +105,14 @@ def words(arguments: Iterable[str]) -> list[str]:
 def engine_competitor(info: EngineInfo) -> Competitor:
     """An engine in a worker process."""
     command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)
-    return Competitor(info.name, command, info.device, info.precisions, unavailable=info.unavailable)
+    return Competitor(
+        info.name,
+        command,
+        info.device,
+        info.precisions,
+        unavailable=info.unavailable,
+        unavailable_precisions=info.unavailable_precisions,
+    )
 
 
 def engine_competitors(names: Iterable[str]) -> list[Competitor]:

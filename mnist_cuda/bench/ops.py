@@ -37,10 +37,13 @@ def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
 
 def roofs_text(roofs: dict[str, float]) -> str:
     """What the GPU was measured to do at its best, for people: bytes_per_second, fma_, tf32_ and bf16_flops."""
-    return (
+    text = (
         f"This GPU: {roofs['bytes_per_second'] / 1e9:.0f} GB/s copied, {roofs['fma_flops'] / 1e12:.1f} TFLOP/s in fp32 "
-        f"multiply-adds; by mma.sync {roofs['tf32_flops'] / 1e12:.0f} in tf32, {roofs['bf16_flops'] / 1e12:.0f} in bf16"
+        "multiply-adds"
     )
+    if "tf32_flops" not in roofs:
+        return f"{text}; tf32 and bf16 were not measured, code for that needs compute capability 8.0"
+    return f"{text}; by mma.sync {roofs['tf32_flops'] / 1e12:.0f} in tf32, {roofs['bf16_flops'] / 1e12:.0f} in bf16"
 
 
 def passes(row: dict[str, Any]) -> bool:
@@ -84,7 +87,7 @@ def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
         console.format_count(row["warm_us"]),
         console.format_count(row["bytes"] / seconds / 1e9),
         console.format_count(row["flops"] / seconds / 1e12),
-        f"{row['percent_of_roof']:.0f}",
+        "-" if row["percent_of_roof"] is None else f"{row['percent_of_roof']:.0f}",
         f"{first['cold_us'] / row['cold_us']:.1f}",
         "-" if ratio is None else console.format_count(ratio),
         f"{row['error']:.0e}",

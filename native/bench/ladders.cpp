@@ -6,6 +6,9 @@
 #include <memory>
 #include <optional>
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
+#include "cuda/check.h"
 #include "cuda/sgemm.h"
 #include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
@@ -148,19 +151,27 @@ std::string missing(const Api& (*load)()) {
   }
 }
 
+int selected_device() {
+  int device = 0;
+  MNIST_CHECK(cudaGetDevice(&device));
+  return device;
+}
+
 // Appends `row`; `run` gets the LayerOwner and then the op's arguments.
 template <class Layer, class Function, class Run>
 void add(Ladder<Function>& ladder, const LibraryRow& row, const std::string& absent, Run run) {
-  const Unit unit = row.precision == Precision::kTf32 ? Unit::kTensorTf32 : Unit::kFma;
-  ladder.push_back(
-      {{row.name, [owner = std::make_shared<LayerOwner<Layer>>(row), run](auto... args) { run(*owner, args...); },
-        row.why, row.own_error, unit},
-       true,
-       row.channels_last,
-       absent});
+  const bool tf32 = row.precision == Precision::kTf32;
+  Rung<Function> rung{{row.name, {}, row.why, row.own_error, tf32 ? Unit::kTensorTf32 : Unit::kFma}};
+  rung.run = [owner = std::make_shared<LayerOwner<Layer>>(row), run](auto... args) { run(*owner, args...); };
+  rung.library = true;
+  rung.channels_last = row.channels_last;
+  rung.absent = absent.empty() && tf32 ? cuda::gpu_lacks(cuda::kTensorCapability, selected_device()) : absent;
+  ladder.push_back(std::move(rung));
 }
 
 }  // namespace
+
+std::string absent_below(int capability) { return capability ? cuda::code_lacks(capability, selected_device()) : ""; }
 
 Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
@@ -174,7 +185,7 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
     add<Linear>(ladder, row, missing(cublas::api),
                 [](auto& owner, float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
                    int in, int out, cudaStream_t stream) {
-                  owner.get(stream, {batch, in, out}, batch, in, out, false).forward(y, x, w, bias);
+                  owner.get(stream, {batch, in, out}, "linear", batch, in, out, false).forward(y, x, w, bias);
                 });
   return ladder;
 }
@@ -185,7 +196,7 @@ Ladder<kernels::LinearBackward> linear_backward_ladder() {
     add<Linear>(ladder, row, missing(cublas::api),
                 [](auto& owner, float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
                    std::int64_t batch, int in, int out, cudaStream_t stream) {
-                  Linear& layer = owner.get(stream, {batch, in, out}, batch, in, out, false);
+                  Linear& layer = owner.get(stream, {batch, in, out}, "linear", batch, in, out, false);
                   layer.backward_data(dx, dy, w);
                   layer.backward_weight(dw, dbias, dy, x);
                 });

@@ -29,11 +29,18 @@ struct Rung : kernels::Variant<std::function<std::remove_pointer_t<Function>>> {
 template <class Function>
 using Ladder = std::vector<Rung<Function>>;
 
+// Why the selected GPU runs no code of ours that needs `capability`; empty if it does.
+std::string absent_below(int capability);
+
 // A table as it is, for an op that no library has.
 template <class Function>
 Ladder<Function> own_rungs(std::span<const kernels::Variant<Function>> table) {
   Ladder<Function> ladder;
-  for (const auto& row : table) ladder.push_back({{row.name, row.run, row.why, row.own_error, row.unit}});
+  for (const auto& row : table) {
+    Rung<Function> rung{{row.name, row.run, row.why, row.own_error, row.unit, row.needs}};
+    rung.absent = absent_below(row.needs);
+    ladder.push_back(std::move(rung));
+  }
   return ladder;
 }
 

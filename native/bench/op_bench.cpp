@@ -129,7 +129,7 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
     row.warm_seconds = timer.warm(rung.run, row.cold_seconds);
     const double flops = rung.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
     const double least = std::max(row.bytes / report.roofs.bytes_per_second, row.flops / flops);
-    row.percent_of_roof = 100 * least / row.cold_seconds;
+    if (flops > 0) row.percent_of_roof = 100 * least / row.cold_seconds;
   };
   for (const auto& entry : bench::op_entries()) {
     if (!wanted.empty() && wanted != entry.name) continue;

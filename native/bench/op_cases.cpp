@@ -60,8 +60,10 @@ Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, std::int
 template <class Function, class Bind>
 void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
   for (const auto& row : ladder)
-    op.ladder.push_back(
-        {{row.name, bind(row), row.why, row.own_error, row.unit}, row.library, row.channels_last, row.absent});
+    op.ladder.push_back({{row.name, bind(row), row.why, row.own_error, row.unit, row.needs},
+                         row.library,
+                         row.channels_last,
+                         row.absent});
 }
 
 OpCase linear(std::int64_t batch, cudaStream_t stream) {

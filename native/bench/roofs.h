@@ -8,4 +8,7 @@ namespace mnist::bench {
 
 Roofs measure_roofs(const cuda::Stream& stream);
 
+// Sets tf32_flops and bf16_flops. Of a build with code for compute capability 8.0, which the selected GPU has to run.
+void measure_tensor_cores(Roofs& roofs, const cuda::Stream& stream);
+
 }  // namespace mnist::bench

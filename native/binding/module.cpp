@@ -1,6 +1,7 @@
 // The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -50,8 +51,8 @@ nb::dict roofs_dict(const Roofs& roofs) {
   nb::dict d;
   d["bytes_per_second"] = roofs.bytes_per_second;
   d["fma_flops"] = roofs.fma_flops;
-  d["tf32_flops"] = roofs.tf32_flops;
-  d["bf16_flops"] = roofs.bf16_flops;
+  if (roofs.tf32_flops > 0) d["tf32_flops"] = roofs.tf32_flops;
+  if (roofs.bf16_flops > 0) d["bf16_flops"] = roofs.bf16_flops;
   return d;
 }
 
@@ -99,15 +100,20 @@ NB_MODULE(_native, m) {
     for (const auto& row : engines()) rows.append(info_dict(row.info));
     return rows;
   });
-  // Why an engine cannot run here, empty if it can; only the rows that are asked for load what they need.
+  // Why an engine cannot run here in some precisions, by their names; only the rows that are asked for load what they
+  // need.
   m.def(
       "unavailable",
-      [](const std::string& name) {
+      [](const std::string& name, int device) {
+        std::map<std::string, std::string> reasons;
         for (const auto& row : engines())
-          if (row.info.name == name) return row.unavailable();
-        throw ArgumentError("engine '" + name + "' is unknown");
+          if (row.info.name == name)
+            for (const auto precision : row.info.precisions)
+              if (auto reason = row.unavailable(precision, device); !reason.empty())
+                reasons[to_string(precision)] = std::move(reason);
+        return reasons;
       },
-      "name"_a, nb::call_guard<nb::gil_scoped_release>());
+      "name"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("cuda_status", [] {
     CudaStatus status;
@@ -172,7 +178,7 @@ NB_MODULE(_native, m) {
           d["cold_us"] = if_any(ran, 1e6 * row.cold_seconds);
           d["warm_us"] = if_any(ran, 1e6 * row.warm_seconds);
           d["error"] = if_any(ran, row.error);
-          d["percent_of_roof"] = if_any(ran, row.percent_of_roof);
+          d["percent_of_roof"] = if_any(ran && row.percent_of_roof > 0, row.percent_of_roof);
           d["library_ratio"] = if_any(row.library_ratio > 0, row.library_ratio);
           rows.append(d);
         }

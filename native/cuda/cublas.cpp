@@ -77,12 +77,12 @@ Matmul::Matmul(RawContext context, const MatmulShape& shape, std::int64_t worksp
                            api().GetStatusName(status) + ")");
 }
 
-void Matmul::run(RawContext context, void* d, const void* a, const void* b, const void* bias, void* workspace,
+void Matmul::run(RawContext context, void* d, const void* a, const void* b, const void* bias, bool add, void* workspace,
                  cudaStream_t stream) const {
   constexpr float kOne = 1, kZero = 0;
   if (has_bias_) MNIST_CUBLAS(MatmulDescSetAttribute(matmul_.get(), kBiasPointer, &bias, sizeof bias));
-  MNIST_CUBLAS(Matmul(context, matmul_.get(), &kOne, a, a_.get(), b, b_.get(), &kZero, d, d_.get(), d, d_.get(),
-                      &choice_.algorithm, workspace, choice_.workspace_bytes, stream));
+  MNIST_CUBLAS(Matmul(context, matmul_.get(), &kOne, a, a_.get(), b, b_.get(), add ? &kOne : &kZero, d, d_.get(), d,
+                      d_.get(), &choice_.algorithm, workspace, choice_.workspace_bytes, stream));
 }
 
 }  // namespace mnist::cublas

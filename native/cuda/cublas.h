@@ -120,7 +120,8 @@ class Matmul {
   Matmul(RawContext context, const MatmulShape& shape, std::int64_t workspace_bytes);
 
   // `bias` is what the epilogue reads (kBias, kReluBias: m values) or writes (kBiasGradientB: n values); else null.
-  void run(RawContext context, void* d, const void* a, const void* b, const void* bias, void* workspace,
+  // `add`: to what is in `d`.
+  void run(RawContext context, void* d, const void* a, const void* b, const void* bias, bool add, void* workspace,
            cudaStream_t stream) const;
 
  private:

@@ -118,6 +118,7 @@ using RawBackend = void*;
   X(kBackwardFilterDy, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, 717)                         \
   X(kOperationGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, 800)                                   \
   X(kOperationGraphOps, CUDNN_ATTR_OPERATIONGRAPH_OPS, 801)                                         \
+  X(kOperationGraphEngineCount, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, 802)                 \
   X(kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 900)                                        \
   X(kTensorDataType, CUDNN_ATTR_TENSOR_DATA_TYPE, 901)                                              \
   X(kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS, 902)                                           \
@@ -181,6 +182,7 @@ struct Fraction {
 #define MNIST_CUDNN_FUNCTIONS(X)                                                                                     \
   X(GetVersion, std::size_t, ())                                                                                     \
   X(GetErrorString, const char*, (int status))                                                                       \
+  X(GetLastErrorString, void, (char* message, std::size_t room))                                                     \
   X(Create, int, (RawContext*))                                                                                      \
   X(Destroy, int, (RawContext))                                                                                      \
   X(SetStream, int, (RawContext, cudaStream_t))                                                                      \
@@ -188,6 +190,8 @@ struct Fraction {
   X(DestroyTensorDescriptor, int, (RawTensor))                                                                       \
   X(SetTensor4dDescriptor, int, (RawTensor, int format, int type, int n, int c, int h, int w))                       \
   X(AddTensor, int, (RawContext, const void* alpha, RawTensor, const void* a, const void* beta, RawTensor, void* c)) \
+  X(TransformTensor, int,                                                                                            \
+    (RawContext, const void* alpha, RawTensor, const void* x, const void* beta, RawTensor, void* y))                 \
   X(CreatePoolingDescriptor, int, (RawPooling*))                                                                     \
   X(DestroyPoolingDescriptor, int, (RawPooling))                                                                     \
   X(SetPooling2dDescriptor, int,                                                                                     \

@@ -58,6 +58,33 @@ class Descriptor {
 
 bool contains(const std::vector<int>& notes, int note) { return std::ranges::find(notes, note) != notes.end(); }
 
+std::string last_error() {
+  char text[512] = "";
+  api().GetLastErrorString(text, sizeof text);
+  std::string line = text[0] ? text : "no reason given";
+  std::ranges::replace(line, '\n', ' ');
+  return line;
+}
+
+// What became of the engines that were not taken.
+struct Tally {
+  int nondeterministic = 0, inexact = 0, unsupported = 0, too_large = 0, refused = 0;
+  std::string reason;  // cuDNN's, of the last one that it does not support
+
+  std::string text() const {
+    std::string list;
+    const auto add = [&](int count, const std::string& what) {
+      if (count) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + what;
+    };
+    add(nondeterministic, "not deterministic");
+    add(inexact, "not of float32 products");
+    add(too_large, "with too large a workspace");
+    add(refused, "refused by a test");
+    add(unsupported, "not supported (" + reason + ")");
+    return list.empty() ? "it offers no engine" : "of its engines " + list;
+  }
+};
+
 }  // namespace
 
 // A graph of one operation while it is being described.
@@ -98,12 +125,27 @@ class Operation {
     Plan chosen;
     Descriptor graph(kOperationGraph);
     graph.set(kOperationGraphOps, operation_.finalize()).set(kOperationGraphHandle, kTypeHandle, context_).finalize();
-    if (!graph.ok()) return chosen;
-    for (const int mode : {int(kHeuristicsA), int(kHeuristicsFallback)}) {
-      auto candidates = ranked(graph, mode);
-      for (const auto engine : rules.first) add_engine(candidates, graph, engine);
-      if (!chosen) chosen = first_allowed(candidates, rules);
+    Tally tally;
+    if (graph.ok()) {
+      for (const int mode : {int(kHeuristicsA), int(kHeuristicsFallback)}) {
+        if (chosen) break;
+        auto candidates = ranked(graph, mode);
+        for (const auto engine : rules.first) add_engine(candidates, graph, engine);
+        chosen = first_allowed(candidates, rules, tally);
+      }
+      if (!chosen) {
+        tally = {};
+        std::vector<Candidate> candidates;
+        const auto count = graph.get<std::int64_t>(kOperationGraphEngineCount, kTypeInt64, 1);
+        for (std::int64_t engine = 0; !count.empty() && engine < count[0]; ++engine)
+          add_engine(candidates, graph, engine);
+        chosen = first_allowed(candidates, rules, tally);
+      }
+    } else {
+      tally.unsupported = 1;
+      tally.reason = last_error();
     }
+    if (!chosen) chosen.text_ = tally.text();
     return chosen;
   }
 
@@ -114,27 +156,33 @@ class Operation {
     std::vector<int> notes;
   };
 
-  Plan first_allowed(std::vector<Candidate>& candidates, const Rules& rules) const {
+  Plan first_allowed(std::vector<Candidate>& candidates, const Rules& rules, Tally& tally) const {
     std::ranges::stable_sort(candidates, {}, [&](const Candidate& c) {
       return std::ranges::find(rules.first, c.engine) - rules.first.begin();
     });
     for (const auto& candidate : candidates) {
       const auto& notes = candidate.notes;
-      if (contains(notes, kNoteNondeterministic)) continue;
-      if (!rules.tensor_cores && (contains(notes, kNoteTensorCore) || contains(notes, kNoteDownConvert) ||
-                                  contains(notes, kNoteReducedReduction)))
+      const auto passed_over = [&](bool why, int& count) { return why && ++count; };
+      if (passed_over(contains(notes, kNoteNondeterministic), tally.nondeterministic)) continue;
+      if (passed_over(!rules.tensor_cores && (contains(notes, kNoteTensorCore) || contains(notes, kNoteDownConvert) ||
+                                              contains(notes, kNoteReducedReduction)),
+                      tally.inexact))
         continue;
       Descriptor plan(kExecutionPlan);
       plan.set(kPlanHandle, kTypeHandle, context_).set(kPlanEngineConfig, *candidate.config).finalize();
-      if (!plan.ok()) continue;
+      if (passed_over(!plan.ok(), tally.unsupported)) {
+        tally.reason = last_error();
+        continue;
+      }
       const auto bytes = plan.get<std::int64_t>(kPlanWorkspaceSize, kTypeInt64, 1);
-      if (bytes.empty() || bytes[0] > rules.workspace_bytes) continue;
+      if (passed_over(bytes.empty() || bytes[0] > rules.workspace_bytes, tally.too_large)) continue;
       Plan chosen;
       chosen.ids_ = ids_;
       char text[96];
       std::snprintf(text, sizeof text, "engine %d, workspace %.1f MB%s%s%s", int(candidate.engine), bytes[0] / 1e6,
                     contains(notes, kNoteTensorCore) ? ", tensor cores" : "", contains(notes, kNoteFft) ? ", FFT" : "",
                     contains(notes, kNoteWinograd) ? ", Winograd" : "");
+      if (passed_over(rules.refuse && rules.refuse(text), tally.refused)) continue;
       chosen.text_ = text;
       chosen.plan_ = plan.release();
       return chosen;

@@ -1,11 +1,13 @@
 // cuDNN's graph interface, as far as one-operation graphs go: describe an operation, let the heuristics rank the
-// engines that can compute it, keep the first that obeys our rules, run it.
+// engines that can compute it, keep the first that obeys our rules, run it. Where none of theirs does, every engine
+// that cuDNN has for the operation is tried in turn: what is fast is left to them, what is there is not.
 //
 // The choice never depends on a measurement: the same build on the same GPU with the same libraries takes the same
 // algorithm in every process, which is what makes repeated runs bitwise equal.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -24,9 +26,10 @@ struct Shape {
 
 // What an algorithm must be like. Nondeterministic ones are never taken.
 struct Rules {
-  bool tensor_cores = false;            // false: IEEE float32 products only
-  std::int64_t workspace_bytes = 0;     // at most
-  std::span<const std::int64_t> first;  // engines to try before the heuristics' own order, best first
+  bool tensor_cores = false;                            // false: IEEE float32 products only
+  std::int64_t workspace_bytes = 0;                     // at most
+  std::span<const std::int64_t> first;                  // engines to try before the heuristics' own order, best first
+  std::function<bool(const std::string& plan)> refuse;  // for tests: plans, by their text, to do as if they failed
 };
 
 // A chosen algorithm for one operation on tensors of fixed shapes; empty if none obeys the rules.
@@ -38,7 +41,7 @@ class Plan {
   // `pointers` in the order of the shapes that the plan was made for; queues the work on the context's stream.
   void run(RawContext context, std::initializer_list<const void*> pointers, void* workspace) const;
 
-  // "engine 67, workspace 2.1 MB, tensor cores"
+  // "engine 67, workspace 2.1 MB, tensor cores"; of an empty one what became of the engines, with cuDNN's last reason
   const std::string& text() const { return text_; }
 
  private:

@@ -5,45 +5,88 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/architectures.h"
+#include "cuda/capability.h"
 #endif
 
 namespace mnist {
 
 #ifdef MNIST_WITH_CUDA
 namespace {
+constexpr const char* kArchitectures = MNIST_CUDA_ARCHITECTURES;
+constexpr const char* kNvccArchitectures = MNIST_NVCC_ARCHITECTURES;
+
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Empty if this build's machine code or PTX runs on the GPU.
-std::string unsupported(int device) {
+int capability_of(int device) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  if (cuda::runs_on(MNIST_CUDA_ARCHITECTURES, major, minor)) return "";
-  return "GPU " + std::to_string(device) + " has compute capability " + std::to_string(major) + "." +
-         std::to_string(minor) +
-         " and this build is for " MNIST_CUDA_ARCHITECTURES "; build again with CMAKE_CUDA_ARCHITECTURES=" +
-         std::to_string(10 * major + minor);
+  return 10 * major + minor;
+}
+
+std::string named(int device) { return "GPU " + std::to_string(device); }
+
+void require_device(int device, const CudaStatus& status) {
+  MNIST_REQUIRE(device >= 0 && device < status.device_count,
+                "device is " << device << ", expected 0 to " << status.device_count - 1);
+}
+
+// Empty if this build's machine code or PTX runs on the GPU.
+std::string unsupported(int device, const CudaStatus& status) {
+  const int gpu = capability_of(device);
+  const auto code = cuda::code_for(kArchitectures, gpu);
+  const std::string remedy = cuda::remedy_for(gpu, kNvccArchitectures);
+  if (code.capability == 0)
+    return named(device) + " has compute capability " + cuda::capability_text(gpu) + " and this build is for " +
+           kArchitectures + "; " + remedy;
+  if (code.from_ptx && status.driver_version < status.runtime_version)
+    return named(device) + " needs machine code of its own in this build: the driver compiles PTX of CUDA " +
+           version_text(status.driver_version) + " and this is CUDA " + version_text(status.runtime_version) +
+           "'s; update the driver" + (remedy.ends_with("-real") ? " or " + remedy : "");
+  return "";
 }
 }  // namespace
+
+std::string cuda::gpu_lacks(int capability, int device) {
+  const CudaStatus status = cuda_status();
+  if (status.device_count == 0) return "";
+  require_device(device, status);
+  const int gpu = capability_of(device);
+  if (gpu >= capability) return "";
+  return "it needs compute capability " + capability_text(capability) + " and " + named(device) + " has " +
+         capability_text(gpu);
+}
+
+std::string cuda::code_lacks(int capability, int device) {
+  const std::string needs = "it needs compute capability " + capability_text(capability);
+  if (cuda_status().device_count == 0)
+    return newest_code(kArchitectures) < capability ? needs + " and this build is for " + kArchitectures : "";
+  std::string reason = gpu_lacks(capability, device);
+  if (reason.empty()) reason = cuda_device_reason(device);
+  const int gpu = capability_of(device), code = code_for(kArchitectures, gpu).capability;
+  if (reason.empty() && code < capability)
+    reason = needs + " and this build's code for " + named(device) + ", which has " + capability_text(gpu) +
+             ", is for compute capability " + capability_text(code) + "; " + remedy_for(gpu, kNvccArchitectures);
+  return reason;
+}
 
 std::string cuda_device_reason(int device) {
   const CudaStatus status = cuda_status();
   if (status.device_count == 0) return status.reason;
-  MNIST_REQUIRE(device >= 0 && device < status.device_count,
-                "device is " << device << ", expected 0 to " << status.device_count - 1);
-  return unsupported(device);
+  require_device(device, status);
+  return unsupported(device, status);
 }
 
 CudaStatus cuda_status() {
-  CudaStatus status{.compiled = true, .architectures = MNIST_CUDA_ARCHITECTURES};
+  CudaStatus status{.compiled = true, .architectures = kArchitectures};
   cudaRuntimeGetVersion(&status.runtime_version);
   cudaDriverGetVersion(&status.driver_version);
   const cudaError_t error = cudaGetDeviceCount(&status.device_count);
   if (error == cudaSuccess && status.device_count > 0) {
     for (int device = 0; device < status.device_count; ++device) {
-      const std::string reason = unsupported(device);
+      const std::string reason = unsupported(device, status);
       if (reason.empty()) {
         status.reason.clear();
         break;

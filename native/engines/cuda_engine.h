@@ -133,11 +133,9 @@ class CudaEngine : public Engine {
   bool check_every_step_;
 };
 
-// The factory of engine E: checks the GPU and selects it for E's constructor.
+// The factory of engine E: selects the GPU, which the registry's row has checked, for E's constructor.
 template <class E>
 std::unique_ptr<Engine> create_on_device(const EngineInfo& info, const EngineOptions& options) {
-  const std::string reason = cuda_device_reason(options.device);
-  if (!reason.empty()) throw UnavailableError("engine '" + info.name + "' cannot run here: " + reason);
   const cuda::DeviceGuard guard(options.device);
   return std::make_unique<E>(info, options);
 }

@@ -11,7 +11,8 @@ std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions
 std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
 
-std::string cudnn_unavailable();            // why cuDNN and cuBLAS cannot be used here; empty if they can
+std::string cudnn_unavailable(Precision precision,
+                              int device);  // why cuDNN and cuBLAS cannot be used; empty if they can
 std::string fused_unavailable(int device);  // why this GPU cannot run `fused`; empty if it can
 
 }  // namespace mnist

@@ -1,4 +1,8 @@
 // THE list of engines. A new engine is one file and one row here; the CLI, the tests and the tables follow.
+#include <algorithm>
+
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "engines/engines.h"
 
 namespace mnist {
@@ -11,23 +15,27 @@ namespace {
 #define MNIST_IF_CUDA(factory) nullptr
 #endif
 
-std::string always_available() { return ""; }
+std::string always_available(Precision, int) { return ""; }
 
-std::string needs_gpu() { return cuda_status().reason; }
+std::string needs_gpu(Precision, int device) { return cuda_device_reason(device); }
 
-std::string needs_libraries() {
+std::string needs_libraries(Precision precision, int device) {
 #ifdef MNIST_WITH_CUDA
-  return cudnn_unavailable();
+  return cudnn_unavailable(precision, device);
 #else
-  return needs_gpu();
+  return needs_gpu(precision, device);
 #endif
 }
 
-std::string needs_shared_memory() {
+std::string needs_tensor_cores(Precision precision, int device) {
 #ifdef MNIST_WITH_CUDA
-  return fused_unavailable(0);
+  const std::string reason = cuda::code_lacks(cuda::kTensorCapability, device);
+  if (!reason.empty()) return reason;
+#endif
+#ifdef MNIST_WITH_SM80
+  return fused_unavailable(device);
 #else
-  return needs_gpu();
+  return needs_gpu(precision, device);
 #endif
 }
 
@@ -45,8 +53,8 @@ const std::vector<EngineRow>& rows() {
        needs_libraries,
        MNIST_IF_CUDA(create_cudnn)},
       {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
-       needs_shared_memory,
-       MNIST_IF_CUDA(create_fused)},
+       needs_tensor_cores,
+       MNIST_IF_SM80(create_fused)},
   };
   return table;
 }
@@ -70,9 +78,12 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
     }
     MNIST_REQUIRE(offered, "engine '" << name << "' has no precision " << to_string(options.precision) << ", it offers "
                                       << precisions);
-    const std::string reason = row.unavailable();
-    if (!reason.empty()) throw UnavailableError("engine '" + name + "' cannot run here: " + reason);
-    return row.create(row.info, options);
+    const std::string reason = row.unavailable(options.precision, options.device);
+    if (reason.empty()) return row.create(row.info, options);
+    const bool in_another = std::ranges::any_of(
+        row.info.precisions, [&](Precision other) { return row.unavailable(other, options.device).empty(); });
+    throw UnavailableError("engine '" + name + "' cannot run here" +
+                           (in_another ? std::string(" in ") + to_string(options.precision) : "") + ": " + reason);
   }
   throw ArgumentError("engine '" + name + "' is unknown, expected one of " + names);
 }

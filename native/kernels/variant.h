@@ -22,6 +22,7 @@ struct Variant {
   // Error that the idea brings with it, beside what a plain sum in float32 has: relative to what is summed.
   double own_error = 0;
   Unit unit = Unit::kFma;
+  int needs = 0;  // compute capability (cuda/architectures.h) below which it has no code, and `run` may be null
 };
 
 }  // namespace mnist::kernels

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "cuda/cuda_libs.h"
 #include "engines/cuda_engine.h"
 #include "engines/cudnn/layers.h"
@@ -52,8 +54,8 @@ struct Layers {
   Layers(const Libraries& libraries, const Block& first, const Block& second, std::int64_t batch)
       : block1(libraries, first, batch),
         block2(libraries, second, batch),
-        fc1(libraries, batch, kFeatures, kHidden, true),
-        fc2(libraries, batch, kHidden, kClasses, false),
+        fc1(libraries, "fc1", batch, kFeatures, kHidden, true),
+        fc2(libraries, "fc2", batch, kHidden, kClasses, false),
         activations(libraries, batch) {}
   BlockLayers block1, block2;
   Linear fc1, fc2;
@@ -73,7 +75,9 @@ void transpose_each(T* values, std::int64_t count, std::int64_t rows, std::int64
 
 class CudnnEngine final : public CudaEngine<float> {
  public:
-  CudnnEngine(const EngineInfo& info, const EngineOptions& options) : CudaEngine<float>(info, options) {
+  CudnnEngine(const EngineInfo& info, const EngineOptions& options, Refusal refuse = {})
+      : CudaEngine<float>(info, options) {
+    libraries_.refuse = std::move(refuse);
     libraries_.dnn = cudnn::create_context(stream());
     libraries_.blas = cublas::create_context();
     libraries_.stream = stream();
@@ -88,6 +92,7 @@ class CudnnEngine final : public CudaEngine<float> {
         block->batch_norm.describe(ops);
         block->max_pool2d.describe(ops);
       }
+      for (const auto* linear : {&layers.fc1, &layers.fc2}) linear->describe(ops);
       for (const auto& op : ops) lines.push_back("batch " + std::to_string(batch) + ": " + op);
     }
     return lines;
@@ -360,11 +365,19 @@ std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions
   return create_on_device<CudnnEngine>(info, options);
 }
 
-std::string cudnn_unavailable() {
-  std::string reason = cuda_status().reason;
+std::unique_ptr<Engine> cudnn_engine::create_refusing(const EngineInfo& info, const EngineOptions& options,
+                                                      Refusal refuse) {
+  const cuda::DeviceGuard guard(options.device);
+  return std::make_unique<CudnnEngine>(info, options, std::move(refuse));
+}
+
+std::string cudnn_unavailable(Precision precision, int device) {
+  std::string reason = cuda_device_reason(device);
   if (!reason.empty()) return reason;
   for (const auto& library : cuda::gpu_libraries())
     if (reason.empty()) reason = library.reason;
+  // The libraries' code is for the GPU itself, whatever ours was compiled for.
+  if (reason.empty() && precision != Precision::kFp32) reason = cuda::gpu_lacks(cuda::kTensorCapability, device);
   return reason;
 }
 

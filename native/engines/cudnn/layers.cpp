@@ -37,32 +37,25 @@ constexpr Advice kAdvice[] = {
     {"conv2 backward weight", Precision::kBf16, 65},
 };
 
-// Plans of products: chosen for `batch` under `policy`.
-template <class Make>
-Plan product_plan(const Policy& policy, std::int64_t batch, const std::string& op, Make&& make) {
-  std::vector<std::int64_t> first;
-  for (const auto& advice : kAdvice)
-    if (op == advice.op && policy.precision == advice.precision) first.push_back(advice.engine);
-  Plan plan = make(Rules{policy.tensor_cores, workspace_limit(batch), first});
-  if (!plan)
-    throw UnavailableError("cuDNN has no deterministic algorithm for " + op + " in " + to_string(policy.precision) +
-                           " with batch " + std::to_string(batch));
-  return plan;
+Rules rules_for(const Libraries& libraries, const std::string& op, std::int64_t batch) {
+  Rules rules{.tensor_cores = libraries.policy.tensor_cores, .workspace_bytes = workspace_limit(batch)};
+  if (libraries.refuse) rules.refuse = [&libraries, op](const auto& plan) { return libraries.refuse(op, plan); };
+  return rules;
 }
 
 // Plans of ops without products: whatever hardware they use computes the same. Empty if there is none.
 Plan compiled_plan(const Libraries& libraries, Plan (*make)(cudnn::RawContext, const Shape&, const Rules&),
-                   const Shape& x) {
+                   const std::string& op, const Shape& x) {
   if (!libraries.compiled_engines) return {};
-  return make(libraries.dnn.get(), x, {.tensor_cores = true, .workspace_bytes = workspace_limit(x.n)});
-}
-
-void describe_plan(std::vector<std::string>& lines, const std::string& op, const Plan& plan) {
-  if (plan) lines.push_back(op + ": " + plan.text());
+  Rules rules = rules_for(libraries, op, x.n);
+  rules.tensor_cores = true;
+  return make(libraries.dnn.get(), x, rules);
 }
 
 void describe_choice(std::vector<std::string>& lines, const std::string& op, const std::optional<Plan>& plan) {
-  if (plan) lines.push_back(op + ": " + (*plan ? plan->text() : "older interface"));
+  if (!plan) return;
+  const std::string reason = plan->text().empty() ? "" : "; " + plan->text();
+  lines.push_back(op + ": " + (*plan ? plan->text() : "older interface" + reason));
 }
 
 cudnn::Owner<cudnn::RawActivation> relu_descriptor() {
@@ -93,40 +86,70 @@ std::int64_t workspace_limit(std::int64_t batch) {
 Conv2d::Conv2d(const Libraries& libraries, std::string name, std::int64_t batch, int in, int out, int side)
     : libraries_(libraries),
       name_(std::move(name)),
-      x_{libraries.policy.storage, batch, in, side, side, libraries.channels_last},
-      w_{libraries.policy.storage, out, in, 3, 3, libraries.channels_last},
-      y_{libraries.policy.storage, batch, out, side, side, libraries.channels_last} {}
+      shapes_{{{libraries.policy.storage, batch, in, side, side, libraries.channels_last},
+               {libraries.policy.storage, out, in, 3, 3, libraries.channels_last},
+               {libraries.policy.storage, batch, out, side, side, libraries.channels_last}}} {}
 
-void Conv2d::forward(void* y, const void* x, const void* w) {
-  const auto context = libraries_.dnn.get();
-  if (!forward_)
-    forward_ = product_plan(libraries_.policy, x_.n, name_ + " forward",
-                            [&](const Rules& rules) { return conv2d_forward_plan(context, x_, w_, y_, rules); });
-  forward_.run(context, {x, w, y}, libraries_.workspace);
+void Conv2d::forward(void* y, const void* x, const void* w) { run(forward_, {x, w, y}); }
+void Conv2d::backward_data(void* dx, const void* dy, const void* w) { run(backward_data_, {dx, w, dy}); }
+void Conv2d::backward_weight(void* dw, const void* dy, const void* x) { run(backward_weight_, {x, dw, dy}); }
+
+std::string Conv2d::op_of(const Product& product) const {
+  return name_ + " " + product.op + (product.by_way ? " by way of PyTorch's order" : "");
 }
 
-void Conv2d::backward_data(void* dx, const void* dy, const void* w) {
-  const auto context = libraries_.dnn.get();
-  if (!backward_data_)
-    backward_data_ = product_plan(libraries_.policy, x_.n, name_ + " backward data", [&](const Rules& rules) {
-      return conv2d_backward_data_plan(context, x_, w_, y_, rules);
-    });
-  backward_data_.run(context, {dx, w, dy}, libraries_.workspace);
+void Conv2d::choose(Product& product) {
+  const Policy& policy = libraries_.policy;
+  product.by_way = false;
+  const auto make = [&](const std::array<Shape, 3>& shapes, std::span<const std::int64_t> first) {
+    Rules rules = rules_for(libraries_, op_of(product), shapes[0].n);
+    rules.first = first;
+    product.plan = product.make(libraries_.dnn.get(), shapes[0], shapes[1], shapes[2], rules);
+  };
+  std::vector<std::int64_t> first;
+  for (const auto& advice : kAdvice)
+    if (op_of(product) == advice.op && policy.precision == advice.precision) first.push_back(advice.engine);
+  make(shapes_, first);
+  if (product.plan) return;
+  const std::string reason = product.plan.text();
+  if (libraries_.channels_last && policy.precision == Precision::kFp32) {
+    product.by_way = true;
+    auto in_order = shapes_;
+    for (auto& shape : in_order) shape.channels_last = false;
+    make(in_order, {});
+  }
+  if (!product.plan)
+    throw UnavailableError("cuDNN has no deterministic algorithm for " + name_ + " " + product.op + " in " +
+                           to_string(policy.precision) + " with batch " + std::to_string(shapes_[0].n) + ": " + reason);
+  for (int k = 0; k < 3; ++k)
+    first_[k].reserve(shapes_[k].n * shapes_[k].c * shapes_[k].h * shapes_[k].w * policy.element_bytes());
 }
 
-void Conv2d::backward_weight(void* dw, const void* dy, const void* x) {
-  const auto context = libraries_.dnn.get();
-  if (!backward_weight_)
-    backward_weight_ = product_plan(libraries_.policy, x_.n, name_ + " backward weight", [&](const Rules& rules) {
-      return conv2d_backward_weight_plan(context, x_, w_, y_, rules);
-    });
-  backward_weight_.run(context, {x, dw, dy}, libraries_.workspace);
+void Conv2d::run(Product& product, const Pointers& pointers) {
+  const auto run_on = [&](const Pointers& p) {
+    product.plan.run(libraries_.dnn.get(), {p[0], p[1], p[2]}, libraries_.workspace);
+  };
+  if (!product.plan) choose(product);
+  if (!product.by_way) return run_on(pointers);
+  for (int k = 0; k < 3; ++k)
+    if (k != product.output) transform(k, first_[k].data(), pointers[k], false);
+  run_on({first_[0].data(), first_[1].data(), first_[2].data()});
+  transform(product.output, pointers[product.output], first_[product.output].data(), true);
+}
+
+// One of x, w and y from one order to the other.
+void Conv2d::transform(int array, const void* to, const void* from, bool to_channels_last) const {
+  const Shape& s = shapes_[array];
+  const auto tensor = [&](bool last) {
+    return cudnn::tensor4d(s.type, s.n, s.c, s.h, s.w, last ? cudnn::kChannelsLast : cudnn::kChannelsFirst);
+  };
+  MNIST_CUDNN(TransformTensor(libraries_.dnn.get(), &kOne, tensor(!to_channels_last).get(), from, &kZero,
+                              tensor(to_channels_last).get(), const_cast<void*>(to)));
 }
 
 void Conv2d::describe(std::vector<std::string>& lines) const {
-  describe_plan(lines, name_ + " forward", forward_);
-  describe_plan(lines, name_ + " backward data", backward_data_);
-  describe_plan(lines, name_ + " backward weight", backward_weight_);
+  for (const auto* product : {&forward_, &backward_data_, &backward_weight_})
+    if (product->plan) lines.push_back(op_of(*product) + ": " + product->plan.text());
 }
 
 // ---- batch_norm -----------------------------------------------------------------------------------------------------
@@ -142,7 +165,7 @@ BatchNorm::BatchNorm(const Libraries& libraries, std::string name, std::int64_t 
 }
 
 void BatchNorm::forward(void* y, float* mean, float* inverse, const void* x, const float* gamma, const float* beta) {
-  if (!forward_) forward_ = compiled_plan(libraries_, cudnn::batch_norm_forward_plan, x_);
+  if (!forward_) forward_ = compiled_plan(libraries_, cudnn::batch_norm_forward_plan, name_ + " forward", x_);
   if (*forward_)
     forward_->run(libraries_.dnn.get(), {x, y, gamma, beta, mean, inverse, &kEpsilon}, libraries_.workspace);
   else
@@ -175,7 +198,7 @@ void BatchNorm::forward_population(void* y, const void* x, const float* gamma, c
 void BatchNorm::backward(void* dx, float* dgamma, float* dbeta, const void* dy, const void* x, const float* gamma,
                          const float* mean, const float* inverse) {
   const auto context = libraries_.dnn.get();
-  if (!backward_) backward_ = compiled_plan(libraries_, cudnn::batch_norm_backward_plan, x_);
+  if (!backward_) backward_ = compiled_plan(libraries_, cudnn::batch_norm_backward_plan, name_ + " backward", x_);
   if (*backward_)
     return backward_->run(context, {x, dx, gamma, mean, inverse, dgamma, dbeta, dy}, libraries_.workspace);
   std::size_t bytes = 0;
@@ -209,12 +232,12 @@ MaxPool2dRelu::MaxPool2dRelu(const Libraries& libraries, std::string name, std::
 void MaxPool2dRelu::forward(void* y, void* index, const void* x) {
   const auto context = libraries_.dnn.get();
   if (index && !forward_) {
-    forward_ = compiled_plan(libraries_, cudnn::max_pool2d_forward_plan, x_);
-    backward_ = compiled_plan(libraries_, cudnn::max_pool2d_backward_plan, x_);
-    if (!*forward_ || !*backward_) {  // one needs the other's indices
-      forward_.emplace();
+    forward_ = compiled_plan(libraries_, cudnn::max_pool2d_forward_plan, name_ + " forward", x_);
+    backward_ = compiled_plan(libraries_, cudnn::max_pool2d_backward_plan, name_ + " backward", x_);
+    if (!*forward_)  // one needs the other's indices
       backward_.emplace();
-    }
+    else if (!*backward_)
+      forward_.emplace();
   }
   if (index && *forward_)
     forward_->run(context, {x, y, index}, libraries_.workspace);
@@ -242,8 +265,8 @@ void MaxPool2dRelu::describe(std::vector<std::string>& lines) const {
 
 // ---- linear ---------------------------------------------------------------------------------------------------------
 
-Linear::Linear(const Libraries& libraries, std::int64_t batch, int in, int out, bool relu)
-    : libraries_(libraries), batch_(batch), in_(in), out_(out), relu_(relu) {}
+Linear::Linear(const Libraries& libraries, std::string name, std::int64_t batch, int in, int out, bool relu)
+    : libraries_(libraries), name_(std::move(name)), batch_(batch), in_(in), out_(out), relu_(relu) {}
 
 cublas::MatmulShape Linear::shape(std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, int output_type,
                                   int epilogue) const {
@@ -252,34 +275,77 @@ cublas::MatmulShape Linear::shape(std::int64_t m, std::int64_t n, std::int64_t k
           epilogue};
 }
 
-void Linear::run(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape, void* d, const void* a,
-                 const void* b, const void* bias) const {
-  const auto context = libraries_.blas.get();
-  if (!matmul) matmul.emplace(context, shape, std::min(kMatmulWorkspace, kMaxParts * shape.m * shape.n * 4));
-  matmul->run(context, d, a, b, bias, libraries_.workspace, libraries_.stream);
+void Linear::choose(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape) const {
+  matmul.emplace(libraries_.blas.get(), shape, std::min(kMatmulWorkspace, kMaxParts * shape.m * shape.n * 4));
 }
 
-// y^T (out,batch) = w x^T: column-major, w is (in,out) and has to be transposed, x is (in,batch).
+bool Linear::choose_with_epilogue(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape,
+                                  const char* op) const {
+  const bool needed = libraries_.policy.precision != Precision::kFp32;  // bf16 has two types, tf32 would round the bias
+  try {
+    if (libraries_.refuse && libraries_.refuse(name_ + " " + op, "epilogue"))
+      throw UnavailableError("cuBLASLt has no epilogue for " + name_ + " " + op + " (refused by a test)");
+    choose(matmul, shape);
+    return true;
+  } catch (const UnavailableError&) {
+    if (needed) throw;
+    return false;
+  }
+}
+
+void Linear::run(const cublas::Matmul& matmul, void* d, const void* a, const void* b, const void* bias,
+                 bool add) const {
+  matmul.run(libraries_.blas.get(), d, a, b, bias, add, libraries_.workspace, libraries_.stream);
+}
+
+// y^T (out,batch) = w x^T: column-major, w is (in,out) and has to be transposed, x is (in,batch). And without an
+// epilogue y^T = bias ones^T before it.
 void Linear::forward(void* y, const void* x, const void* w, const void* bias) {
-  const int type = relu_ && libraries_.policy.bf16() ? cublas::kBfloat16 : cublas::kFloat;
-  run(forward_, shape(out_, batch_, in_, true, false, type, relu_ ? cublas::kReluBias : cublas::kBias), y, w, x, bias);
+  if (!forward_) {
+    const int type = relu_ && libraries_.policy.bf16() ? cublas::kBfloat16 : cublas::kFloat;
+    const auto product = [&](int epilogue) { return shape(out_, batch_, in_, true, false, type, epilogue); };
+    if (!choose_with_epilogue(forward_, product(relu_ ? cublas::kReluBias : cublas::kBias), "forward")) {
+      choose(forward_bias_, shape(out_, batch_, 1, false, false, type, cublas::kPlain));
+      choose(forward_, product(cublas::kPlain));
+      y_tensor_ = cudnn::tensor4d(cudnn::kFloat, batch_, out_, 1, 1);
+      relu_descriptor_ = relu_descriptor();
+    }
+  }
+  if (!forward_bias_) return run(*forward_, y, w, x, bias);
+  run(*forward_bias_, y, bias, libraries_.ones, nullptr);
+  run(*forward_, y, w, x, nullptr, true);
+  if (relu_)
+    MNIST_CUDNN(ActivationForward(libraries_.dnn.get(), relu_descriptor_.get(), &kOne, y_tensor_.get(), y, &kZero,
+                                  y_tensor_.get(), y));
 }
 
 // dx^T (in,batch) = w^T dy^T.
 void Linear::backward_data(void* dx, const void* dy, const void* w) {
   const int type = libraries_.policy.bf16() ? cublas::kBfloat16 : cublas::kFloat;
-  run(backward_data_, shape(in_, batch_, out_, false, false, type, cublas::kPlain), dx, w, dy, nullptr);
+  if (!backward_data_) choose(backward_data_, shape(in_, batch_, out_, false, false, type, cublas::kPlain));
+  run(*backward_data_, dx, w, dy, nullptr);
 }
 
 // dw^T (in,out) = x^T dy, and dbias = the sum of dy over the batch, which is this product's inner dimension.
 void Linear::backward_weight(float* dw, float* dbias, const void* dy, const void* x) {
-  const bool wide = out_ >= kWide;
-  run(backward_weight_,
-      shape(in_, out_, batch_, false, true, cublas::kFloat, wide ? cublas::kBiasGradientB : cublas::kPlain), dw, x, dy,
-      wide ? dbias : nullptr);
-  if (!wide)
-    run(backward_bias_, shape(out_, 1, batch_, false, false, cublas::kFloat, cublas::kPlain), dbias, dy,
-        libraries_.ones, nullptr);
+  if (!backward_weight_) {
+    const auto product = [&](int epilogue) { return shape(in_, out_, batch_, false, true, cublas::kFloat, epilogue); };
+    if (out_ < kWide || !choose_with_epilogue(backward_weight_, product(cublas::kBiasGradientB), "backward weight")) {
+      choose(backward_weight_, product(cublas::kPlain));
+      choose(backward_bias_, shape(out_, 1, batch_, false, false, cublas::kFloat, cublas::kPlain));
+    }
+  }
+  run(*backward_weight_, dw, x, dy, backward_bias_ ? nullptr : dbias);
+  if (backward_bias_) run(*backward_bias_, dbias, dy, libraries_.ones, nullptr);
+}
+
+// What is not as the heuristics would have it.
+void Linear::describe(std::vector<std::string>& lines) const {
+  if (forward_bias_)
+    lines.push_back(name_ + " forward: bias" + (relu_ ? " and relu" : "") +
+                    " by calls of their own, not in an epilogue");
+  if (backward_bias_ && out_ >= kWide)
+    lines.push_back(name_ + " backward weight: the bias's gradient by a call of its own, not in an epilogue");
 }
 
 // ---- relu behind fc1, log_softmax -----------------------------------------------------------------------------------

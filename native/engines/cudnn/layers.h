@@ -5,11 +5,15 @@
 // them. All work is queued on the libraries' stream.
 #pragma once
 
+#include <array>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/buffer.h"
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
 #include "cuda/cudnn_graph.h"
@@ -37,6 +41,9 @@ struct Policy {
 // does not depend on what was trained before.
 std::int64_t workspace_limit(std::int64_t batch);
 
+// True for choices of an op, both as describe() prints them, to do as if the library did not have them.
+using Refusal = std::function<bool(const std::string& op, const std::string& choice)>;
+
 // The contexts, and the memory that all layers share because they run one after another.
 struct Libraries {
   cudnn::Owner<cudnn::RawContext> dnn;
@@ -46,6 +53,7 @@ struct Libraries {
   const void* ones = nullptr;    // one for each sample, of the storage type
   bool channels_last = true;     // how conv2d's arrays lie; false, as in PyTorch, is for the ladder of conv2d
   bool compiled_engines = true;  // let cuDNN compile engines at run time; false is for tests of what it falls back to
+  Refusal refuse = {};           // for tests
   Policy policy;
 };
 
@@ -53,6 +61,9 @@ struct Libraries {
 //
 // Graph interface: it reaches the same kernels as cudnnConvolutionForward and more of them, and says of each whether
 // it is deterministic and uses tensor cores, which the older interface does not.
+//
+// Where it has no engine for float32 with channels last, as may be on GPUs older than Ampere, the arrays take the way
+// through PyTorch's order, for which there always was one: cudnnTransformTensor before and after.
 class Conv2d {
  public:
   Conv2d(const Libraries& libraries, std::string name, std::int64_t batch, int in, int out, int side);
@@ -62,10 +73,27 @@ class Conv2d {
   void describe(std::vector<std::string>& lines) const;
 
  private:
+  using Pointers = std::array<const void*, 3>;  // x, w, y or their gradients
+  struct Product {
+    const char* op;
+    cudnn::Plan (*make)(cudnn::RawContext, const cudnn::Shape& x, const cudnn::Shape& w, const cudnn::Shape& y,
+                        const cudnn::Rules&);
+    int output;  // which of the pointers
+    cudnn::Plan plan = {};
+    bool by_way = false;  // of PyTorch's order
+  };
+  std::string op_of(const Product& product) const;
+  void choose(Product& product);
+  void run(Product& product, const Pointers& pointers);
+  void transform(int array, const void* to, const void* from, bool to_channels_last) const;
+
   const Libraries& libraries_;
   std::string name_;
-  cudnn::Shape x_, w_, y_;
-  cudnn::Plan forward_, backward_data_, backward_weight_;
+  std::array<cudnn::Shape, 3> shapes_;  // of x, w and y
+  Product forward_{"forward", cudnn::conv2d_forward_plan, 2};
+  Product backward_data_{"backward data", cudnn::conv2d_backward_data_plan, 0};
+  Product backward_weight_{"backward weight", cudnn::conv2d_backward_weight_plan, 1};
+  std::array<cuda::DeviceBuffer<std::uint8_t>, 3> first_;  // x, w and y in PyTorch's order, where products want that
 };
 
 // batch_norm over (batch, row, column).
@@ -125,25 +153,35 @@ class MaxPool2dRelu {
 
 // linear: cuBLASLt, with the bias (and relu) in the epilogue of the forward product and, where that is fast, the
 // bias's gradient in that of the weight's. x (batch,in), w (out,in), y (batch,out), row-major: to a column-major
-// library their transposes.
+// library their transposes. In float32 without such an epilogue, calls of their own: the bias times ones, to which the
+// product is added, and cudnnActivationForward; and for the gradient a product with ones.
 class Linear {
  public:
   // `relu`: forward ends with it, and y is of the storage type; else y is float32, and so is its gradient's sum.
-  Linear(const Libraries& libraries, std::int64_t batch, int in, int out, bool relu);
+  Linear(const Libraries& libraries, std::string name, std::int64_t batch, int in, int out, bool relu);
   void forward(void* y, const void* x, const void* w, const void* bias);
   void backward_data(void* dx, const void* dy, const void* w);
   void backward_weight(float* dw, float* dbias, const void* dy, const void* x);
+  void describe(std::vector<std::string>& lines) const;
 
  private:
   cublas::MatmulShape shape(std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, int output_type,
                             int epilogue) const;
-  void run(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape, void* d, const void* a,
-           const void* b, const void* bias) const;
+  void choose(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape) const;
+  // False where cuBLASLt cannot do it with the shape's epilogue, and float32 can do without.
+  bool choose_with_epilogue(std::optional<cublas::Matmul>& matmul, const cublas::MatmulShape& shape,
+                            const char* op) const;
+  void run(const cublas::Matmul& matmul, void* d, const void* a, const void* b, const void* bias,
+           bool add = false) const;
 
   const Libraries& libraries_;
+  std::string name_;
   std::int64_t batch_, in_, out_;
   bool relu_;
-  std::optional<cublas::Matmul> forward_, backward_data_, backward_weight_, backward_bias_;
+  // forward_bias_, and backward_bias_ of a wide layer: where there is no epilogue for it.
+  std::optional<cublas::Matmul> forward_, forward_bias_, backward_data_, backward_weight_, backward_bias_;
+  cudnn::Owner<cudnn::RawTensor> y_tensor_;
+  cudnn::Owner<cudnn::RawActivation> relu_descriptor_;
 };
 
 // relu's backward behind fc1, in place, and log_softmax: one call each of the older interface, which has nothing to
@@ -160,5 +198,8 @@ class Activations {
   cudnn::Owner<cudnn::RawTensor> h_, classes_;
   cudnn::Owner<cudnn::RawActivation> relu_;
 };
+
+// The engine itself, for tests.
+std::unique_ptr<Engine> create_refusing(const EngineInfo& info, const EngineOptions& options, Refusal refuse);
 
 }  // namespace mnist::cudnn_engine

@@ -170,11 +170,12 @@ class Engine {
   bool has_statistics_ = false;
 };
 
-// One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine,
-// empty if it can; `create` is null for an engine that is not in this build.
+// One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine in
+// that precision, for a CUDA engine on GPU `device`, empty if it can; it throws ArgumentError for an ordinal that does
+// not exist where there are GPUs. `create` is null for an engine that is not in this build.
 struct EngineRow {
   EngineInfo info;
-  std::string (*unavailable)();
+  std::string (*unavailable)(Precision precision, int device);
   std::unique_ptr<Engine> (*create)(const EngineInfo& info, const EngineOptions& options);
 };
 

@@ -11,8 +11,8 @@ namespace mnist {
 struct Roofs {
   double bytes_per_second = 0;  // a large copy, read and written bytes both counted
   double fma_flops = 0;         // float32 multiply-adds from registers
-  double tf32_flops = 0;        // mma.sync m16n8k8 from registers
-  double bf16_flops = 0;        // mma.sync m16n8k16 from registers
+  double tf32_flops = 0;        // mma.sync m16n8k8 from registers; 0 where no code of ours can do that
+  double bf16_flops = 0;        // mma.sync m16n8k16 from registers; the same
 };
 
 // Throws UnavailableError without a GPU.
@@ -27,7 +27,7 @@ struct OpTiming {
   double cold_seconds = 0;      // median with nothing of it in the L2 cache
   double warm_seconds = 0;      // median of back-to-back runs on the same buffers
   double error = 0, bound = 0;  // relative L2 against float64, and the most that passes
-  double percent_of_roof = 0;   // the larger of bytes and flops at their roof, over the cold time
+  double percent_of_roof = 0;   // the larger of bytes and flops at their roof, over the cold time; 0 without that roof
   double library_ratio = 0;     // cold time over that of the op's fastest library row of the same unit; 0 if there is
                                 // none
 };

@@ -1,6 +1,8 @@
 // The tables of conv2d.
 #include "kernels/conv2d/conv2d.h"
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "kernels/naive/conv2d.h"
 
 namespace mnist::kernels {
@@ -10,7 +12,8 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
       {"naive", naive::conv2d_forward, "one thread an output; two loads and a border test a multiply-add"},
       {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels a thread"},
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
-      {"tensor_cores", conv2d_forward_tensor_cores, "the same product by mma.sync in tf32", 1e-3, Unit::kTensorTf32},
+      {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores), "the same product by mma.sync in tf32", 1e-3,
+       Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
 }

@@ -1,6 +1,8 @@
 // The tables of linear.
 #include "kernels/linear/linear.h"
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "kernels/naive/linear.h"
 
 namespace mnist::kernels {
@@ -21,7 +23,8 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
        "32x32 tiles in shared memory, few of them: 2.8x coalesced's time at B=256 on an H200"},
       {"register_tiled", linear_forward_register_tiled,
        "4x4 outputs a thread; slices of the sum, because few outputs make few blocks"},
-      {"tensor_cores", linear_forward_tensor_cores, "the same slices by mma.sync in tf32", 1e-3, Unit::kTensorTf32},
+      {"tensor_cores", MNIST_IF_SM80(linear_forward_tensor_cores), "the same slices by mma.sync in tf32", 1e-3,
+       Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
 }

@@ -86,7 +86,7 @@ void test_nan() {
   const Guarded<float> X(x), W(w), Bias(bias);
   std::vector<double> want(batch * out * area);
   reference::conv2d_forward(want.data(), widen(x).data(), widen(w).data(), widen(bias).data(), batch, in, out, side);
-  for (const auto& variant : kernels::conv2d_forward_variants()) {
+  for (const auto& variant : present(bench::own_rungs(kernels::conv2d_forward_variants()), "conv2d forward")) {
     const Guarded<float> y(batch * out * area);
     variant.run(y.data(), X.data(), W.data(), Bias.data(), batch, in, out, side, nullptr);
     check_same_nans(y.read("NaN"), want, std::string("conv2d_forward ") + variant.name);

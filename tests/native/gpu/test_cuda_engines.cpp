@@ -172,13 +172,14 @@ int main() {
   const Evaluation want = evaluate(*reference, data, Placement::kDevice);
   for (const auto& row : engines()) {
     if (row.info.device != "cuda") continue;
-    const std::string reason = row.unavailable();
-    if (!reason.empty()) {
-      std::printf("not tested: %s, %s\n", row.info.name.c_str(), reason.c_str());
-      continue;
-    }
     for (const auto precision : row.info.precisions) {
       const auto what = row.info.name + " " + to_string(precision);
+      if (const std::string reason = row.unavailable(precision, 0); !reason.empty()) {
+        std::printf("not tested: %s, %s\n", what.c_str(), reason.c_str());
+        const auto sentence = message_of<UnavailableError>([&] { create_engine(row.info.name, {precision}); });
+        report(sentence.ends_with(": " + reason), what + ": " + sentence, __FILE__, __LINE__);
+        continue;
+      }
       const auto engine = create_engine(row.info.name, {.precision = precision});
       test_training(*engine, data, what);
       test_step_is_probe(*engine, data, what);

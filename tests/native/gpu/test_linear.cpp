@@ -59,7 +59,7 @@ void test_nan() {
   std::vector<double> want(batch * out);
   reference::linear_forward(want.data(), widen(x).data(), widen(w).data(), widen(bias).data(), batch, in, out);
   const Guarded<float> gx(x), gw(w), gbias(bias);
-  for (const auto& variant : kernels::linear_forward_variants()) {
+  for (const auto& variant : present(bench::own_rungs(kernels::linear_forward_variants()), "linear forward")) {
     const Guarded<float> gy(batch * out), gpartial(kernels::linear_partial_size(batch, in, out));
     variant.run(gy.data(), gpartial.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
     check_same_nans(gy.read("NaN"), want, std::string("linear_forward ") + variant.name);

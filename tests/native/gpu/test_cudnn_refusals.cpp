@@ -1,0 +1,169 @@
+// What engine `cudnn` does where a library has less to offer, as on an older GPU: each choice of each layer is refused
+// once, and another one computes the same and is named; where all are refused, the error says what became of them.
+#include <numeric>
+
+#include "cudnn_cases.h"
+
+using namespace testing;
+
+namespace {
+
+constexpr std::int64_t kBatch = 8;
+constexpr const char* kByWay = " by way of PyTorch's order";
+constexpr const char* kOlder = "older interface";
+
+struct Case {
+  bool product;  // of factors, which the precision rounds
+  std::function<Lines(const Setup&)> run;
+};
+
+std::vector<Case> cases() {
+  const Input normal{"normal", random_normal<float>(kBatch * kChannels * kArea, 1)};
+  return {
+      {true, [](auto& setup) { return test_conv2d(setup, kBatch, "conv1", 1, kConv1Channels, kImageSide); }},
+      {true,
+       [](auto& setup) { return test_conv2d(setup, kBatch, "conv2", kConv1Channels, kConv2Channels, kPool1Side); }},
+      {false, [](auto& setup) { return test_batch_norm(setup, kBatch); }},
+      {false, [normal](auto& setup) { return test_max_pool2d_relu(setup, kBatch, normal); }},
+  };
+}
+
+// What is said of `op` in lines "op: choice", in "op by way of PyTorch's order: choice" behind those words; else empty.
+std::string choice_of(const Lines& lines, const std::string& op) {
+  for (const auto& line : lines) {
+    if (line.starts_with(op + ": ")) return line.substr(op.size() + 2);
+    if (line.starts_with(op + kByWay)) return line.substr(op.size() + 1);
+  }
+  return "";
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UnavailableError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The case runs with `refuse` and gets the same results, which it checks itself.
+Lines run_refused(const Case& test, Precision precision, Refusal refuse) {
+  Setup setup(precision, kBatch, true);
+  setup.name += ", refused";
+  setup.libraries.refuse = std::move(refuse);
+  return test.run(setup);
+}
+
+void test_layer(const Case& test, Precision precision) {
+  const std::string name = to_string(precision);
+  const Lines lines = test.run(Setup(precision, kBatch, true));
+  CHECK(!lines.empty());
+  for (const auto& line : lines) {
+    const std::string op = line.substr(0, line.find(": ")), first = choice_of(lines, op);
+    if (first.empty() || first.starts_with(kOlder)) {  // less is not to be had
+      std::printf("%s %s\n", name.c_str(), line.c_str());
+      continue;
+    }
+    const auto same_op = [op](const std::string& asked) { return asked == op; };
+    const auto second = choice_of(
+        run_refused(test, precision, [&](auto& asked, auto& choice) { return same_op(asked) && choice == first; }), op);
+    std::printf("%s %s: %s -> %s\n", name.c_str(), op.c_str(), first.c_str(), second.c_str());
+    report(!second.empty() && second != first, name + " " + op + " without its first choice: " + second, __FILE__,
+           __LINE__);
+
+    const auto refuse_all = [&](auto& asked, auto&) { return same_op(asked); };
+    if (!test.product || precision == Precision::kFp32) {
+      const auto last = choice_of(run_refused(test, precision, refuse_all), op);
+      report(last.starts_with(test.product ? kByWay + 1 : kOlder), name + " " + op + " without any: " + last, __FILE__,
+             __LINE__);
+      report(test.product || last.find("refused by a test") != std::string::npos, op + " does not say why: " + last,
+             __FILE__, __LINE__);
+    }
+    if (!test.product) continue;
+    const auto refuse_both = [&](auto& asked, auto&) { return asked.starts_with(op); };
+    const auto error = message_of([&] { run_refused(test, precision, refuse_both); });
+    report(error.starts_with("cuDNN has no deterministic algorithm for " + op + " in " + name + " with batch 8: ") &&
+               error.find("refused by a test") != std::string::npos,
+           name + " " + op + " without any: " + error, __FILE__, __LINE__);
+  }
+}
+
+void test_epilogues(Precision precision) {
+  const bool plain = precision == Precision::kFp32;
+  for (const bool relu : {true, false})
+    for (const char* op : {"linear forward", "linear backward weight"}) {
+      const int in = relu ? kFeatures : kHidden, out = relu ? kHidden : kClasses;
+      if (!relu && std::string(op) == "linear backward weight") continue;  // fc2 has no epilogue there
+      Setup setup(precision, kBatch, true);
+      setup.libraries.refuse = [op](auto& asked, auto&) { return asked == op; };
+      Lines lines;
+      const auto error = message_of([&] { lines = test_linear(setup, kBatch, in, out, relu); });
+      report(plain ? lines.size() == 1 && lines[0].starts_with(op) : error.find(op) != std::string::npos,
+             setup.name + " " + op + " without an epilogue: " + (lines.empty() ? error : lines[0]), __FILE__, __LINE__);
+    }
+}
+
+struct Trained {
+  Probe probe;
+  std::vector<double> losses;
+  Lines algorithms;
+};
+
+// A probe and five steps, of which the later ones come from a graph.
+Trained train(Engine& engine) {
+  constexpr std::int64_t kSteps = 5;
+  std::mt19937 rng(3);
+  std::vector<std::uint8_t> images(kSteps * kBatch * kImagePixels), labels(kSteps * kBatch);
+  for (auto& pixel : images) pixel = std::uint8_t(rng());
+  for (auto& label : labels) label = std::uint8_t(rng() % kClasses);
+  auto parameters = random_normal<double>(kParameterCount, 1);
+  for (auto& value : parameters) value = float(0.02 * value);
+  Trained trained;
+  engine.set_parameters(parameters);
+  trained.probe = engine.probe(std::span(images).first(kBatch * kImagePixels), std::span(labels).first(kBatch));
+  engine.set_dataset(images, labels);
+  std::vector<std::int32_t> order(labels.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<StepResult> results(kSteps);
+  engine.train(order, kBatch, 0.01, results);
+  for (const auto& result : results) trained.losses.push_back(result.loss);
+  trained.algorithms = engine.algorithms();
+  return trained;
+}
+
+// The whole engine with nothing but what every choice falls back to, in float32.
+void test_engine() {
+  const auto& row = *std::ranges::find_if(engines(), [](const auto& r) { return r.info.name == "cudnn"; });
+  const EngineOptions options{.precision = Precision::kFp32};
+  const Trained want = train(*create_engine("cudnn", options));
+  const auto last_resort = [](auto& op, auto&) { return op.find(kByWay) == std::string::npos; };
+  const Trained got = train(*create_refusing(row.info, options, last_resort));
+  CHECK_CLOSE(got.probe.logits, want.probe.logits, 1e-4, "logits by the last resorts");
+  CHECK_CLOSE(got.probe.gradients, want.probe.gradients, 1e-2, "gradients by the last resorts");
+  CHECK_CLOSE(got.losses, want.losses, 1e-4, "losses by the last resorts");
+  for (const auto& line : got.algorithms) {
+    std::printf("%s\n", line.c_str());
+    report(line.find(kByWay) != std::string::npos || line.find(kOlder) != std::string::npos ||
+               line.find("of their own") != std::string::npos || line.find("of its own") != std::string::npos,
+           "refused, and yet " + line, __FILE__, __LINE__);
+  }
+  CHECK(got.algorithms.size() >= want.algorithms.size());
+  const auto nothing = create_refusing(row.info, options, [](auto&, auto&) { return true; });
+  const auto error = message_of([&] { train(*nothing); });
+  report(error.starts_with("cuDNN has no deterministic algorithm for conv1 forward in fp32"), "nothing left: " + error,
+         __FILE__, __LINE__);
+}
+
+}  // namespace
+
+int main() {
+  require_gpu();
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // an abort must not swallow what was found
+  for (const auto precision : cudnn_precisions()) {
+    for (const auto& test : cases())
+      if (test.product || precision != Precision::kTf32) test_layer(test, precision);
+    test_epilogues(precision);
+  }
+  test_engine();
+  return finish();
+}

@@ -67,7 +67,7 @@ class TrainingRun:
 
     def run(self) -> int:
         """Train to the end or to a signal; returns the exit code."""
-        self.folder.create(self._config())
+        self.folder.start(self._config())
         self._print_plan()
         self.args.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
@@ -297,11 +297,11 @@ def command(args: argparse.Namespace) -> int:
     args.startup.end("engine")
     engine.init_parameters(args.seed)
     args.startup.end("parameters")
-    folder = RunFolder(args.out, engine.info.name)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    if args.batch_size > len(data.train_labels):
-        raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
-    args.startup.end("data")
-    return TrainingRun(args, engine, data, folder).run()
+    with RunFolder(args.out, engine.info.name) as folder:
+        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        if data.warning:
+            console.print_warning(data.warning)
+        if args.batch_size > len(data.train_labels):
+            raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
+        args.startup.end("data")
+        return TrainingRun(args, engine, data, folder).run()

@@ -3,18 +3,21 @@
 import errno
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import cli, run_folder
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.evaluate import evaluate
 from mnist_cuda.model import init_parameters
+from mnist_cuda.run_folder import RunFolder
 from mnist_cuda.train import CHUNK_SECONDS, epoch_order, next_chunk
 
 
@@ -143,13 +146,47 @@ def test_a_folder_with_files_is_never_overwritten(capsys):
     train("--out", "run")
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_two_runs_never_share_a_folder(made):
+    """Both look before either has written anything: the one that comes second is refused."""
+    if made:
+        os.makedirs("a/run")
+    with RunFolder(Path("a/run"), "cpu"):
+        with pytest.raises(UsageError, match="give --out another folder"):
+            RunFolder(Path("a/run"), "cpu")
+        assert os.listdir("a/run") == ["config.json"]
+    assert os.listdir(".") == (["a"] if made else [])
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(monkeypatch):
+    class Clock:
+        now = staticmethod(lambda: datetime(2026, 1, 2, 3, 4, 5))
+
+    monkeypatch.setattr(run_folder, "datetime", Clock)
+    names = [RunFolder(None, "cpu").path for _ in range(3)]
+    assert [str(name) for name in names] == [f"runs/20260102-030405-cpu{n}" for n in ("", "-2", "-3")]
+
+
+def test_the_folder_is_taken_before_the_data_is_read(monkeypatch, capsys):
+    def load(*_, **__):
+        assert os.listdir("a/run") == ["config.json"]
+        raise DataError("gone")
+
+    monkeypatch.setattr(dataset, "load", load)
+    train("--out", "a/run", code=3)
+    assert os.listdir(".") == []  # a run that never began leaves nothing
+
+
 def test_a_path_that_cannot_be_a_folder(capsys):
     Path("file").touch()
     train("--out", "file/run", code=6)
     train("--out", "file", code=6)
     err = capsys.readouterr().err
-    assert err.count("\n") == 2
+    train("--out", "x" * 300, code=6)
+    err += capsys.readouterr().err
+    assert err.count("\n") == 3
     assert "Not a directory" in err
+    assert "File name too long" in err
 
 
 def test_disk_full(monkeypatch, capsys):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
-from mnist_cuda import __version__
+from mnist_cuda import __version__, signals
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.data.commands import add_data_commands
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, UnavailableError, UsageError
@@ -115,8 +113,8 @@ def add_train(subparsers: Any) -> None:
     """`mnist-cuda train`."""
     parser = subparsers.add_parser("train", help="train the network and save it", allow_abbrev=False)
     parser.description = (
-        "Train the network and save it with its configuration and metrics in a new folder. Ctrl-C finishes the running "
-        "steps, saves and exits; a second Ctrl-C exits at once."
+        "Train the network and save it with its configuration and metrics in a new folder. Ctrl-C (or SIGTERM, or a "
+        "closed terminal) finishes the running steps, saves and exits; a second one exits at once."
     )
     group = parser.add_argument_group("training")
     add = group.add_argument
@@ -321,14 +319,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM outside a training run: unwinds like Ctrl-C."""
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
 def _fail(message: str, code: int) -> int:
     print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
     return code
@@ -337,13 +327,13 @@ def _fail(message: str, code: int) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
     try:
-        args = make_parser().parse_args(argv)
-        old_handler = signal.signal(signal.SIGTERM, _terminate)
         try:
+            args = make_parser().parse_args(argv)
+        finally:
+            sys.stdout.flush()  # --help ends the program there
+        with signals.Interruptible():
             code: int = args.run(args)
             sys.stdout.flush()
-        finally:
-            signal.signal(signal.SIGTERM, old_handler)
         return code
     except MnistCudaError as error:
         return _fail(str(error), error.exit_code)
@@ -355,10 +345,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
         return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has left
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt as interrupt:
-        signum = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        return _fail(f"stopped by {signum.name}", 128 + signum)
+        signum = interrupt.signum if isinstance(interrupt, signals.Interrupted) else signal.SIGINT
+        return _fail(f"stopped by {signal.Signals(signum).name}", signals.exit_code(signum))

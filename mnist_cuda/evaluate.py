@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console, signals
+from mnist_cuda import console
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import BatchNorm, Engine
 from mnist_cuda.errors import DataError
@@ -102,17 +101,16 @@ def command(args: argparse.Namespace) -> int:
     if data.warning:
         console.print_warning(data.warning)
     computed = args.eval_bn == "population" and checkpoint.statistics is None
-    with signals.StopRequest() as stop, stop.giving_up_with(lambda _: os.write(2, b"interrupted\n")):
-        if computed:
-            out.print(
-                f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
-                f"images of {data.name}"
-            )
-            engine.set_dataset(data.train_images, data.train_labels)
-            engine.compute_statistics()
-        elif checkpoint.statistics is not None:
-            engine.set_statistics(checkpoint.statistics)
-        result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
+    if computed:
+        out.print(
+            f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
+            f"images of {data.name}"
+        )
+        engine.set_dataset(data.train_images, data.train_labels)
+        engine.compute_statistics()
+    elif checkpoint.statistics is not None:
+        engine.set_statistics(checkpoint.statistics)
+    result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
     if args.json:
         report = {
             "file": str(args.file),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console
+from mnist_cuda import console, streams
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
@@ -60,7 +60,9 @@ class TrainingRun:
         self.evaluation: Evaluation | None = None  # of the last complete epoch
         self.epochs_done = 0
         self.evaluation_seconds = 0.0
-        self.out = console.make_console(stderr=args.json, outlives_reader=True)
+        if not args.json:  # otherwise nothing but the object is printed there, when all is done
+            streams.outlive_stdout()
+        self.out = console.make_console(stderr=args.json)
         self.live = console.LiveLine(self.out, enabled=not args.quiet)
         self._chunk = 1
         self._start = time.perf_counter()
@@ -74,7 +76,7 @@ class TrainingRun:
         self.engine.set_evaluation_set(self.data.test_images, self.data.test_labels)
         self.args.startup.end("upload")
         self._start = time.perf_counter()
-        with StopRequest() as stop, self.live:
+        with StopRequest(self._heard) as stop, self.live:
             for epoch in range(1, self.args.epochs + 1):
                 record = self._train_epoch(epoch, stop)
                 parameters = self.engine.parameters
@@ -190,24 +192,31 @@ class TrainingRun:
         save_checkpoint(self.folder.model, Checkpoint(parameters, statistics, metadata), steps=self.clock.steps)
 
     def _stop_early(self, signum: int, record: dict[str, Any], parameters: dict[str, NDArray[Any]]) -> int:
-        """Save what there is after a signal; returns the exit code."""
+        """After a signal, save what there is; a complete model of these weights stays. Returns the exit code."""
+        complete = self.epochs_done > 0 and record["steps"] == 0
+        if not complete:
+            self._save(parameters, None)
+            self._add_metrics(record | {"interrupted": True})
         self.live.stop()
-        self._save(parameters, None)
-        self._add_metrics(record | {"interrupted": True})
-        self._report(signum)
+        self._report(signum, complete)
         return exit_code(signum)
 
-    def _report(self, signum: int | None) -> None:
-        """Print the last line, or the JSON object."""
+    def _heard(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        self.out.print(f"{name}: finishing the running steps, then saving; a second signal ends the run at once")
+
+    def _report(self, signum: int | None, complete: bool = True) -> None:
+        """Print the last line, or the JSON object. `complete`: the saved model has its statistics."""
         total = time.perf_counter() - self._start
         us, iterations = self.clock.recent()
         name = f"{self.data.name} (NOT mnist: see the warning above)" if self.data.warning else self.data.name
         if signum is not None:
             last = (
                 f"stopped by {signal.Signals(signum).name} after {console.plural(self.clock.steps, 'step')} "
-                f"({self.epochs_done} of {self.args.epochs} epochs) on {name}; saved {self.folder.model} "
-                "without population statistics: `mnist-cuda evaluate` computes them"
+                f"({self.epochs_done} of {self.args.epochs} epochs) on {name}; saved {self.folder.model}"
             )
+            if not complete:
+                last += " without population statistics: `mnist-cuda evaluate` computes them"
         else:
             assert self.evaluation is not None
             last = (

@@ -220,6 +220,7 @@ def run_all(
 def print_rows(rows: list[Row], epochs: int) -> None:
     """Print the table, and below it why a row has no figures."""
     out = console.make_console()
+    sign = "+-" if out.options.ascii_only else "±"
     cells = []
     for row in rows:
         figures = ["-"] * (epochs + 3)
@@ -227,7 +228,9 @@ def print_rows(rows: list[Row], epochs: int) -> None:
             difference, error, finals = row.difference(), row.standard_error(), row.finals()
             figures = [f"{mean:.2f}" for mean in row.means()]
             figures.append(f"{min(finals):.2f} {max(finals):.2f}")
-            figures.append("-" if difference is None else f"{difference:+.2f}" + (f" ±{error:.2f}" if error else ""))
+            figures.append(
+                "-" if difference is None else f"{difference:+.2f}" + (f" {sign}{error:.2f}" if error else "")
+            )
             figures.append("yes" if row.repeats else "no")
         cells.append((row.competitor.label, row.precision, *figures, row.verdict()))
     of_epochs = [f"epoch {epoch}" for epoch in range(1, epochs + 1)]

@@ -240,8 +240,9 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda size: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from mnist_cuda.console import make_console
 
     columns = (
         TextColumn("{task.description}"),
@@ -250,6 +251,6 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"fetching {name}", total=size)
         yield lambda size: bar.advance(task, size)

@@ -9,6 +9,7 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,19 @@ def atomic_write(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
 
 
+def require_writable(path: Path) -> None:
+    """Raise now the CheckpointError that `atomic_write` of this file would raise later."""
+    part = path.with_name(path.name + ".part")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with open(part, "wb"):
+            pass
+        part.unlink()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+
+
 def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
     """Write a model file; `steps` goes into the counters. Raises CheckpointError, also for a NaN or an infinity."""
     tensors: dict[str, NDArray[Any]] = dict(checkpoint.parameters)
@@ -87,9 +101,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises CheckpointError that names the file, what was expected and what was found, for anything else: a missing or
     unknown tensor, another shape or dtype, a value that is not finite, a truncated file, a false header.
     """
-    if path.is_dir():
-        path = path / MODEL_FILE
     try:
+        if path.is_dir():
+            path = path / MODEL_FILE
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             tensors = _read(path, file)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from mnist_cuda import __version__, signals
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.data.commands import add_data_commands
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, OutputError, UnavailableError, UsageError
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -65,6 +65,13 @@ def non_negative(text: str) -> int:
     return value
 
 
+def json_file(text: str) -> Path:
+    """A file that `--json` may replace: its name ends in .json, so that no argument's place can cost another file."""
+    if not (text == "-" or text.endswith(".json")):
+        raise argparse.ArgumentTypeError(f"'{text}' does not end in .json; to print the object, put --json last")
+    return Path(text)
+
+
 def rate(text: str) -> float:
     """A finite number of at least 0."""
     value = float(text)
@@ -95,6 +102,12 @@ def add_data_flags(
     add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
     add("--offline", action="store_true", help="fetch nothing")
     return group
+
+
+def add_json_flag(group: argparse._ActionsContainer) -> None:
+    """What a program reads."""
+    text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"
+    group.add_argument("--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
 
 
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
@@ -131,7 +144,7 @@ def add_train(subparsers: Any) -> None:
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
-    add("--json", action="store_true", help="print one JSON object on stdout at the end, the rest on stderr")
+    add_json_flag(group)
     add("--quiet", action="store_true", help="print only warnings and the last line")
     parser.set_defaults(run=begun(later("train")))
 
@@ -142,7 +155,7 @@ def add_evaluate(subparsers: Any) -> None:
     parser.description = "Test a saved model on the 10,000 test images."
     parser.add_argument("file", type=Path, metavar="FILE", help="model.safetensors, or the folder of a run")
     add_evaluation_flag(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
     parser.set_defaults(run=begun(later("evaluate")))
@@ -178,7 +191,7 @@ def add_bench(subparsers: Any) -> None:
         help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.compare"))
     others = parser.add_subparsers(title="others", metavar="WHAT")
     for add_other in (add_bench_accuracy, add_bench_time_to_accuracy, add_bench_ops):
@@ -206,7 +219,7 @@ def add_compare(subparsers: Any) -> None:
     add("--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
     add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
     add_data_flags(parser, "auto")
-    parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+    add_json_flag(parser.add_argument_group("output"))
     parser.set_defaults(run=later("compare"))
 
 
@@ -223,7 +236,7 @@ def add_profile(subparsers: Any) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=begun(later("profile")))
 
 
@@ -231,7 +244,7 @@ def add_engines(subparsers: Any) -> None:
     """`mnist-cuda engines`."""
     parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
     parser.description = "List the engines, slowest first: what each is and whether it can run here, or why not."
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     parser.set_defaults(run=later("engines"))
 
 
@@ -246,8 +259,8 @@ def add_bench_accuracy(subparsers: Any) -> None:
     )
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--engines", nargs="+", default=[], metavar="NAME", help="default: all that run here, but for `reference`")
-    add("--precisions", nargs="+", default=[], metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
+    add("--engines", nargs="+", metavar="NAME", help="default: all that run here, but for `reference`")
+    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
     add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
@@ -260,7 +273,7 @@ def add_bench_accuracy(subparsers: Any) -> None:
     add("--threads", type=non_negative, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.accuracy"))
 
 
@@ -289,7 +302,7 @@ def add_bench_time_to_accuracy(subparsers: Any) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.time_to_accuracy"))
 
 
@@ -303,7 +316,7 @@ def add_bench_ops(subparsers: Any) -> None:
     parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
     parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="images (default: %(default)s)")
     parser.add_argument("--device", type=non_negative, default=0, metavar="N", help="GPU (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     parser.set_defaults(run=later("bench.ops"))
 
 
@@ -347,6 +360,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
     except BrokenPipeError:  # whoever read our output has left
         return 128 + signal.SIGPIPE
+    except OSError as error:  # a file's errors name it
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", OutputError.exit_code)
     except KeyboardInterrupt as interrupt:
         signum = interrupt.signum if isinstance(interrupt, signals.Interrupted) else signal.SIGINT
         return _fail(f"stopped by {signal.Signals(signum).name}", signals.exit_code(signum))

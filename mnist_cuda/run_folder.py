@@ -17,6 +17,7 @@ import safetensors
 from mnist_cuda import __version__, _native
 from mnist_cuda.checkpoint import MODEL_FILE, atomic_write
 from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.json_output import dumps
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -77,12 +78,12 @@ class RunFolder:
 
     def start(self, config: dict[str, Any]) -> None:
         """Write config.json; from now on the folder stays. Raises CheckpointError if that fails."""
-        atomic_write(self.path / CONFIG_FILE, json.dumps(config, indent=2).encode() + b"\n")
+        atomic_write(self.path / CONFIG_FILE, dumps(config, indent=2).encode() + b"\n")
         self._started = True
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl; the file is replaced as a whole, so that it never ends in half a line."""
-        self._metrics.append(json.dumps(record))
+        self._metrics.append(dumps(record))
         atomic_write(self.path / METRICS_FILE, "".join(f"{line}\n" for line in self._metrics).encode())
 
 

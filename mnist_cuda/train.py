@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import signal
@@ -21,6 +20,7 @@ from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
 from mnist_cuda.evaluate import Evaluation, evaluate, evaluate_again
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.run_folder import RunFolder, versions
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.signals import StopRequest, exit_code
@@ -50,8 +50,10 @@ def next_chunk(steps: int, seconds: float) -> int:
 class TrainingRun:
     """One run: the engine, its data, what was asked for and what has happened so far."""
 
-    def __init__(self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder) -> None:
-        self.args, self.engine, self.data, self.folder = args, engine, data, folder
+    def __init__(
+        self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: JsonOutput
+    ) -> None:
+        self.args, self.engine, self.data, self.folder, self.output = args, engine, data, folder, output
         self.steps_per_epoch = len(data.train_labels) // args.batch_size
         self.schedule = parse_schedule(args.schedule, args.lr)
         self.rates = self.schedule.rates(args.epochs * self.steps_per_epoch)
@@ -60,9 +62,9 @@ class TrainingRun:
         self.evaluation: Evaluation | None = None  # of the last complete epoch
         self.epochs_done = 0
         self.evaluation_seconds = 0.0
-        if not args.json:  # otherwise nothing but the object is printed there, when all is done
+        if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
             streams.outlive_stdout()
-        self.out = console.make_console(stderr=args.json)
+        self.out = console.make_console(stderr=output.on_stdout)
         self.live = console.LiveLine(self.out, enabled=not args.quiet)
         self._chunk = 1
         self._start = time.perf_counter()
@@ -225,7 +227,7 @@ class TrainingRun:
                 f"{console.format_count(us)} us/iteration (mean of the last {iterations}); saved {self.folder.model}"
             )
         self.out.print(last, style="bold")
-        if self.args.json:
+        if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
                 "accuracy": self.evaluation.accuracy if self.evaluation else None,
@@ -245,7 +247,7 @@ class TrainingRun:
                 "model": str(self.folder.model),
                 "epochs": self.epochs,
             }
-            print(json.dumps(report), flush=True)
+            self.output.write(report)
 
     def _print_plan(self) -> None:
         args, data = self.args, self.data
@@ -274,7 +276,8 @@ class TrainingRun:
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "command": shlex.join(sys.argv),
             "options": options
-            | {"data_dir": args.data_dir and str(args.data_dir.absolute()), "out": str(self.folder.path)},
+            | {"data_dir": args.data_dir and str(args.data_dir.absolute()), "out": str(self.folder.path)}
+            | {"json": args.json and str(args.json)},
             "engine": {
                 "name": self.engine.info.name,
                 "precision": self.engine.precision,
@@ -302,6 +305,7 @@ def command(args: argparse.Namespace) -> int:
     from mnist_cuda.data import dataset
 
     args.startup.end("imports")
+    output = JsonOutput(args.json)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     args.startup.end("engine")
     engine.init_parameters(args.seed)
@@ -313,4 +317,4 @@ def command(args: argparse.Namespace) -> int:
         if args.batch_size > len(data.train_labels):
             raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
         args.startup.end("data")
-        return TrainingRun(args, engine, data, folder).run()
+        return TrainingRun(args, engine, data, folder, output).run()

@@ -1,11 +1,41 @@
-"""The other end of the protocol: starts a competitor's process and speaks with it."""
+"""The other end of the protocol: starts a competitor's process, speaks with it and writes the files that it reads."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.errors import OutputError
+
+
+def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write a .npz that competitors read. Raises OutputError."""
+    with _writing(path):
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def write_order(path: Path, order: NDArray[np.integer]) -> None:
+    """Write a .npy, the samples' order. Raises OutputError."""
+    with _writing(path):
+        np.save(path, order)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot write it: {error.strerror or error}; free some room or let TMPDIR name another folder"
+        ) from error
 
 
 class CompetitorError(Exception):

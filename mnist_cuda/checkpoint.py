@@ -104,6 +104,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         if path.is_dir():
             path = path / MODEL_FILE
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: not a regular file")
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             tensors = _read(path, file)

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mnist_cuda import __version__, signals
+from mnist_cuda import MAX_THREADS, __version__, signals
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.data.commands import add_data_commands
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, OutputError, UnavailableError, UsageError
@@ -72,6 +72,14 @@ def json_file(text: str) -> Path:
     return Path(text)
 
 
+def threads(text: str) -> int:
+    """A number of threads; 0 for one a core."""
+    value = non_negative(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
+    return value
+
+
 def rate(text: str) -> float:
     """A finite number of at least 0."""
     value = float(text)
@@ -86,7 +94,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists, or auto: the best here")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of a host engine (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
 
 
@@ -185,7 +193,7 @@ def add_bench(subparsers: Any) -> None:
     add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
         help="where the training images live, device or host; one table for each (default: device)")  # fmt: skip
-    add("--threads", type=non_negative, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     add("--seconds", type=rate, default=10.0, metavar="S",
         help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
@@ -211,7 +219,7 @@ def add_compare(subparsers: Any) -> None:
     add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of host engines (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
@@ -270,7 +278,7 @@ def add_bench_accuracy(subparsers: Any) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
     add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_json_flag(group)

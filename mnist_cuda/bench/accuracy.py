@@ -21,7 +21,7 @@ import numpy as np
 from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays, write_order
+from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_arrays, write_order
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import engines
@@ -131,10 +131,10 @@ class Row:
         }
 
 
-def train(row: Row, setup: dict[str, Any], epochs: int, steps: int) -> Run:
+def train(row: Row, setup: dict[str, Any], epochs: int, steps: int, group: CompetitorGroup) -> Run:
     """Train `epochs` of `steps` each in the competitor's process, evaluating after each. Raises CompetitorError."""
     accuracies, losses, seconds, digest = [], [], 0.0, ""
-    with CompetitorProcess(row.competitor.command) as process:
+    with group.start(row.competitor.command) as process:
         answer = process.ask(cmd="setup", precision=row.precision, **setup, **row.competitor.fields)
         row.versions = answer["versions"]
         row.precision_pinned = answer.get("precision_pinned", row.precision)
@@ -199,10 +199,12 @@ def run_all(
 ) -> None:
     """Fill the rows with a run for each set-up and a second one for the first, `jobs` at a time."""
     passes = [(setup, False) for setup in setups] + [(setups[0], True)]
-    pool = ThreadPoolExecutor(jobs)
+    pool, group = ThreadPoolExecutor(jobs), CompetitorGroup()
     try:
         tasks = {
-            pool.submit(train, row, setup, epochs, steps): (row, repeat) for setup, repeat in passes for row in rows
+            pool.submit(train, row, setup, epochs, steps, group): (row, repeat)
+            for setup, repeat in passes
+            for row in rows
         }
         for done, task in enumerate(as_completed(tasks), 1):
             row, repeat = tasks[task]
@@ -216,8 +218,12 @@ def run_all(
                 row.repeat = run
             else:
                 row.runs.append(run)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        group.end()  # what still runs then is not waited for
+        pool.shutdown()
     for row in rows:
         row.runs.sort(key=lambda run: run.seed)
 

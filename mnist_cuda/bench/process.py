@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,10 @@ class CompetitorProcess:
             start_new_session=True,  # Ctrl-C reaches only us
         )
 
+    def kill(self) -> None:
+        """End it; whoever waits for its answer gets a CompetitorError."""
+        self._process.kill()
+
     def __enter__(self) -> CompetitorProcess:
         return self
 
@@ -84,3 +89,28 @@ class CompetitorProcess:
         if "error" in answer:
             raise CompetitorError(answer["error"])
         return answer
+
+
+class CompetitorGroup:
+    """Competitors that several threads start and that one thread can end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: list[CompetitorProcess] = []
+        self._ended = False
+
+    def start(self, command: tuple[str, ...]) -> CompetitorProcess:
+        """As CompetitorProcess(command). Raises CompetitorError after `end`."""
+        with self._lock:
+            if self._ended:
+                raise CompetitorError("the benchmark was ended")
+            process = CompetitorProcess(command)
+            self._processes.append(process)
+            return process
+
+    def end(self) -> None:
+        """End all of them."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.kill()

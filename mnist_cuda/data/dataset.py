@@ -189,6 +189,8 @@ def read_file(file: DataFile, folder: Path) -> tuple[bytes, Path, str]:
         if not path.exists():
             path = folder / file.raw_name
             expected = file.raw_sha256
+        if path.is_fifo():
+            raise DataError(f"{path}: cannot be read: it is a pipe")
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{folder / file.name}: file is missing (neither it nor {file.raw_name} is there)") from error

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mnist_cuda import MAX_THREADS, __version__, signals
+from mnist_cuda import MAX_THREADS, __version__
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.data.commands import add_data_commands
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, OutputError, UnavailableError, UsageError
@@ -352,6 +352,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = make_parser().parse_args(argv)
         finally:
             sys.stdout.flush()  # --help ends the program there
+        from mnist_cuda import signals
+
         with signals.Interruptible():
             code: int = args.run(args)
             sys.stdout.flush()
@@ -372,5 +374,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", OutputError.exit_code)
     except KeyboardInterrupt as interrupt:
-        signum = interrupt.signum if isinstance(interrupt, signals.Interrupted) else signal.SIGINT
-        return _fail(f"stopped by {signal.Signals(signum).name}", signals.exit_code(signum))
+        signum = getattr(interrupt, "signum", signal.SIGINT)  # signals.Interrupted has one
+        return _fail(f"stopped by {signal.Signals(signum).name}", 128 + signum)

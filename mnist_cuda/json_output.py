@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda import streams
-from mnist_cuda.checkpoint import atomic_write, require_writable
+from mnist_cuda.files import atomic_write, require_writable
 
 STDOUT = Path("-")
 

@@ -15,8 +15,9 @@ import numpy as np
 import safetensors
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.checkpoint import MODEL_FILE, atomic_write
+from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.files import atomic_write
 from mnist_cuda.json_output import dumps
 
 CONFIG_FILE = "config.json"

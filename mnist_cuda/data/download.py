@@ -116,7 +116,10 @@ def _fetch_file(
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove the parts that interrupted fetches left behind: on those that are still written there is a lock."""
-    for part in folder.glob("*.part"):
+    parts: list[Path] = []
+    with contextlib.suppress(OSError):  # a folder that cannot be read is told of with the first file
+        parts = list(folder.glob("*.part"))
+    for part in parts:
         with contextlib.suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()

@@ -8,6 +8,7 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,18 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
         "steps": str(steps),
         "statistics": "absent" if checkpoint.statistics is None else "population",
     }
-    atomic_write(path, save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata))
+    content = save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
+    atomic_write(path, _in_fixed_order(content))
+
+
+def _in_fixed_order(content: bytes) -> bytes:
+    """The file with its metadata sorted: safetensors writes them in an order that changes from process to process."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -21,6 +21,7 @@ from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
 from mnist_cuda.evaluate import Evaluation, evaluate, evaluate_again
 from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.model import digest
 from mnist_cuda.run_folder import RunFolder, versions
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.signals import StopRequest, exit_code
@@ -29,6 +30,7 @@ from mnist_cuda.timing import ITERATION, REPORTED_ITERATIONS, TrainingClock, tim
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
 
+DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
 
 
@@ -61,6 +63,7 @@ class TrainingRun:
         self.epochs: list[dict[str, Any]] = []  # what metrics.jsonl holds
         self.evaluation: Evaluation | None = None  # of the last complete epoch
         self.epochs_done = 0
+        self.weights = ""  # sha256 of what was saved last
         self.evaluation_seconds = 0.0
         if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
             streams.outlive_stdout()
@@ -110,8 +113,9 @@ class TrainingRun:
             done, seconds = done + chunk, seconds + steps.seconds
             self.clock.add(chunk, steps.seconds)
             self._chunk = next_chunk(chunk, steps.seconds)
-            if not np.isfinite(steps.losses).all():
-                step = done - chunk + int(np.argmin(np.isfinite(steps.losses))) + 1
+            sound = steps.losses < DIVERGED_LOSS  # a NaN is not
+            if not sound.all():
+                step = done - chunk + int(np.argmin(sound)) + 1
                 raise UsageError(
                     f"training diverged: the loss of step {step} in epoch {epoch} is {losses[step - 1]:g}; "
                     f"try a smaller --lr than {self.args.lr:g}"
@@ -130,6 +134,15 @@ class TrainingRun:
             "dataset": self.data.name,
             "warning": self.data.warning,
         }
+
+    def _require_finite(self, epoch: int, tensors: dict[str, NDArray[Any]]) -> None:
+        """Losses do not show every divergence: a ReLU takes a NaN for a 0."""
+        for name, value in tensors.items():
+            if not np.isfinite(value).all():
+                raise UsageError(
+                    f"training diverged: {name} is not finite after epoch {epoch}; "
+                    f"try a smaller --lr than {self.args.lr:g}"
+                )
 
     def _show(self, epoch: int, done: int, loss: float, accuracy: float) -> None:
         us, _ = self.clock.recent()
@@ -169,7 +182,9 @@ class TrainingRun:
 
     def _end_epoch(self, record: dict[str, Any], parameters: dict[str, NDArray[Any]]) -> None:
         """Save the model and the metrics, print the epoch's line."""
-        self._save(parameters, self.engine.statistics)
+        statistics = self.engine.statistics
+        self._require_finite(record["epoch"], parameters | (statistics or {}))
+        self._save(parameters, statistics)
         self._add_metrics(record)
         us = 1e6 * record["train_seconds"] / record["steps"]
         self._say(
@@ -191,6 +206,7 @@ class TrainingRun:
             "engine": self.engine.info.name,
             "precision": self.engine.precision,
         }
+        self.weights = digest(parameters)
         save_checkpoint(self.folder.model, Checkpoint(parameters, statistics, metadata), steps=self.clock.steps)
 
     def _stop_early(self, signum: int, record: dict[str, Any], parameters: dict[str, NDArray[Any]]) -> int:
@@ -226,7 +242,7 @@ class TrainingRun:
                 f"{console.plural(self.args.epochs, 'epoch')} in {console.format_duration(total)} on {name}; "
                 f"{console.format_count(us)} us/iteration (mean of the last {iterations}); saved {self.folder.model}"
             )
-        self.out.print(last, style="bold")
+        self.out.print(f"{last}; weights {self.weights[:12]}", style="bold")
         if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
@@ -245,6 +261,7 @@ class TrainingRun:
                 "precision": self.engine.precision,
                 "folder": str(self.folder.path),
                 "model": str(self.folder.model),
+                "parameters_sha256": self.weights,
                 "epochs": self.epochs,
             }
             self.output.write(report)

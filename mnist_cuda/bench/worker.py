@@ -13,7 +13,6 @@ same protocol and says what the fields mean. Here `device` of the set-up is the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ import numpy as np
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluate import evaluate
+from mnist_cuda.model import digest
 from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import time_steps
 
@@ -83,8 +83,7 @@ class Worker:
             raise ValueError("the npz has no test images")
         self._engine.compute_statistics()
         accuracy = evaluate(self._engine, *self._test).accuracy
-        values = b"".join(value.tobytes() for value in self._engine.parameters.values())
-        return {"test_accuracy": accuracy, "parameters_sha256": hashlib.sha256(values).hexdigest()}
+        return {"test_accuracy": accuracy, "parameters_sha256": digest(self._engine.parameters)}
 
 
 def serve(engine: str) -> None:

@@ -6,6 +6,9 @@ import sys
 def main() -> int:
     """`cli.main`, and the same line for a Ctrl-C that comes while it is being imported."""
     try:
+        from mnist_cuda import streams
+
+        streams.prepare()
         from mnist_cuda import cli
     except KeyboardInterrupt:
         print("mnist-cuda: error: stopped by SIGINT", file=sys.stderr)

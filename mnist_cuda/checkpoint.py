@@ -8,8 +8,7 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 
 from __future__ import annotations
 
-import contextlib
-import os
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from safetensors.numpy import save
 
 from mnist_cuda import _native
 from mnist_cuda.errors import CheckpointError
+from mnist_cuda.files import atomic_write
 from mnist_cuda.model import PARAMETERS, STATISTICS
 
 MODEL_FILE = "model.safetensors"
@@ -40,29 +40,6 @@ class Checkpoint:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a crash at any moment leaves the old file or the new one.
-
-    Raises CheckpointError where the file cannot be written; what was there before stays.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
-
-
 def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
     """Write a model file; `steps` goes into the counters. Raises CheckpointError, also for a NaN or an infinity."""
     tensors: dict[str, NDArray[Any]] = dict(checkpoint.parameters)
@@ -78,7 +55,18 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
         "steps": str(steps),
         "statistics": "absent" if checkpoint.statistics is None else "population",
     }
-    atomic_write(path, save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata))
+    content = save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
+    atomic_write(path, _in_fixed_order(content))
+
+
+def _in_fixed_order(content: bytes) -> bytes:
+    """The file with its metadata sorted: safetensors writes them in an order that changes from process to process."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -87,9 +75,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises CheckpointError that names the file, what was expected and what was found, for anything else: a missing or
     unknown tensor, another shape or dtype, a value that is not finite, a truncated file, a false header.
     """
-    if path.is_dir():
-        path = path / MODEL_FILE
     try:
+        if path.is_dir():
+            path = path / MODEL_FILE
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: not a regular file")
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             tensors = _read(path, file)

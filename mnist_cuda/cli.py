@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
-from mnist_cuda import __version__
+from mnist_cuda import MAX_THREADS, __version__
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.data.commands import add_data_commands
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, OutputError, UnavailableError, UsageError
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -67,6 +65,21 @@ def non_negative(text: str) -> int:
     return value
 
 
+def json_file(text: str) -> Path:
+    """A file that `--json` may replace: its name ends in .json, so that no argument's place can cost another file."""
+    if not (text == "-" or text.endswith(".json")):
+        raise argparse.ArgumentTypeError(f"'{text}' does not end in .json; to print the object, put --json last")
+    return Path(text)
+
+
+def threads(text: str) -> int:
+    """A number of threads; 0 for one a core."""
+    value = non_negative(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
+    return value
+
+
 def rate(text: str) -> float:
     """A finite number of at least 0."""
     value = float(text)
@@ -81,7 +94,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists, or auto: the best here")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of a host engine (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
 
 
@@ -97,6 +110,12 @@ def add_data_flags(
     add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
     add("--offline", action="store_true", help="fetch nothing")
     return group
+
+
+def add_json_flag(group: argparse._ActionsContainer) -> None:
+    """What a program reads."""
+    text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"
+    group.add_argument("--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
 
 
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
@@ -115,8 +134,8 @@ def add_train(subparsers: Any) -> None:
     """`mnist-cuda train`."""
     parser = subparsers.add_parser("train", help="train the network and save it", allow_abbrev=False)
     parser.description = (
-        "Train the network and save it with its configuration and metrics in a new folder. Ctrl-C finishes the running "
-        "steps, saves and exits; a second Ctrl-C exits at once."
+        "Train the network and save it with its configuration and metrics in a new folder. Ctrl-C (or SIGTERM, or a "
+        "closed terminal) finishes the running steps, saves and exits; a second one exits at once."
     )
     group = parser.add_argument_group("training")
     add = group.add_argument
@@ -133,7 +152,7 @@ def add_train(subparsers: Any) -> None:
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
-    add("--json", action="store_true", help="print one JSON object on stdout at the end, the rest on stderr")
+    add_json_flag(group)
     add("--quiet", action="store_true", help="print only warnings and the last line")
     parser.set_defaults(run=begun(later("train")))
 
@@ -144,7 +163,7 @@ def add_evaluate(subparsers: Any) -> None:
     parser.description = "Test a saved model on the 10,000 test images."
     parser.add_argument("file", type=Path, metavar="FILE", help="model.safetensors, or the folder of a run")
     add_evaluation_flag(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
     parser.set_defaults(run=begun(later("evaluate")))
@@ -174,13 +193,13 @@ def add_bench(subparsers: Any) -> None:
     add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
         help="where the training images live, device or host; one table for each (default: device)")  # fmt: skip
-    add("--threads", type=non_negative, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     add("--seconds", type=rate, default=10.0, metavar="S",
         help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.compare"))
     others = parser.add_subparsers(title="others", metavar="WHAT")
     for add_other in (add_bench_accuracy, add_bench_time_to_accuracy, add_bench_ops):
@@ -200,7 +219,7 @@ def add_compare(subparsers: Any) -> None:
     add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of host engines (default: one for each core)")
+    add("--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
@@ -208,7 +227,7 @@ def add_compare(subparsers: Any) -> None:
     add("--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
     add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
     add_data_flags(parser, "auto")
-    parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+    add_json_flag(parser.add_argument_group("output"))
     parser.set_defaults(run=later("compare"))
 
 
@@ -225,7 +244,7 @@ def add_profile(subparsers: Any) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=begun(later("profile")))
 
 
@@ -233,7 +252,7 @@ def add_engines(subparsers: Any) -> None:
     """`mnist-cuda engines`."""
     parser = subparsers.add_parser("engines", help="list the engines: available here, or why not", allow_abbrev=False)
     parser.description = "List the engines, slowest first: what each is and whether it can run here, or why not."
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     parser.set_defaults(run=later("engines"))
 
 
@@ -248,8 +267,8 @@ def add_bench_accuracy(subparsers: Any) -> None:
     )
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--engines", nargs="+", default=[], metavar="NAME", help="default: all that run here, but for `reference`")
-    add("--precisions", nargs="+", default=[], metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
+    add("--engines", nargs="+", metavar="NAME", help="default: all that run here, but for `reference`")
+    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
     add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
@@ -259,10 +278,10 @@ def add_bench_accuracy(subparsers: Any) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
     add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    add("--threads", type=non_negative, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.accuracy"))
 
 
@@ -291,7 +310,7 @@ def add_bench_time_to_accuracy(subparsers: Any) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    add_json_flag(group)
     parser.set_defaults(run=later("bench.time_to_accuracy"))
 
 
@@ -305,7 +324,7 @@ def add_bench_ops(subparsers: Any) -> None:
     parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
     parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="images (default: %(default)s)")
     parser.add_argument("--device", type=non_negative, default=0, metavar="N", help="GPU (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json_flag(parser)
     parser.set_defaults(run=later("bench.ops"))
 
 
@@ -321,14 +340,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM outside a training run: unwinds like Ctrl-C."""
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
 def _fail(message: str, code: int) -> int:
     print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
     return code
@@ -337,13 +348,15 @@ def _fail(message: str, code: int) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
     try:
-        args = make_parser().parse_args(argv)
-        old_handler = signal.signal(signal.SIGTERM, _terminate)
         try:
+            args = make_parser().parse_args(argv)
+        finally:
+            sys.stdout.flush()  # --help ends the program there
+        from mnist_cuda import signals
+
+        with signals.Interruptible():
             code: int = args.run(args)
             sys.stdout.flush()
-        finally:
-            signal.signal(signal.SIGTERM, old_handler)
         return code
     except MnistCudaError as error:
         return _fail(str(error), error.exit_code)
@@ -355,10 +368,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
         return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output has left. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has left
         return 128 + signal.SIGPIPE
+    except OSError as error:  # a file's errors name it
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", OutputError.exit_code)
     except KeyboardInterrupt as interrupt:
-        signum = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        return _fail(f"stopped by {signum.name}", 128 + signum)
+        signum = getattr(interrupt, "signum", signal.SIGINT)  # signals.Interrupted has one
+        return _fail(f"stopped by {signal.Signals(signum).name}", 128 + signum)

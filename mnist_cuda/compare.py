@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import console
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, some_words, words
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays, write_order
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import PARAMETERS, init_parameters
 from mnist_cuda.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 
@@ -86,9 +86,9 @@ def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels
 
     with tempfile.TemporaryDirectory() as folder:
         paths = {key: str(Path(folder, key)) for key in ("data.npz", "weights", "order.npy", "probe.npz")}
-        np.savez(paths["data.npz"], images=images, labels=labels)
+        write_arrays(Path(paths["data.npz"]), images=images, labels=labels)
         save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, paths["weights"])
-        np.save(paths["order.npy"], np.arange(len(labels)))
+        write_order(Path(paths["order.npy"]), np.arange(len(labels)))
         try:
             with CompetitorProcess(peer.command) as process:
                 process.ask(
@@ -111,7 +111,8 @@ def command(args: argparse.Namespace) -> int:
     """`mnist-cuda compare`."""
     from mnist_cuda.data import dataset
 
-    infos = [find_engine(name) for name in words(args.engines)]
+    output = JsonOutput(args.json)
+    infos = [find_engine(name) for name in some_words("--engines", args.engines)]
     on_gpu = any(info.device == "cuda" for info in infos)
     engines = []
     for info in infos:
@@ -144,7 +145,7 @@ def command(args: argparse.Namespace) -> int:
 
     holds = all(row.holds for _, _, rows in results for row in rows)
     start = str(args.weights) if args.weights else f"seed {args.seed}"
-    if args.json:
+    if output:
         report = {
             "batch_size": len(labels),
             "dataset": data.name,
@@ -155,8 +156,8 @@ def command(args: argparse.Namespace) -> int:
                 for name, precision, rows in results
             ],
         }
-        print(json.dumps(report))
-    else:
+        output.write(report)
+    if not output.on_stdout:
         _print(results, f"batch {len(labels)} of {data.name}, weights of {start}", holds)
     return 0 if holds else 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
@@ -14,35 +13,38 @@ from rich.table import Table
 from rich.text import Text
 
 REFRESHES_PER_SECOND = 4
-_UNBOUNDED = 10_000  # columns
+UNKNOWN_WIDTH = 80  # columns
+_UNBOUNDED = 10_000
 
 
 class _Console(Console):
-    outlives_reader = False
-
     def on_broken_pipe(self) -> None:
-        """Go on without output, or leave a closed pipe to cli.main; rich would exit with 1."""
-        if not self.outlives_reader:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+        """Leave a closed pipe to cli.main; rich would exit with 1."""
+        raise
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Never hide the cursor: then nothing that ends the program can leave it hidden."""
+        return False
 
 
-def make_console(*, stderr: bool = False, outlives_reader: bool = False) -> Console:
-    """A console that wraps lines at words on a terminal and keeps them whole elsewhere.
-
-    outlives_reader: once nobody reads the pipe that it prints into, what is printed is dropped; otherwise printing
-    raises BrokenPipeError.
-    """
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that wraps lines at words on a terminal and keeps them whole elsewhere."""
     console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    console.outlives_reader = outlives_reader
-    console.soft_wrap = not console.is_terminal
+    console.soft_wrap = not on_terminal(console)
+    if console.width < 1:  # COLUMNS=0: unknown
+        console.width = UNKNOWN_WIDTH
     return console
+
+
+def on_terminal(console: Console) -> bool:
+    """Whether people watch; FORCE_COLOR makes rich believe it of a file, too."""
+    return console.is_terminal and console.file.isatty()
 
 
 def print_warning(sentence: str) -> None:
     """Print on stderr what must not be missed: framed on a terminal, a line that starts with WARNING elsewhere."""
     console = make_console(stderr=True)
-    if console.is_terminal:
+    if on_terminal(console):
         console.print(Panel(sentence, title="WARNING", style="bold yellow"), soft_wrap=False)
     else:
         console.print(f"WARNING: {sentence}")
@@ -72,10 +74,10 @@ def print_table(
         for row in rows:
             table.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in shown))
         width = Measurement.get(console, console.options.update(width=_UNBOUNDED), table).maximum
-        if not console.is_terminal or width <= console.width or left_out == len(optional):
+        if not on_terminal(console) or width <= console.width or left_out == len(optional):
             break
         left_out += 1
-    if optional or not console.is_terminal:
+    if optional or not on_terminal(console):
         table.width = width
     with console.capture() as text:
         console.print(table, soft_wrap=False, crop=False)
@@ -113,7 +115,7 @@ class LiveLine:
         self._fraction = 0.0
         self._console = console
         self._live: Live | None = None
-        if enabled and console.is_terminal and not console.is_dumb_terminal:
+        if enabled and on_terminal(console) and not console.is_dumb_terminal:
             self._live = Live(
                 console=console,
                 get_renderable=self._render,
@@ -150,5 +152,6 @@ class LiveLine:
         room = min(width - line.cell_len - 2, 30)
         if room >= 5:
             done = round(room * self._fraction)
-            line.append("  ").append("━" * done, "green").append("━" * (room - done), "bright_black")
+            full, empty = "=-" if self._console.options.ascii_only else "━━"
+            line.append("  ").append(full * done, "green").append(empty * (room - done), "bright_black")
         return line

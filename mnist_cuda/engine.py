@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import _native
+from mnist_cuda import MAX_THREADS, _native, memory
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, initial_stream, pack, unpack
@@ -23,6 +23,9 @@ Placement = Literal["device", "host"]
 
 # `--engine auto` takes the first of these that can run here.
 AUTO_ORDER = ("fused", "cudnn", "cpu", "naive", "reference")
+
+# What a host engine holds for each image of a batch, with what a probe of it hands out: measured, rounded up.
+HOST_BYTES_AN_IMAGE = {"reference": 1_500_000, "cpu": 200_000}
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,8 @@ class Engine:
 
     name: a row of the registry or `auto`. precision: one the engine offers, by default its first. threads: for host
     engines, 0 for one a core. device: ordinal of the GPU for CUDA engines.
-    Raises UsageError for an unknown name or precision or a GPU of a host engine, UnavailableError if the engine cannot
-    run here.
+    Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
+    UnavailableError if the engine cannot run here.
     """
 
     def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
@@ -160,9 +163,20 @@ class Engine:
                 f"device {device} is a GPU and engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave "
                 "out the device"
             )
+        if threads > MAX_THREADS:
+            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
+        self._largest_batch = 0
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
+
+    def _require_memory(self, batch: int) -> None:
+        """Raise OutOfMemoryError for a batch larger than all before if this machine's memory cannot hold it."""
+        if batch > self._largest_batch and self.info.device == "cpu":
+            memory.require(
+                batch * HOST_BYTES_AN_IMAGE[self.info.name], f"a batch of {batch} on engine {self.info.name}"
+            )
+            self._largest_batch = batch
 
     @property
     def arithmetic(self) -> str:
@@ -240,10 +254,12 @@ class Engine:
 
         lr: the learning rate, or one for each step (steps,). A step gives the same bits in whatever call it is made.
         Returns each step's mean loss (before its update) and number of correct predictions, when all steps are done.
-        The GIL is released. Raises ValueError for an index outside the data set, and for rates that are negative, not
-        finite or not as many as there are steps.
+        The GIL is released, and signals are obeyed between pieces of a long call: what a handler raises ends it with
+        the steps before that done. Raises ValueError for an index outside the data set, and for rates that are
+        negative, not finite or not as many as there are steps, OutOfMemoryError for a batch that cannot fit.
         """
         indices = _indices(order, self.dataset_size)
+        self._require_memory(min(batch_size, len(indices)))
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
         rates = np.full(steps, lr, np.float64) if np.ndim(lr) == 0 else np.ascontiguousarray(lr, np.float64)
         with _native_errors():
@@ -286,6 +302,7 @@ class Engine:
         They add up to the step with what it costs to look: marks, and no overlap of ops. Parameters and statistics
         stay. Raises ValueError without a data set, for one on the host that a GPU trains on, and for a larger batch.
         """
+        self._require_memory(batch_size)
         with _native_errors():
             return [OpTime(**row) for row in self._native.profile(batch_size, steps)]
 
@@ -295,6 +312,7 @@ class Engine:
         upstream: gradient of the objective with respect to the mean loss. routing: decisions to follow instead of
         taking them, as handed out by any engine's probe; of an engine whose `info` says that it follows one.
         """
+        self._require_memory(len(labels))
         flat = None if routing is None else tuple(_bytes(r) for r in routing)
         with _native_errors():
             raw = self._native.probe(_bytes(images), _bytes(labels), upstream, flat)

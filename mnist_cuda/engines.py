@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 
 from mnist_cuda import console
 from mnist_cuda.engine import EngineInfo, engines, find_engine
+from mnist_cuda.json_output import JsonOutput
 
 
 def _reasons(row: EngineInfo) -> list[str]:
@@ -22,8 +22,9 @@ def _reasons(row: EngineInfo) -> list[str]:
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda engines`."""
     auto = find_engine("auto").name
-    if args.json:
-        print(json.dumps({"engines": [asdict(row) for row in engines()], "auto": auto}))
+    output = JsonOutput(args.json)
+    output.write({"engines": [asdict(row) for row in engines()], "auto": auto})
+    if output.on_stdout:
         return 0
     rows = [
         (

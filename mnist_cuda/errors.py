@@ -40,3 +40,9 @@ class CheckpointError(MnistCudaError):
     """A model file cannot be read, written or used."""
 
     exit_code = 6
+
+
+class OutputError(MnistCudaError):
+    """Standard output, or a file or folder other than a model's or a data set's, cannot be read or written."""
+
+    exit_code = 6

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console, signals
+from mnist_cuda import console
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import BatchNorm, Engine
 from mnist_cuda.errors import DataError
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.run_folder import recorded_data_dir
 
 if TYPE_CHECKING:
@@ -93,27 +92,27 @@ def _load_data(args: argparse.Namespace, trained_on: str | None, out: Console) -
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda evaluate FILE`."""
+    output = JsonOutput(args.json)
     checkpoint = load_checkpoint(args.file)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     engine.set_parameters(checkpoint.parameters)
-    out = console.make_console(stderr=args.json)
+    out = console.make_console(stderr=output.on_stdout)
     trained_on = checkpoint.metadata.get("dataset")
     data = _load_data(args, trained_on, out)
     if data.warning:
         console.print_warning(data.warning)
     computed = args.eval_bn == "population" and checkpoint.statistics is None
-    with signals.StopRequest() as stop, stop.giving_up_with(lambda _: os.write(2, b"interrupted\n")):
-        if computed:
-            out.print(
-                f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
-                f"images of {data.name}"
-            )
-            engine.set_dataset(data.train_images, data.train_labels)
-            engine.compute_statistics()
-        elif checkpoint.statistics is not None:
-            engine.set_statistics(checkpoint.statistics)
-        result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
-    if args.json:
+    if computed:
+        out.print(
+            f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
+            f"images of {data.name}"
+        )
+        engine.set_dataset(data.train_images, data.train_labels)
+        engine.compute_statistics()
+    elif checkpoint.statistics is not None:
+        engine.set_statistics(checkpoint.statistics)
+    result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
+    if output:
         report = {
             "file": str(args.file),
             "accuracy": result.accuracy,
@@ -128,8 +127,8 @@ def command(args: argparse.Namespace) -> int:
             "precision": engine.precision,
             "trained": checkpoint.metadata,
         }
-        print(json.dumps(report))
-    else:
+        output.write(report)
+    if not output.on_stdout:
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
         origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(

@@ -5,6 +5,7 @@ The table itself (names, shapes, offsets) is native/include/mnist/model.h; this 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +61,14 @@ def pack(
 def initial_stream(seed: int) -> np.random.PCG64:
     """The random stream that the initial parameters of a seed are drawn from: stream 0 of the seed."""
     return np.random.PCG64(np.random.SeedSequence([seed, 0]))
+
+
+def digest(parameters: Mapping[str, NDArray[np.floating]]) -> str:
+    """sha256 of all parameters in the table's order, in the dtype that they have: the same weights give the same."""
+    sha256 = hashlib.sha256()
+    for t in PARAMETERS:
+        sha256.update(np.ascontiguousarray(parameters[t.name]).data)
+    return sha256.hexdigest()
 
 
 def init_parameters(seed: int) -> dict[str, NDArray[np.float64]]:

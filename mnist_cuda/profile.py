@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ import numpy as np
 from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.ops import roofs_text
-from mnist_cuda.checkpoint import atomic_write
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.errors import UsageError
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
 
@@ -110,6 +109,7 @@ def tool_lines(engine: Engine, ops: Sequence[OpTime], workload: Sequence[str], b
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda profile`."""
+    output = JsonOutput(args.json)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
@@ -130,7 +130,7 @@ def command(args: argparse.Namespace) -> int:
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)
 
-    out = console.make_console()
+    out = console.make_console(stderr=output.on_stdout)
     gpu = report.gpu() if roofs else None
     machine = (gpu["name"] if gpu else "GPU") if roofs else report.cpu_model()
     out.print(f"engine {engine.info.name} {engine.arithmetic}, batch {batch}, {data.name}, {machine}", style="bold")
@@ -145,7 +145,7 @@ def command(args: argparse.Namespace) -> int:
         out.print(line, soft_wrap=True)
         if not shutil.which(tool):
             out.print(f"  ({tool} is not on PATH)")
-    if args.json:
+    if output:
         facts: dict[str, Any] = {
             **report.circumstances(gpu=gpu),
             "data": {"name": data.name, "source": data.source, "digest": data.digest},
@@ -158,7 +158,7 @@ def command(args: argparse.Namespace) -> int:
             "ops": [_with_roof(op, roofs) for op in ops],
             "tools": tools,
         }
-        atomic_write(args.json, json.dumps(facts, indent=2).encode() + b"\n")
+        output.write(facts)
     return 0
 
 

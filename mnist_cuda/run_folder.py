@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import platform
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,41 +15,76 @@ import numpy as np
 import safetensors
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.checkpoint import MODEL_FILE, atomic_write
+from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.files import atomic_write
+from mnist_cuda.json_output import dumps
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 
 
 class RunFolder:
-    """A new folder; nothing that exists is ever overwritten by another run.
+    """A new folder that belongs to one run alone: config.json in it, made exclusively, says that it is taken.
 
-    path: where, by default runs/<date>-<time>-<engine>. Raises UsageError if it exists with something in it.
+    Use it as a context manager: a run that ends before `start` leaves nothing behind.
+    path: where, by default the next free runs/<date>-<time>-<engine>. Raises UsageError where the folder that was named
+    has something in it or belongs to another run, CheckpointError where it cannot be made.
     """
 
     def __init__(self, path: Path | None, engine: str) -> None:
-        self.path = path or _free_name(Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{engine}")
         self._metrics: list[str] = []
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise UsageError(f"{self.path}: a folder with files in it; give --out another folder, or remove this one")
+        self._started = False
+        if path is not None:
+            self.path = path
+            if not self._take():
+                raise UsageError(f"{path}: a folder with files in it; give --out another folder, or remove this one")
+            return
+        name = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{engine}"
+        for n in itertools.count(1):
+            self.path = name if n == 1 else name.with_name(f"{name.name}-{n}")
+            if self._take():
+                return
+
+    def _take(self) -> bool:
+        """Make the folder and its config.json; False where there is something in it. Two runs never both succeed."""
+        self._made = [folder for folder in (self.path, *self.path.parents) if not os.path.lexists(folder)]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                return False
+            with open(self.path / CONFIG_FILE, "x"):
+                return True
+        except FileExistsError:
+            if self.path.is_dir():  # another run was faster
+                return False
+            raise CheckpointError(f"{self.path}: cannot make this folder: a file has this name") from None
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot make this folder: {error.strerror or error}") from error
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._started:
+            with contextlib.suppress(OSError):  # a folder that holds more by now stays
+                (self.path / CONFIG_FILE).unlink()
+                for folder in self._made:
+                    folder.rmdir()
 
     @property
     def model(self) -> Path:
         """The model's file."""
         return self.path / MODEL_FILE
 
-    def create(self, config: dict[str, Any]) -> None:
-        """Make the folder and write config.json. Raises CheckpointError if that fails."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot make this folder: {error.strerror or error}") from error
-        atomic_write(self.path / CONFIG_FILE, json.dumps(config, indent=2).encode() + b"\n")
+    def start(self, config: dict[str, Any]) -> None:
+        """Write config.json; from now on the folder stays. Raises CheckpointError if that fails."""
+        atomic_write(self.path / CONFIG_FILE, dumps(config, indent=2).encode() + b"\n")
+        self._started = True
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl; the file is replaced as a whole, so that it never ends in half a line."""
-        self._metrics.append(json.dumps(record))
+        self._metrics.append(dumps(record))
         atomic_write(self.path / METRICS_FILE, "".join(f"{line}\n" for line in self._metrics).encode())
 
 
@@ -59,12 +96,6 @@ def recorded_data_dir(model: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Path(data_dir) if isinstance(data_dir, str) else None
-
-
-def _free_name(path: Path) -> Path:
-    """`path`, or path-2, path-3, ... where it is taken."""
-    names = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in range(1, sys.maxsize))
-    return next(name for name in names if not name.exists())
 
 
 def versions() -> dict[str, str]:

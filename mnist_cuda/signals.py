@@ -1,42 +1,57 @@
-"""Ctrl-C and SIGTERM, noticed at once even while the main thread is inside a native call."""
+"""Ctrl-C, SIGTERM and SIGHUP, noticed at once even while the main thread is inside a native call."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+# How long a command may take to leave what it is in, clean-up included, before it is ended there.
+GRACE_SECONDS = 1.0
 
 
 def exit_code(signum: int) -> int:
-    """What a shell reports of a process that ended by this signal: 130 for SIGINT, 143 for SIGTERM."""
+    """What a shell reports of a process that ended by this signal: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
     return 128 + signum
 
 
-class StopRequest:
-    """While entered, the first SIGINT or SIGTERM sets `signal`; a second one ends the process at once.
+class Interrupted(KeyboardInterrupt):
+    """One of STOP_SIGNALS outside a training run; unwinds like Ctrl-C."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+class _Watcher:
+    """While entered, a thread hears STOP_SIGNALS at once; at the second one it ends the process.
 
     Python runs signal handlers between two bytecodes of the main thread, so not during a native call. The interpreter's
-    C handler does run then and writes the signal's number into a pipe (`signal.set_wakeup_fd`), which a thread reads.
+    C handler does run then and writes the signal's number into a pipe (`signal.set_wakeup_fd`), which the thread reads.
     A signal that the parent process has set to be ignored stays ignored.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._lock = threading.Lock()
-        self._give_up: Callable[[int], object] | None = None
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> Self:
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         heard = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-        self._old_handlers = {s: signal.signal(s, lambda *_: None) for s in heard}
+        self._old_handlers = {s: signal.signal(s, self._handle) for s in heard}
         threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
         return self
 
@@ -46,9 +61,61 @@ class StopRequest:
         signal.set_wakeup_fd(self._old_fd)
         os.close(self._writer)  # ends the thread
 
-    @contextmanager
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        """In the main thread, between two bytecodes, at every signal."""
+
+    def _hear(self, signum: int) -> None:
+        """In a thread of its own, at the first signal."""
+
+    def _watch(self, reader: int) -> None:
+        while byte := os.read(reader, 1):
+            signum = byte[0]
+            if signum not in self._old_handlers:
+                continue
+            if self.signal is not None:
+                end_now(signum, "stopped by a second signal, at once")
+            self.signal = signum
+            threading.Thread(target=self._hear, args=(signum,), daemon=True).start()
+        os.close(reader)
+
+
+class Interruptible(_Watcher):
+    """While entered, one of STOP_SIGNALS raises Interrupted; what is not out of the block in GRACE_SECONDS is ended.
+
+    A native call does not: no exception reaches it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = threading.Event()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._left.set()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        raise Interrupted(signum)
+
+    def _hear(self, signum: int) -> None:
+        if not self._left.wait(GRACE_SECONDS):
+            end_now(signum, f"stopped by {signal.Signals(signum).name}")
+
+
+class StopRequest(_Watcher):
+    """While entered, the first of STOP_SIGNALS only sets `signal`.
+
+    heard: called with its number, in another thread, at once.
+    """
+
+    def __init__(self, heard: Callable[[int], object] = lambda signum: None) -> None:
+        super().__init__()
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._give_up: Callable[[int], object] | None = None
+
+    @contextlib.contextmanager
     def giving_up_with(self, give_up: Callable[[int], object]) -> Iterator[None]:
-        """A block that is not worth finishing: a signal runs `give_up(signum)` in the watching thread and exits.
+        """A block that is not worth finishing: a signal runs `give_up(signum)` in another thread and exits.
 
         The main thread is then still inside the block and never leaves it.
         """
@@ -63,22 +130,10 @@ class StopRequest:
             with self._lock:
                 self._give_up = None
 
-    def _watch(self, reader: int) -> None:
-        while byte := os.read(reader, 1):
-            signum = byte[0]
-            if signum not in self._old_handlers:
-                continue
-            if self.signal is not None:
-                _exit(signum)
-            self.signal = signum
-            # Held to the end, so that the main thread cannot leave the block meanwhile; a second signal must still
-            # be read, hence the other thread.
-            threading.Thread(target=self._leave_locked, args=(signum,), daemon=True).start()
-        os.close(reader)
-
-    def _leave_locked(self, signum: int) -> None:
-        with self._lock:
+    def _hear(self, signum: int) -> None:
+        with self._lock:  # held to the end, so that the main thread cannot leave the block meanwhile
             self._leave(signum)
+        self._heard(signum)
 
     def _leave(self, signum: int) -> None:
         if self._give_up is not None:
@@ -87,16 +142,12 @@ class StopRequest:
             except Exception as error:
                 print(f"mnist-cuda: error: {error}", file=sys.stderr)
             finally:
-                _exit(signum)
+                os._exit(exit_code(signum))
 
 
-def _exit(signum: int) -> None:
-    """End now: no clean-up, no waiting for native code."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream.isatty():
-                stream.write("\x1b[?25h")  # a live display hides the cursor
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+def end_now(signum: int, message: str) -> NoReturn:
+    """End with a line on stderr, if that takes it at once: no clean-up, no waiting for native code."""
+    if select.select([], [2], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            os.write(2, f"mnist-cuda: error: {message}\n".encode())
     os._exit(exit_code(signum))

@@ -11,6 +11,7 @@ from typing import Any
 
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.catalogue import DATASETS
+from mnist_cuda.errors import DataError
 
 
 def _now() -> float:
@@ -69,7 +70,8 @@ class Startup:
         self._threads: dict[str, unpacked.Reading | _Context] = {"gpu": context}
         info = DATASETS.get("mnist" if args.dataset in ("auto", None) else args.dataset)
         if info:
-            self._threads["data"] = unpacked.begin(info)
+            with contextlib.suppress(DataError):  # no home: whoever loads from the cache says so
+                self._threads["data"] = unpacked.begin(info)
         self.end("command_line")
 
     def end(self, stage: str) -> None:

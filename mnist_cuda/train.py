@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import signal
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console
+from mnist_cuda import console, streams
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
 from mnist_cuda.evaluate import Evaluation, evaluate, evaluate_again
+from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.model import digest
 from mnist_cuda.run_folder import RunFolder, versions
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.signals import StopRequest, exit_code
@@ -29,6 +30,7 @@ from mnist_cuda.timing import ITERATION, REPORTED_ITERATIONS, TrainingClock, tim
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
 
+DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
 
 
@@ -50,8 +52,10 @@ def next_chunk(steps: int, seconds: float) -> int:
 class TrainingRun:
     """One run: the engine, its data, what was asked for and what has happened so far."""
 
-    def __init__(self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder) -> None:
-        self.args, self.engine, self.data, self.folder = args, engine, data, folder
+    def __init__(
+        self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: JsonOutput
+    ) -> None:
+        self.args, self.engine, self.data, self.folder, self.output = args, engine, data, folder, output
         self.steps_per_epoch = len(data.train_labels) // args.batch_size
         self.schedule = parse_schedule(args.schedule, args.lr)
         self.rates = self.schedule.rates(args.epochs * self.steps_per_epoch)
@@ -59,22 +63,25 @@ class TrainingRun:
         self.epochs: list[dict[str, Any]] = []  # what metrics.jsonl holds
         self.evaluation: Evaluation | None = None  # of the last complete epoch
         self.epochs_done = 0
+        self.weights = ""  # sha256 of what was saved last
         self.evaluation_seconds = 0.0
-        self.out = console.make_console(stderr=args.json, outlives_reader=True)
+        if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
+            streams.outlive_stdout()
+        self.out = console.make_console(stderr=output.on_stdout)
         self.live = console.LiveLine(self.out, enabled=not args.quiet)
         self._chunk = 1
         self._start = time.perf_counter()
 
     def run(self) -> int:
         """Train to the end or to a signal; returns the exit code."""
-        self.folder.create(self._config())
+        self.folder.start(self._config())
         self._print_plan()
         self.args.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
         self.engine.set_evaluation_set(self.data.test_images, self.data.test_labels)
         self.args.startup.end("upload")
         self._start = time.perf_counter()
-        with StopRequest() as stop, self.live:
+        with StopRequest(self._heard) as stop, self.live:
             for epoch in range(1, self.args.epochs + 1):
                 record = self._train_epoch(epoch, stop)
                 parameters = self.engine.parameters
@@ -106,8 +113,9 @@ class TrainingRun:
             done, seconds = done + chunk, seconds + steps.seconds
             self.clock.add(chunk, steps.seconds)
             self._chunk = next_chunk(chunk, steps.seconds)
-            if not np.isfinite(steps.losses).all():
-                step = done - chunk + int(np.argmin(np.isfinite(steps.losses))) + 1
+            sound = steps.losses < DIVERGED_LOSS  # a NaN is not
+            if not sound.all():
+                step = done - chunk + int(np.argmin(sound)) + 1
                 raise UsageError(
                     f"training diverged: the loss of step {step} in epoch {epoch} is {losses[step - 1]:g}; "
                     f"try a smaller --lr than {self.args.lr:g}"
@@ -126,6 +134,15 @@ class TrainingRun:
             "dataset": self.data.name,
             "warning": self.data.warning,
         }
+
+    def _require_finite(self, epoch: int, tensors: dict[str, NDArray[Any]]) -> None:
+        """Losses do not show every divergence: a ReLU takes a NaN for a 0."""
+        for name, value in tensors.items():
+            if not np.isfinite(value).all():
+                raise UsageError(
+                    f"training diverged: {name} is not finite after epoch {epoch}; "
+                    f"try a smaller --lr than {self.args.lr:g}"
+                )
 
     def _show(self, epoch: int, done: int, loss: float, accuracy: float) -> None:
         us, _ = self.clock.recent()
@@ -165,7 +182,9 @@ class TrainingRun:
 
     def _end_epoch(self, record: dict[str, Any], parameters: dict[str, NDArray[Any]]) -> None:
         """Save the model and the metrics, print the epoch's line."""
-        self._save(parameters, self.engine.statistics)
+        statistics = self.engine.statistics
+        self._require_finite(record["epoch"], parameters | (statistics or {}))
+        self._save(parameters, statistics)
         self._add_metrics(record)
         us = 1e6 * record["train_seconds"] / record["steps"]
         self._say(
@@ -187,27 +206,35 @@ class TrainingRun:
             "engine": self.engine.info.name,
             "precision": self.engine.precision,
         }
+        self.weights = digest(parameters)
         save_checkpoint(self.folder.model, Checkpoint(parameters, statistics, metadata), steps=self.clock.steps)
 
     def _stop_early(self, signum: int, record: dict[str, Any], parameters: dict[str, NDArray[Any]]) -> int:
-        """Save what there is after a signal; returns the exit code."""
+        """After a signal, save what there is; a complete model of these weights stays. Returns the exit code."""
+        complete = self.epochs_done > 0 and record["steps"] == 0
+        if not complete:
+            self._save(parameters, None)
+            self._add_metrics(record | {"interrupted": True})
         self.live.stop()
-        self._save(parameters, None)
-        self._add_metrics(record | {"interrupted": True})
-        self._report(signum)
+        self._report(signum, complete)
         return exit_code(signum)
 
-    def _report(self, signum: int | None) -> None:
-        """Print the last line, or the JSON object."""
+    def _heard(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        self.out.print(f"{name}: finishing the running steps, then saving; a second signal ends the run at once")
+
+    def _report(self, signum: int | None, complete: bool = True) -> None:
+        """Print the last line, or the JSON object. `complete`: the saved model has its statistics."""
         total = time.perf_counter() - self._start
         us, iterations = self.clock.recent()
         name = f"{self.data.name} (NOT mnist: see the warning above)" if self.data.warning else self.data.name
         if signum is not None:
             last = (
                 f"stopped by {signal.Signals(signum).name} after {console.plural(self.clock.steps, 'step')} "
-                f"({self.epochs_done} of {self.args.epochs} epochs) on {name}; saved {self.folder.model} "
-                "without population statistics: `mnist-cuda evaluate` computes them"
+                f"({self.epochs_done} of {self.args.epochs} epochs) on {name}; saved {self.folder.model}"
             )
+            if not complete:
+                last += " without population statistics: `mnist-cuda evaluate` computes them"
         else:
             assert self.evaluation is not None
             last = (
@@ -215,8 +242,8 @@ class TrainingRun:
                 f"{console.plural(self.args.epochs, 'epoch')} in {console.format_duration(total)} on {name}; "
                 f"{console.format_count(us)} us/iteration (mean of the last {iterations}); saved {self.folder.model}"
             )
-        self.out.print(last, style="bold")
-        if self.args.json:
+        self.out.print(f"{last}; weights {self.weights[:12]}", style="bold")
+        if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
                 "accuracy": self.evaluation.accuracy if self.evaluation else None,
@@ -234,9 +261,10 @@ class TrainingRun:
                 "precision": self.engine.precision,
                 "folder": str(self.folder.path),
                 "model": str(self.folder.model),
+                "parameters_sha256": self.weights,
                 "epochs": self.epochs,
             }
-            print(json.dumps(report), flush=True)
+            self.output.write(report)
 
     def _print_plan(self) -> None:
         args, data = self.args, self.data
@@ -265,7 +293,8 @@ class TrainingRun:
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "command": shlex.join(sys.argv),
             "options": options
-            | {"data_dir": args.data_dir and str(args.data_dir.absolute()), "out": str(self.folder.path)},
+            | {"data_dir": args.data_dir and str(args.data_dir.absolute()), "out": str(self.folder.path)}
+            | {"json": args.json and str(args.json)},
             "engine": {
                 "name": self.engine.info.name,
                 "precision": self.engine.precision,
@@ -293,15 +322,16 @@ def command(args: argparse.Namespace) -> int:
     from mnist_cuda.data import dataset
 
     args.startup.end("imports")
+    output = JsonOutput(args.json)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     args.startup.end("engine")
     engine.init_parameters(args.seed)
     args.startup.end("parameters")
-    folder = RunFolder(args.out, engine.info.name)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    if args.batch_size > len(data.train_labels):
-        raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
-    args.startup.end("data")
-    return TrainingRun(args, engine, data, folder).run()
+    with RunFolder(args.out, engine.info.name) as folder:
+        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        if data.warning:
+            console.print_warning(data.warning)
+        if args.batch_size > len(data.train_labels):
+            raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
+        args.startup.end("data")
+        return TrainingRun(args, engine, data, folder, output).run()

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import cli, console
 from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
-from mnist_cuda.console import make_console
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UsageError
@@ -356,6 +355,7 @@ def terminal(monkeypatch):
         for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(columns)}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setattr(console, "on_terminal", lambda _: True)
 
     return make
 
@@ -364,7 +364,7 @@ def table(capsys):
     """The header, as words, and the lines that report.print_rows prints for one peer."""
     row = Row(Competitor("torch eager NCHW", (), "cpu", ("fp32",), peer=True), Cell(64, "device", "fp32"))
     row.timing, row.setup_seconds, row.ratio = summarise([12345.0]), 1.5, 1.0
-    report.print_rows(make_console(), 64, "device", [row])
+    report.print_rows(console.make_console(), 64, "device", [row])
     lines = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("competitor"))
     return lines[first].replace("median us", "median_us").split(), lines[first + 1 :]

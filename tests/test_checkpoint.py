@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Checkpoint, atomic_write, load_checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError
+from mnist_cuda.files import atomic_write
 from mnist_cuda.model import PARAMETERS, STATISTICS, init_parameters
 
 MUTATIONS = int(os.environ.get("MNIST_CUDA_MUTATIONS", "5000")) // 10

@@ -1,13 +1,14 @@
 """The command line: instant help, one line and the right exit code for every failure, plain text without a terminal."""
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import __version__, _native, cli, errors
+from mnist_cuda import __version__, _native, cli, errors, signals
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import engines
 
@@ -90,7 +91,8 @@ def test_usage_errors_take_one_line(argv, words, capsys):
         (ModuleNotFoundError("No module named 'rich'", name="rich"), 4),
         (ImportError("cannot import name '_native'", name="mnist_cuda"), 4),
         (KeyboardInterrupt(), 130),
-        (cli.Terminated(), 143),
+        (signals.Interrupted(signal.SIGTERM), 143),
+        (signals.Interrupted(signal.SIGHUP), 129),
     ],
 )
 def test_exit_codes(error, code, monkeypatch, capsys):
@@ -161,7 +163,9 @@ def test_a_closed_pipe_costs_no_training(tmp_path):
     process = start("train", "--epochs", 3, "--batch-size", 5, "--engine", "reference", "--out", tmp_path / "run")
     process.stdout.readline()
     process.stdout.close()
-    assert process.stderr.read() == ""
+    assert process.stderr.read() == (
+        "mnist-cuda: standard output cannot be written: Broken pipe; the run goes on without it\n"
+    )
     process.stderr.close()
     assert process.wait() == 0
     assert load_checkpoint(tmp_path / "run").metadata["epochs"] == "3"

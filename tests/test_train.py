@@ -1,20 +1,25 @@
 """Training: the order of samples, the loop's arithmetic, the run folder, what is printed and recorded."""
 
 import errno
+import hashlib
 import json
 import os
+import re
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import start, tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import cli, run_folder
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.evaluate import evaluate
-from mnist_cuda.model import init_parameters
+from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.run_folder import RunFolder
 from mnist_cuda.train import CHUNK_SECONDS, epoch_order, next_chunk
 
 
@@ -143,13 +148,47 @@ def test_a_folder_with_files_is_never_overwritten(capsys):
     train("--out", "run")
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_two_runs_never_share_a_folder(made):
+    """Both look before either has written anything: the one that comes second is refused."""
+    if made:
+        os.makedirs("a/run")
+    with RunFolder(Path("a/run"), "cpu"):
+        with pytest.raises(UsageError, match="give --out another folder"):
+            RunFolder(Path("a/run"), "cpu")
+        assert os.listdir("a/run") == ["config.json"]
+    assert os.listdir(".") == (["a"] if made else [])
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(monkeypatch):
+    class Clock:
+        now = staticmethod(lambda: datetime(2026, 1, 2, 3, 4, 5))
+
+    monkeypatch.setattr(run_folder, "datetime", Clock)
+    names = [RunFolder(None, "cpu").path for _ in range(3)]
+    assert [str(name) for name in names] == [f"runs/20260102-030405-cpu{n}" for n in ("", "-2", "-3")]
+
+
+def test_the_folder_is_taken_before_the_data_is_read(monkeypatch, capsys):
+    def load(*_, **__):
+        assert os.listdir("a/run") == ["config.json"]
+        raise DataError("gone")
+
+    monkeypatch.setattr(dataset, "load", load)
+    train("--out", "a/run", code=3)
+    assert os.listdir(".") == []  # a run that never began leaves nothing
+
+
 def test_a_path_that_cannot_be_a_folder(capsys):
     Path("file").touch()
     train("--out", "file/run", code=6)
     train("--out", "file", code=6)
     err = capsys.readouterr().err
-    assert err.count("\n") == 2
+    train("--out", "x" * 300, code=6)
+    err += capsys.readouterr().err
+    assert err.count("\n") == 3
     assert "Not a directory" in err
+    assert "File name too long" in err
 
 
 def test_disk_full(monkeypatch, capsys):
@@ -174,3 +213,35 @@ def test_divergence_is_said_and_not_saved(capsys):
     assert "training diverged: the loss of step" in err
     assert err.count("\n") == 1
     assert os.listdir("run") == ["config.json"]
+
+
+def test_divergence_to_finite_numbers_is_told_at_its_step(monkeypatch, capsys):
+    monkeypatch.setenv("MNIST_TINY_IMAGES", "300")
+    train("--engine", "cpu", "--lr", "100", "--epochs", 3, "--out", "run", code=2)
+    err = capsys.readouterr().err
+    assert re.search(r"training diverged: the loss of step \d+ in epoch 1 is [\d.]+e\+\d+; try a smaller --lr", err)
+    assert os.listdir("run") == ["config.json"]
+
+
+def test_divergence_that_no_loss_shows_is_no_fault_of_a_file(monkeypatch, capsys):
+    statistics = Engine.statistics.fget
+    bad = property(lambda engine: {name: value * np.inf for name, value in statistics(engine).items()})
+    monkeypatch.setattr(Engine, "statistics", bad)
+    train("--out", "run", code=2)
+    assert "training diverged: bn1.running_mean is not finite after epoch 1" in capsys.readouterr().err
+    assert os.listdir("run") == ["config.json"]
+
+
+def test_the_same_run_gives_the_same_file_and_says_its_digest(capsys):
+    for folder in ("a", "b"):
+        process = start("train", "--engine", "reference", "--epochs", 1, "--batch-size", 10, "--out", folder)
+        last = process.communicate()[0].splitlines()[-1]
+        assert process.returncode == 0
+        content = Path(folder, "model.safetensors").read_bytes()
+        assert (int.from_bytes(content[:8], "little") + 8) % 8 == 0
+        saved = load_checkpoint(Path(folder))
+        expected = hashlib.sha256(b"".join(saved.parameters[t.name].tobytes() for t in PARAMETERS)).hexdigest()
+        assert last.endswith(f"; weights {expected[:12]}")
+    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+    train("--json", "--out", "c")
+    assert json.loads(capsys.readouterr().out)["parameters_sha256"] == expected

@@ -20,16 +20,19 @@ import numpy as np
 
 from mnist_cuda import console
 from mnist_cuda.bench import report
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
+from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_arrays, write_order
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import engines
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.train import epoch_order
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mnist_cuda.data.dataset import Dataset
 
 BOUND = 0.2  # points, for the difference of two means
@@ -128,10 +131,10 @@ class Row:
         }
 
 
-def train(row: Row, setup: dict[str, Any], epochs: int, steps: int) -> Run:
+def train(row: Row, setup: dict[str, Any], epochs: int, steps: int, group: CompetitorGroup) -> Run:
     """Train `epochs` of `steps` each in the competitor's process, evaluating after each. Raises CompetitorError."""
     accuracies, losses, seconds, digest = [], [], 0.0, ""
-    with CompetitorProcess(row.competitor.command) as process:
+    with group.start(row.competitor.command) as process:
         answer = process.ask(cmd="setup", precision=row.precision, **setup, **row.competitor.fields)
         row.versions = answer["versions"]
         row.precision_pinned = answer.get("precision_pinned", row.precision)
@@ -149,24 +152,26 @@ def train(row: Row, setup: dict[str, Any], epochs: int, steps: int) -> Run:
 
 def plan(args: argparse.Namespace) -> list[Row]:
     """A row for each engine and precision, and one of the peer for each of these precisions."""
-    names = words(args.engines) or [row.name for row in engines() if not row.unavailable and row.name != "reference"]
+    names = [row.name for row in engines() if not row.unavailable and row.name != "reference"]
+    if args.engines is not None:
+        names = some_words("--engines", args.engines)
     ours = engine_competitors(names)
     for engine in ours:
         if engine.unavailable:
             raise UnavailableError(f"engine '{engine.label}' cannot run here: {engine.unavailable}")
-    chosen = words(args.precisions)
+    offered = list(dict.fromkeys(p for engine in ours for p in engine.precisions))
+    wanted = None if args.precisions is None else some_words("--precisions", args.precisions)
     rows = [
         Row(engine, p)
         for engine in ours
         for p in engine.precisions
-        if (p in chosen if chosen else not engine.reason(p))
+        if (p in wanted if wanted is not None else not engine.reason(p))
     ]
     for row in rows:
         if reason := row.competitor.reason(row.precision):
             raise UnavailableError(f"engine '{row.competitor.label}' cannot run here in {row.precision}: {reason}")
     if not rows:
-        offered = dict.fromkeys(p for engine in ours for p in engine.precisions)
-        raise UsageError(f"--precisions is {' '.join(chosen)}, expected some of {', '.join(offered)}")
+        raise UsageError(f"--precisions is {' '.join(wanted or offered)}, expected some of {', '.join(offered)}")
     device = "cuda" if any(row.competitor.device == "cuda" for row in rows) else "cpu"
     (peer,) = first_variants([args.peer], device, args.peer_python or PEER_PYTHON)
     of_peer = {precision: Row(peer, precision) for precision in dict.fromkeys(row.precision for row in rows)}
@@ -177,8 +182,8 @@ def plan(args: argparse.Namespace) -> list[Row]:
 
 def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: int) -> list[dict[str, Any]]:
     """Write the data and each seed's initial weights and order of all epochs; returns the set-ups' fields, by seed."""
-    npz = str(folder / "data.npz")
-    np.savez(
+    npz = folder / "data.npz"
+    write_arrays(
         npz,
         images=data.train_images,
         labels=data.train_labels,
@@ -192,8 +197,8 @@ def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: in
         save_checkpoint(weights, Checkpoint(values), steps=0)
         count = len(data.train_labels)
         epochs = [epoch_order(seed, epoch, count)[: steps * args.batch_size] for epoch in range(1, args.epochs + 1)]
-        np.save(order, np.concatenate(epochs))
-        setups.append({"seed": seed, "npz": npz, "weights": str(weights), "order": str(order)})
+        write_order(order, np.concatenate(epochs))
+        setups.append({"seed": seed, "npz": str(npz), "weights": str(weights), "order": str(order)})
     return setups
 
 
@@ -202,10 +207,12 @@ def run_all(
 ) -> None:
     """Fill the rows with a run for each set-up and a second one for the first, `jobs` at a time."""
     passes = [(setup, False) for setup in setups] + [(setups[0], True)]
-    pool = ThreadPoolExecutor(jobs)
+    pool, group = ThreadPoolExecutor(jobs), CompetitorGroup()
     try:
         tasks = {
-            pool.submit(train, row, setup, epochs, steps): (row, repeat) for setup, repeat in passes for row in rows
+            pool.submit(train, row, setup, epochs, steps, group): (row, repeat)
+            for setup, repeat in passes
+            for row in rows
         }
         for done, task in enumerate(as_completed(tasks), 1):
             row, repeat = tasks[task]
@@ -219,15 +226,19 @@ def run_all(
                 row.repeat = run
             else:
                 row.runs.append(run)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        group.end()  # what still runs then is not waited for
+        pool.shutdown()
     for row in rows:
         row.runs.sort(key=lambda run: run.seed)
 
 
-def print_rows(rows: list[Row], epochs: int) -> None:
+def print_rows(out: Console, rows: list[Row], epochs: int) -> None:
     """Print the table, and below it why a row has no figures."""
-    out = console.make_console()
+    sign = "+-" if out.options.ascii_only else "±"
     cells = []
     for row in rows:
         figures = ["-"] * (epochs + 3)
@@ -235,7 +246,9 @@ def print_rows(rows: list[Row], epochs: int) -> None:
             difference, error, finals = row.difference(), row.standard_error(), row.finals()
             figures = [f"{mean:.2f}" for mean in row.means()]
             figures.append(f"{min(finals):.2f} {max(finals):.2f}")
-            figures.append("-" if difference is None else f"{difference:+.2f}" + (f" ±{error:.2f}" if error else ""))
+            figures.append(
+                "-" if difference is None else f"{difference:+.2f}" + (f" {sign}{error:.2f}" if error else "")
+            )
             figures.append("yes" if row.repeats else "no")
         cells.append((row.competitor.label, row.precision, *figures, row.verdict()))
     of_epochs = [f"epoch {epoch}" for epoch in range(1, epochs + 1)]
@@ -248,6 +261,7 @@ def print_rows(rows: list[Row], epochs: int) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench accuracy`."""
+    output = JsonOutput(args.json)
     rows = plan(args)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
@@ -258,7 +272,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"--batch-size {args.batch_size} exceeds the {count} images of {data.name}")
     threads = args.threads or max(1, len(os.sched_getaffinity(0)) // args.jobs)
     facts = report.Facts(data, threads)
-    out = console.make_console()
+    out = console.make_console(stderr=output.on_stdout)
     out.print(
         f"test accuracy in per cent, mean over {console.plural(args.seeds, 'seed')}: "
         f"{console.plural(args.epochs, 'epoch')} on {data.name}, batch {args.batch_size}, lr {args.lr:g}, the same "
@@ -269,10 +283,11 @@ def command(args: argparse.Namespace) -> int:
         common = {"batch_size": args.batch_size, "lr": args.lr, "threads": threads, "data": "device"}
         setups = [common | files for files in write_files(Path(folder), data, args, steps)]
         run_all(rows, setups, args.epochs, steps, args.jobs, live)
-    print_rows(rows, args.epochs)
-    if args.json:
+    print_rows(out, rows, args.epochs)
+    if output:
         settings = {name: getattr(args, name) for name in ("epochs", "batch_size", "lr", "seeds", "jobs")}
         settings["bound_points"] = BOUND
-        facts.write(args.json, [row.as_json() for row in rows], settings, evaluation=EVALUATION)
-        out.print(f"\nwritten: {args.json}")
+        facts.write(output, [row.as_json() for row in rows], settings, evaluation=EVALUATION)
+        if output.file:
+            out.print(f"\nwritten: {output.file}")
     return 0 if all(row.verdict() in ("ok", "-") for row in rows) else 1

@@ -16,11 +16,19 @@ import numpy as np
 
 from mnist_cuda import console
 from mnist_cuda.bench import report
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, peer_competitors, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.bench.competitors import (
+    PEER_PYTHON,
+    Competitor,
+    engine_competitors,
+    peer_competitors,
+    some_words,
+    words,
+)
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays, write_order
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
 from mnist_cuda.train import epoch_order
@@ -162,11 +170,14 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
 
 def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
     """The competitors and the cells that the flags ask for."""
-    ours = engine_competitors(words(args.engines))
+    ours = engine_competitors(some_words("--engines", args.engines))
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
     peers = peer_competitors(words(args.peers), (c.device for c in ours), args.peer_python or PEER_PYTHON)
-    precisions = words(args.precisions or []) or list(dict.fromkeys(c.precisions[0] for c in ours))
+    if args.precisions is None:
+        precisions = list(dict.fromkeys(c.precisions[0] for c in ours))
+    else:
+        precisions = some_words("--precisions", args.precisions)
     try:
         batch_sizes = [int(size) for size in words(args.batch_sizes)]
     except ValueError:
@@ -179,6 +190,7 @@ def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench`."""
+    output = JsonOutput(args.json)
     competitors, cells = _choose(args)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
@@ -187,7 +199,7 @@ def command(args: argparse.Namespace) -> int:
     if largest > len(data.train_labels):
         raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
     threads = args.threads or len(os.sched_getaffinity(0))
-    out = console.make_console()
+    out = console.make_console(stderr=output.on_stdout)
     facts = report.Facts(data, threads)
     out.print(facts.headline())
     if facts.busy():
@@ -196,10 +208,10 @@ def command(args: argparse.Namespace) -> int:
     report.print_absent_peers(out, rows)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
-        np.savez(files["data.npz"], images=data.train_images, labels=data.train_labels)
+        write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)
         weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
         save_checkpoint(Path(files["weights.safetensors"]), Checkpoint(weights), steps=0)
-        np.save(files["order.npy"], epoch_order(0, 1, len(data.train_labels)))
+        write_order(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
         finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
             of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]
@@ -227,17 +239,17 @@ def command(args: argparse.Namespace) -> int:
                     )
             report.print_rows(out, batch_size, placement, of_table)
             finished += of_table
-            if args.json:  # after every table: a benchmark that is stopped keeps what it has
+            if output.file or len(finished) == len(rows):  # a benchmark that is stopped keeps the tables it has
                 facts.write(
-                    args.json,
+                    output,
                     [report.row_as_json(row) for row in finished],
                     {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE},
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,
                     warm_up_seconds=WARM_UP_SECONDS,
                 )
-    if args.json:
-        out.print(f"\nwritten: {args.json}")
+    if output.file:
+        out.print(f"\nwritten: {output.file}")
     if any(row.fault and not row.absent for row in rows):
         return 1
     return UnavailableError.exit_code if any(row.absent and not row.competitor.peer for row in rows) else 0

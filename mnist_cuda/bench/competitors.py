@@ -102,6 +102,14 @@ def words(arguments: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(word for argument in arguments for word in argument.split(",") if word))
 
 
+def some_words(flag: str, arguments: Iterable[str]) -> list[str]:
+    """The words of a list that may not be empty. Raises UsageError."""
+    found = words(arguments)
+    if not found:
+        raise UsageError(f"{flag} names nothing, expected at least one; leave it out to take its default")
+    return found
+
+
 def engine_competitor(info: EngineInfo) -> Competitor:
     """An engine in a worker process."""
     command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from mnist_cuda import _native, console
 from mnist_cuda.bench.report import circumstances, gpu
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
+from mnist_cuda.json_output import JsonOutput
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -53,10 +53,12 @@ def passes(row: dict[str, Any]) -> bool:
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
+    output = JsonOutput(args.json)
     report = measure(args.op, args.batch_size, args.device)
     rows = report["rows"]
-    if args.json:
-        print(json.dumps(circumstances(gpu=gpu()) | report))
+    if output:
+        output.write(circumstances(gpu=gpu()) | report)
+    if output.on_stdout:
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
     out.print(

@@ -1,11 +1,42 @@
-"""The other end of the protocol: starts a competitor's process and speaks with it."""
+"""The other end of the protocol: starts a competitor's process, speaks with it and writes the files that it reads."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.errors import OutputError
+
+
+def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write a .npz that competitors read. Raises OutputError."""
+    with _writing(path):
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def write_order(path: Path, order: NDArray[np.integer]) -> None:
+    """Write a .npy, the samples' order. Raises OutputError."""
+    with _writing(path):
+        np.save(path, order)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot write it: {error.strerror or error}; free some room or let TMPDIR name another folder"
+        ) from error
 
 
 class CompetitorError(Exception):
@@ -25,6 +56,10 @@ class CompetitorProcess:
             text=True,
             start_new_session=True,  # Ctrl-C reaches only us
         )
+
+    def kill(self) -> None:
+        """End it; whoever waits for its answer gets a CompetitorError."""
+        self._process.kill()
 
     def __enter__(self) -> CompetitorProcess:
         return self
@@ -54,3 +89,28 @@ class CompetitorProcess:
         if "error" in answer:
             raise CompetitorError(answer["error"])
         return answer
+
+
+class CompetitorGroup:
+    """Competitors that several threads start and that one thread can end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: list[CompetitorProcess] = []
+        self._ended = False
+
+    def start(self, command: tuple[str, ...]) -> CompetitorProcess:
+        """As CompetitorProcess(command). Raises CompetitorError after `end`."""
+        with self._lock:
+            if self._ended:
+                raise CompetitorError("the benchmark was ended")
+            process = CompetitorProcess(command)
+            self._processes.append(process)
+            return process
+
+    def end(self) -> None:
+        """End all of them."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -16,8 +15,8 @@ from rich.console import Console
 
 from mnist_cuda import _native, console
 from mnist_cuda.bench.competitors import CHECKOUT
-from mnist_cuda.checkpoint import atomic_write
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import ITERATION
 
@@ -79,8 +78,8 @@ class Facts:
         of_cores = f"load {load:.1f} on {console.plural(cores, 'core')}"
         return f"This machine is busy ({of_cores}): do not rely on figures of the CPU."
 
-    def write(self, path: Path, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
-        """Write the circumstances, the settings, the rows and whatever `more` there is to say as JSON.
+    def write(self, output: JsonOutput, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
+        """Write the circumstances, the settings, the rows and whatever `more` there is to say, if JSON is wanted.
 
         Raises CheckpointError if that fails.
         """
@@ -98,7 +97,7 @@ class Facts:
             "data": {"name": self._data.name, "source": self._data.source, "digest": self._data.digest},
             "rows": rows,
         }
-        atomic_write(path, json.dumps(report, indent=2).encode() + b"\n")
+        output.write(report)
 
 
 def row_as_json(row: Row) -> dict[str, Any]:

@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 from mnist_cuda import console
 from mnist_cuda.bench import report
-from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, words
+from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.evaluate import evaluate_again
+from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.timing import time_steps
@@ -306,8 +307,10 @@ def select(
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench time-to-accuracy`."""
-    budgets = list(dict.fromkeys(parse_budgets(words(args.budgets or BUDGETS))))
-    shapes, peaks = words(args.schedules or SCHEDULES), parse_peaks(words(args.peaks or map(str, PEAKS)))
+    output = JsonOutput(args.json)
+    budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", args.budgets or BUDGETS))))
+    shapes = some_words("--schedules", args.schedules or SCHEDULES)
+    peaks = parse_peaks(some_words("--peaks", args.peaks or map(str, PEAKS)))
     for shape in shapes:
         parse_schedule(shape, 0)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
@@ -324,7 +327,7 @@ def command(args: argparse.Namespace) -> int:
     if kept < largest:
         raise UsageError(f"the {count} training images less {args.hold_out} held out do not fill a batch of {largest}")
     facts = report.Facts(data, args.threads or len(os.sched_getaffinity(0)))
-    out = console.make_console()
+    out = console.make_console(stderr=output.on_stdout)
     out.print(f"training time to {args.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 
     def recipes(budget: Budget) -> list[Recipe]:
@@ -379,12 +382,13 @@ def command(args: argparse.Namespace) -> int:
             out.print(fault)
     if not reached:
         out.print(f"\nno budget brought half of its seeds to {args.target:g} %")
-    if args.json:
+    if output:
         names = ("target", "seeds", "selection_seeds", "hold_out", "device")
         settings = {name: getattr(args, name) for name in names}
         settings |= {"engine": engine.info.name, "precision": engine.precision}
         selection = {"selection": [result.as_json(target) for result in tried]}
         records = [result.as_json(target) for result in rows]
-        facts.write(args.json, records, settings, clock=CLOCK, reached=reached, faults=faults, **selection)
-        out.print(f"\nwritten: {args.json}")
+        facts.write(output, records, settings, clock=CLOCK, reached=reached, faults=faults, **selection)
+        if output.file:
+            out.print(f"\nwritten: {output.file}")
     return 0 if reached else 1

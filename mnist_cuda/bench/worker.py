@@ -13,10 +13,11 @@ same protocol and says what the fields mean. Here `device` of the set-up is the 
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluate import evaluate
+from mnist_cuda.model import digest
 from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import time_steps
 
@@ -81,8 +83,7 @@ class Worker:
             raise ValueError("the npz has no test images")
         self._engine.compute_statistics()
         accuracy = evaluate(self._engine, *self._test).accuracy
-        values = b"".join(value.tobytes() for value in self._engine.parameters.values())
-        return {"test_accuracy": accuracy, "parameters_sha256": hashlib.sha256(values).hexdigest()}
+        return {"test_accuracy": accuracy, "parameters_sha256": digest(self._engine.parameters)}
 
 
 def serve(engine: str) -> None:
@@ -100,6 +101,19 @@ def serve(engine: str) -> None:
         print(json.dumps(answer), flush=True)
 
 
+def end_with_parent() -> None:
+    """End this process, even in a native call, soon after the benchmark's is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the benchmark's process ends this one
     serve(sys.argv[1])

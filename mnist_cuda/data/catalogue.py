@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mnist_cuda.errors import DataError
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -141,10 +143,18 @@ CHOICES = {
 
 
 def cache_folder(info: DatasetInfo) -> Path:
-    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder."""
+    """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder.
+
+    Raises DataError where there is neither.
+    """
     root = os.environ.get("MNIST_CUDA_CACHE")
     if not root:
         import platformdirs
 
-        root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
+        try:
+            root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
+        except RuntimeError:
+            root = "~"
+        if root.startswith("~"):  # what some versions give where there is no home
+            raise DataError("there is no home folder to keep data sets in: set HOME, or MNIST_CUDA_CACHE to a folder")
     return Path(root) / info.name

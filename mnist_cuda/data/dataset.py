@@ -168,9 +168,12 @@ def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
 
 def find_folder(info: DatasetInfo, data_dir: Path) -> Path:
     """The folder in `data_dir` that has files of the data set: itself, or where torchvision puts them."""
-    for folder in (data_dir, data_dir / "raw", data_dir / info.torchvision / "raw"):
-        if any((folder / name).exists() for file in info.files for name in (file.name, file.raw_name)):
-            return folder
+    try:
+        for folder in (data_dir, data_dir / "raw", data_dir / info.torchvision / "raw"):
+            if any((folder / name).exists() for file in info.files for name in (file.name, file.raw_name)):
+                return folder
+    except OSError as error:
+        raise DataError(f"data folder {data_dir} cannot be read: {error.strerror}") from error
     what = "holds none of the files" if data_dir.is_dir() else "is not a folder; expected one with the files"
     raise DataError(f"data folder {data_dir} {what} of {info.name} ({', '.join(f.name for f in info.files)})")
 
@@ -182,10 +185,12 @@ def read_file(file: DataFile, folder: Path) -> tuple[bytes, Path, str]:
     """
     path = folder / file.name
     expected: str | None = file.sha256
-    if not path.exists():
-        path = folder / file.raw_name
-        expected = file.raw_sha256
     try:
+        if not path.exists():
+            path = folder / file.raw_name
+            expected = file.raw_sha256
+        if path.is_fifo():
+            raise DataError(f"{path}: cannot be read: it is a pipe")
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{folder / file.name}: file is missing (neither it nor {file.raw_name} is there)") from error

@@ -116,7 +116,10 @@ def _fetch_file(
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove the parts that interrupted fetches left behind: on those that are still written there is a lock."""
-    for part in folder.glob("*.part"):
+    parts: list[Path] = []
+    with contextlib.suppress(OSError):  # a folder that cannot be read is told of with the first file
+        parts = list(folder.glob("*.part"))
+    for part in parts:
         with contextlib.suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
@@ -240,8 +243,9 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda size: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from mnist_cuda.console import make_console
 
     columns = (
         TextColumn("{task.description}"),
@@ -250,6 +254,6 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"fetching {name}", total=size)
         yield lambda size: bar.advance(task, size)

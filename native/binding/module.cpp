@@ -263,7 +263,10 @@ NB_MODULE(_native, m) {
              std::vector<std::int32_t> correct(results.size());
              {
                nb::gil_scoped_release release;
-               e.train(view(order), batch, view(learning_rates), results);
+               e.train(view(order), batch, view(learning_rates), results, [] {
+                 nb::gil_scoped_acquire acquire;
+                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
+               });
              }
              for (std::size_t i = 0; i < results.size(); ++i) {
                losses[i] = results[i].loss;

@@ -2,6 +2,7 @@
 #include "mnist/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -53,6 +54,8 @@ void require_room(std::size_t values) {
   MNIST_REQUIRE(std::int64_t(values) == kParameterCount,
                 "get_parameters: room for " << values << " values, expected " << kParameterCount);
 }
+
+constexpr double kPieceSeconds = 0.5;
 
 }  // namespace
 
@@ -155,7 +158,7 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
 }
 
 void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
-                   std::span<StepResult> results) {
+                   std::span<StepResult> results, const std::function<void()>& between) {
   MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
   MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "train: batch size is " << batch << ", expected 1 to " << kMaxBatch);
   const auto steps = step_count(std::int64_t(order.size()), batch);
@@ -173,7 +176,22 @@ void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std:
                   "train: order[" << i << "] is " << order[i] << ", expected 0 to " << dataset_size_ - 1);
   if (steps == 0) return;
   has_statistics_ = false;
-  do_train(order, batch, learning_rates, results);
+  if (!between) return do_train(order, batch, learning_rates, results);
+  using Clock = std::chrono::steady_clock;
+  if (batch != piece_batch_) piece_batch_ = batch, piece_ = 1;
+  while (!results.empty()) {
+    const auto now = std::min(std::int64_t(results.size()), piece_);
+    const auto samples = std::min(std::int64_t(order.size()), now * batch);
+    const auto start = Clock::now();
+    do_train(order.first(samples), batch, learning_rates.first(now), results.first(now));
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double allowed = std::min(double(now) * kPieceSeconds / std::max(seconds, 1e-9), 1e9);
+    piece_ = std::max(std::int64_t(1), std::min(std::max(piece_, 2 * now), std::int64_t(allowed)));
+    order = order.subspan(samples);
+    learning_rates = learning_rates.subspan(now);
+    results = results.subspan(now);
+    between();
+  }
 }
 
 void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {

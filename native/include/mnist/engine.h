@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -112,9 +113,10 @@ class Engine {
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
-  // bits in whatever call it is made.
+  // bits in whatever call it is made. With `between`, a long call is made in pieces of some tenths of a second with a
+  // call of it after each; if that throws, the steps before it stay done.
   void train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
-             std::span<StepResult> results);
+             std::span<StepResult> results, const std::function<void()>& between = {});
 
   // Scores before log_softmax, n x kClasses. kBatch takes the n images as one batch.
   void logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores);
@@ -168,6 +170,7 @@ class Engine {
   std::int64_t dataset_size_ = 0, evaluation_size_ = 0;
   std::vector<std::uint8_t> evaluation_images_, evaluation_labels_;  // of the default
   bool has_statistics_ = false;
+  std::int64_t piece_batch_ = 0, piece_ = 1;  // steps of train's next piece at this batch size, as far as is known
 };
 
 // One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine in

@@ -1,0 +1,46 @@
+"""Files that are replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from mnist_cuda.errors import CheckpointError
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that a crash at any moment leaves the old file or the new one.
+
+    Raises CheckpointError where the file cannot be written; what was there before stays.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+
+
+def require_writable(path: Path) -> None:
+    """Raise now the CheckpointError that `atomic_write` of this file would raise later."""
+    part = path.with_name(path.name + ".part")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with open(part, "wb"):
+            pass
+        part.unlink()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error

@@ -1,0 +1,181 @@
+"""What cannot be read or written: one line, the right exit code, before the work where that can be known."""
+
+import errno
+import json
+import os
+import pwd
+
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda import evaluate as evaluation
+from mnist_cuda.bench import competitors, report
+from mnist_cuda.data import dataset
+from mnist_cuda.json_output import dumps
+
+REFERENCE = ("--engine", "reference")
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+
+
+@pytest.fixture
+def denied(tmp_path):
+    """A folder with a file in it that this user may not look into."""
+    folder = tmp_path / "denied"
+    folder.mkdir()
+    (folder / "model.safetensors").touch()
+    folder.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(user)
+    folder.chmod(0o700)
+
+
+def fails(capsys, code, *argv):
+    """The one line that the command ends with."""
+    try:
+        found = cli.main([*map(str, argv)])
+    except SystemExit as end:
+        found = end.code
+    assert found == code
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("bench", "--engines", ""),
+        ("bench", "--engines", "reference", "--precisions", ","),
+        ("bench", "--engines", "reference", "--batch-sizes", ""),
+        ("bench", "accuracy", "--engines", ""),
+        ("bench", "accuracy", "--engines", "cpu", "--precisions", ""),
+        ("bench", "time-to-accuracy", "--recipes", ""),
+        ("compare", "--engines", ""),
+    ],
+)
+def test_a_list_of_nothing_is_refused(argv, tiny, capsys):
+    assert f"{argv[-2]} " in fails(capsys, 2, *argv)
+
+
+def test_what_this_user_may_not_read(denied, capsys, monkeypatch):
+    words = "Permission denied"
+    assert words in fails(capsys, 6, "train", *REFERENCE, "--out", denied / "run")
+    assert words in fails(capsys, 6, "evaluate", denied)
+    assert words in fails(capsys, 6, "evaluate", denied / "model.safetensors")
+    assert words in fails(capsys, 3, "data", "show", "0", "--data-dir", denied)
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(denied))
+    assert words in fails(capsys, 3, "data", "show", "0", "--dataset", "mnist", "--offline")
+
+
+def test_names_that_no_file_can_have(capsys):
+    name = "x" * 300
+    fails(capsys, 6, "train", *REFERENCE, "--out", name)
+    fails(capsys, 6, "evaluate", name)
+    fails(capsys, 6, "compare", "--json", f"{name}.json")
+    fails(capsys, 3, "train", *REFERENCE, "--data-dir", name)
+    assert os.listdir() == []
+
+
+def test_no_home(monkeypatch, capsys):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "MNIST_CUDA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert "MNIST_CUDA_CACHE" in fails(capsys, 3, "data", "show", "0", "--dataset", "mnist", "--offline")
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("bench", "--engines", "reference", "--peers", "--batch-sizes", "5"),
+        ("bench", "accuracy", "--engines", "reference", "--batch-size", "5"),
+        ("compare", "--engines", "reference", "--peers", "torch", "--batch-size", "5"),
+    ],
+)
+def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(competitors, "_has_module", lambda *_: True)
+    monkeypatch.setattr(report.Facts, "busy", lambda _: "")
+    monkeypatch.setattr(np, "savez", full)
+    err = fails(capsys, 6, *argv)
+    assert "data.npz: cannot write it: No space left on device; free some room or let TMPDIR name another folder" in err
+
+
+JSON_COMMANDS = [
+    ("train",),
+    ("evaluate", "model"),
+    ("bench",),
+    ("bench", "accuracy"),
+    ("bench", "time-to-accuracy"),
+    ("bench", "ops"),
+    ("compare",),
+    ("profile",),
+    ("engines",),
+]
+
+
+@pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)
+def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(argv, monkeypatch, capsys):
+    monkeypatch.setattr(dataset, "load", lambda *_, **__: pytest.fail("the work has begun"))
+    os.mkdir("folder.json")
+    assert "no/where.json: cannot write it" in fails(capsys, 6, *argv, "--json", "no/where.json")
+    assert "Is a directory" in fails(capsys, 6, *argv, "--json", "folder.json")
+    assert os.listdir() == ["folder.json"]
+
+
+@pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)
+def test_json_never_takes_a_file_of_another_kind(argv, capsys):
+    """`evaluate --json model.safetensors` must not replace the model."""
+    assert "'model.safetensors' does not end in .json" in fails(capsys, 2, *argv, "--json", "model.safetensors")
+
+
+def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
+    argv = ["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out"]
+    assert cli.main([*argv, "a", "--json"]) == 0
+    out, err = capsys.readouterr()
+    printed = json.loads(out)
+    assert "epoch 1/1" in err
+    assert cli.main([*argv, "b", "--json", "b.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "epoch 1/1" in out
+    with open("b.json") as file:
+        written = json.load(file)
+    assert written.keys() == printed.keys()
+    assert written["accuracy"] == printed["accuracy"]
+
+
+def test_json_has_no_nan(tiny, monkeypatch, capsys):
+    assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
+    monkeypatch.setattr(
+        "mnist_cuda.train.evaluate", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
+    )
+    assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
+    out = capsys.readouterr().out
+    strict = {"parse_constant": lambda name: pytest.fail(name)}
+    assert json.loads(out, **strict)["epochs"][0]["test_loss"] is None
+    with open("run/metrics.jsonl") as file:
+        assert json.loads(file.read(), **strict)["test_loss"] is None
+    monkeypatch.setattr(
+        evaluation, "evaluate", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
+    )
+    assert cli.main(["evaluate", "run", *REFERENCE, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, **strict)["loss"] is None

@@ -1,0 +1,243 @@
+"""Everything long ends within two seconds of a signal, workers included, and nothing takes what is not there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import ENVIRONMENT, start, tiny_dataset
+
+from mnist_cuda import MAX_THREADS, cli, memory
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import HOST_BYTES_AN_IMAGE, Engine
+from mnist_cuda.errors import UsageError
+from mnist_cuda.model import init_parameters
+
+LIMIT = 2.0
+
+
+def stopped(process, signum=signal.SIGINT):
+    """Send the signal; the exit code, what was on stderr, and that it took no longer than LIMIT."""
+    sent = time.monotonic()
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent <= LIMIT
+    return process.returncode, err
+
+
+@pytest.mark.parametrize(
+    ("signum", "argv"),
+    [
+        (signal.SIGTERM, ("profile", "--engine", "reference", "--batch-size", "100", "--steps", "100000")),
+        (signal.SIGINT, ("compare", "--engines", "cpu", "--batch-size", "3000")),
+        (signal.SIGHUP, ("bench", "time-to-accuracy", "--engine", "reference", "--recipes", "3000:0.1")),
+    ],
+)
+def test_a_command_in_native_code_is_left(signum, argv):
+    process = start(*argv, MNIST_TINY_IMAGES="3000")
+    time.sleep(2.5)  # imports are done, and this is in the midst of a call of many seconds
+    assert process.poll() is None
+    assert stopped(process, signum) == (128 + signum, f"mnist-cuda: error: stopped by {signum.name}\n")
+
+
+TRAINING = """
+import signal
+import numpy as np
+from tiny import tiny_dataset
+from mnist_cuda.engine import HOST_BYTES_AN_IMAGE, Engine
+signal.signal(signal.SIGINT, signal.default_int_handler)
+data = tiny_dataset()
+engine = Engine("reference")
+engine.set_dataset(data.train_images, data.train_labels)
+print("ready", flush=True)
+try:
+    engine.train(np.zeros(100_000, np.int32), 5, 0.01)
+except KeyboardInterrupt:
+    assert not engine.statistics
+    print(engine.train(np.zeros(5, np.int32), 5, 0.01)[0].shape)  # and can go on
+"""
+
+
+def test_a_long_call_of_train_obeys_ctrl_c():
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING],
+        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(1)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent <= LIMIT
+    assert (process.returncode, out, err) == (0, "(1,)\n", "")
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_the_pieces_of_a_long_call_change_no_bit(name):
+    data, order = tiny_dataset(), np.arange(5 * 12 + 3).astype(np.int32) % 35
+    results = []
+    for length in (len(order), 5):  # one call, which is made in pieces; a call a step
+        engine = Engine(name)
+        engine.set_parameters(init_parameters(1))
+        engine.set_dataset(data.train_images, data.train_labels)
+        calls = [engine.train(order[i : i + length], 5, 0.05) for i in range(0, len(order), length)]
+        losses, correct = (np.concatenate(values) for values in zip(*calls, strict=True))
+        assert len(losses) == 13
+        results.append([losses, correct, *engine.parameters.values()])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+ACCURACY = """
+import os, signal, sys
+import tiny
+from mnist_cuda import cli
+from mnist_cuda.bench import accuracy
+from mnist_cuda.bench.competitors import Competitor
+from mnist_cuda.data import dataset
+signal.signal(signal.SIGINT, signal.default_int_handler)
+dataset.load = tiny.tiny_dataset
+sleeper = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a'), flush=True); time.sleep(60)"
+command = (sys.executable, "-c", sleeper, sys.argv[1])
+row = accuracy.Row(Competitor("sleeper", command, "cpu", ("fp32",)), "fp32")
+accuracy.plan = lambda args: [row]
+sys.exit(cli.main(["bench", "accuracy", "--jobs", "2", "--batch-size", "5"]))
+"""
+
+
+def test_bench_accuracy_ends_its_workers(tmp_path):
+    file = tmp_path / "workers"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ACCURACY, str(file)],
+        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not file.exists() or len(file.read_text().splitlines()) < 2:
+        assert process.poll() is None
+        time.sleep(0.1)
+    assert stopped(process) == (130, "mnist-cuda: error: stopped by SIGINT\n")
+    for pid in map(int, file.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+ORPHAN = """
+import subprocess, sys
+worker = "import time; from mnist_cuda.bench import worker; worker.end_with_parent(); print(flush=True); time.sleep(60)"
+process = subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE, start_new_session=True)
+process.stdout.readline()
+print(process.pid, flush=True)
+input()
+"""
+
+
+def test_a_worker_ends_with_a_benchmark_that_is_killed():
+    process = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    worker = int(process.stdout.readline())
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + LIMIT
+    while Path(f"/proc/{worker}/stat").exists() and Path(f"/proc/{worker}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_fifo_is_no_model_and_no_data(tmp_path, capsys):
+    os.mkfifo(tmp_path / "model.safetensors")
+    os.mkfifo(tmp_path / "t10k-images-idx3-ubyte")
+    assert cli.main(["evaluate", str(tmp_path)]) == 6
+    assert "model.safetensors: not a regular file" in capsys.readouterr().err
+    assert cli.main(["data", "verify", "--data-dir", str(tmp_path)]) == 3
+    assert "t10k-images-idx3-ubyte: cannot be read: it is a pipe" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("train", "--engine", "reference", "--batch-size", "3000", "--out", "run"),
+        ("train", "--engine", "cpu", "--batch-size", "3000", "--out", "run"),
+        ("compare", "--engines", "cpu", "--batch-size", "3000"),
+        ("profile", "--engine", "cpu", "--batch-size", "3000"),
+    ],
+    ids=lambda argv: "-".join(argv[:3]),
+)
+def test_memory_is_estimated_before_it_is_taken(argv, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("MNIST_TINY_IMAGES", "3000")
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setattr(memory, "available", lambda: 400_000_000)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*argv]) == 5
+    err = capsys.readouterr().err
+    assert "a batch of 3000 on engine " in err
+    assert "GB, and 0.4 GB are free" in err
+
+
+def test_free_memory(tmp_path):
+    assert memory.available(tmp_path) is None
+    group = tmp_path / "sys/fs/cgroup"
+    for path, text in {
+        tmp_path / "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    5000 kB\n",
+        group / "memory.max": "max\n",
+        group / "memory.current": "7\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory.available(tmp_path) == 5_120_000
+    (group / "memory.max").write_text("1000000\n")
+    (group / "memory.current").write_text("900000\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
+    assert memory.available(tmp_path) == 150_000
+    (group / "memory").mkdir()
+    (group / "memory/memory.limit_in_bytes").write_text("1000\n")
+    (group / "memory/memory.usage_in_bytes").write_text("400\n")
+    assert memory.available(tmp_path) == 600
+    (group / "memory/memory.usage_in_bytes").write_text("4000\n")
+    assert memory.available(tmp_path) == 0
+
+
+def test_what_an_image_takes_is_not_underestimated():
+    """The peak of a fresh process with a batch of 200, less that of one with 50."""
+    code = (
+        "import re, sys\n"
+        "from tiny import tiny_dataset\n"
+        "from mnist_cuda.engine import Engine\n"
+        "data, engine = tiny_dataset(), Engine(sys.argv[1])\n"
+        "engine.probe(data.train_images, data.train_labels)\n"
+        "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1))\n"
+    )
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
+    for name, estimate in HOST_BYTES_AN_IMAGE.items():
+        peaks = [
+            int(
+                subprocess.run(
+                    [sys.executable, "-c", code, name],
+                    env=environment | {"MNIST_TINY_IMAGES": count},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
+            for count in ("50", "200")
+        ]
+        assert 0.5 * estimate <= 1024 * (peaks[1] - peaks[0]) / 150 <= estimate
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "compare", "profile"])
+def test_threads_are_limited(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--threads", "99999999"])
+    assert end.value.code == 2
+    assert f"expected at most {MAX_THREADS}" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=f"expected at most {MAX_THREADS}"):
+        Engine("cpu", threads=MAX_THREADS + 1)

@@ -1,0 +1,166 @@
+"""Terminals and files that refuse output: no run ends or is harmed by them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny import ENVIRONMENT, Terminal, start
+
+from mnist_cuda.checkpoint import load_checkpoint
+
+TRAIN = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 2)
+
+
+def assert_complete(folder):
+    saved = load_checkpoint(folder)
+    assert (saved.metadata["epochs"], saved.metadata["statistics"]) == ("2", "population")
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "ascii", "utf-8"])
+def test_a_terminal_of_any_encoding(tmp_path, encoding):
+    with Terminal(*TRAIN, "--out", tmp_path / "run", PYTHONIOENCODING=encoding, MNIST_TINY_IMAGES="100") as terminal:
+        screen = terminal.read().decode(encoding)  # fails where a byte is not of the encoding
+        assert terminal.process.wait() == 0
+    assert_complete(tmp_path / "run")
+    assert "epoch 2/2  loss" in screen
+    assert "Traceback" not in screen
+    assert ("━━━━━" if encoding == "utf-8" else "-----") in screen  # the live line's bar
+    assert "\\u" not in screen
+
+
+def test_a_warning_on_a_narrow_encoding(tmp_path):
+    environment = {"PYTHONIOENCODING": "ascii", "MNIST_TINY_WARNING": "MNIST IS NOT HERE"}
+    with Terminal(*TRAIN, "--out", tmp_path / "run", **environment) as terminal:
+        screen = terminal.read().decode("ascii")
+        assert terminal.process.wait() == 0
+    assert "MNIST IS NOT HERE" in screen
+    assert "\\u" not in screen
+
+
+def test_a_file_name_that_the_encoding_lacks(tmp_path):
+    process = start(*TRAIN, "--out", tmp_path / "lauf-ü", PYTHONIOENCODING="ascii")
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert "saved " in out
+    assert "lauf-\\xfc/model.safetensors" in out
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [("> /dev/full", "No space left on device"), (">&-", "Bad file descriptor"), ("<&- >&-", "Bad file descriptor")],
+)
+def test_training_outlives_its_output(tmp_path, redirection, reason):
+    process = shell(redirection, *TRAIN, "--out", tmp_path / "run")
+    assert process.returncode == 0
+    assert process.stderr == f"mnist-cuda: standard output cannot be written: {reason}; the run goes on without it\n"
+    assert_complete(tmp_path / "run")
+
+
+def test_training_outlives_all_its_streams(tmp_path):
+    process = shell("<&- >&- 2>&-", *TRAIN, "--out", tmp_path / "run")
+    assert process.returncode == 0
+    assert_complete(tmp_path / "run")
+
+
+def test_an_object_that_cannot_be_printed_is_an_error_after_all_was_saved(tmp_path):
+    process = shell("> /dev/full", *TRAIN, "--json", "--out", tmp_path / "run")
+    assert process.returncode == 6
+    assert process.stderr.splitlines()[-1] == (
+        "mnist-cuda: error: standard output cannot be written: No space left on device"
+    )
+    assert "Traceback" not in process.stderr
+    assert_complete(tmp_path / "run")
+
+
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize("argv", [("engines",), ("engines", "--json"), ("data", "show", "1"), ("--help",)])
+def test_other_commands_say_it_in_one_line(argv, redirection):
+    process = shell(redirection, *argv)
+    assert process.returncode == 6
+    assert process.stderr.startswith("mnist-cuda: error: standard output cannot be written: ")
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("redirection", ["2> /dev/full", "2>&-"])
+def test_an_error_that_cannot_be_said_keeps_its_exit_code(redirection):
+    assert shell(redirection, "train", "--engine", "warp").returncode == 2
+
+
+def shell(redirection, *argv):
+    """`mnist-cuda *argv` on the tiny data set with the shell's redirections."""
+    command = [sys.executable, tiny_path(), *map(str, argv)]
+    return subprocess.run(
+        ["bash", "-c", f'exec "$@" {redirection}', "-", *command], env=ENVIRONMENT, capture_output=True, text=True
+    )
+
+
+def tiny_path():
+    return os.path.join(os.path.dirname(__file__), "tiny.py")
+
+
+def test_forced_colours_bring_no_cursor_codes_into_a_file(tmp_path):
+    process = start(*TRAIN, "--out", tmp_path / "run", FORCE_COLOR="1", COLUMNS="40")
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    codes = out.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert "\x1b" not in codes
+    assert max(map(len, codes.splitlines())) > 80  # lines stay whole, too
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_columns_that_say_nothing(tmp_path, columns):
+    with Terminal(*TRAIN, "--out", tmp_path / "run", COLUMNS=columns) as terminal:
+        assert b"9" in terminal.read()
+        assert terminal.process.wait() == 0
+    process = start("engines", COLUMNS=columns)
+    assert "reference" in process.communicate()[0]
+
+
+def test_the_cursor_is_never_hidden(tmp_path):
+    with Terminal(*TRAIN, "--out", tmp_path / "run") as terminal:
+        screen = terminal.read()
+    assert b"\x1b[?25l" not in screen
+    assert b"\x1b[2K" in screen  # a live line was there
+
+
+LONG = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 500)
+
+
+def test_ctrl_c_is_heard_at_once_and_said(tmp_path):
+    with Terminal(*LONG, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
+        terminal.read(b"acc ")  # the live line's: steps are running
+        pressed = time.monotonic()
+        terminal.type(b"\x03")
+        terminal.read(b"SIGINT: finishing the running steps")
+        assert time.monotonic() - pressed <= 0.5
+        screen = terminal.read()
+        assert terminal.process.wait() == 130
+    assert b"stopped by SIGINT after " in screen
+    assert load_checkpoint(tmp_path / "run").metadata["statistics"] == "absent"
+
+
+def test_a_closed_window_saves(tmp_path):
+    with Terminal(*LONG, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
+        terminal.read(b"acc ")
+        terminal.hang_up()
+        assert terminal.process.wait(timeout=10) == 129
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["interrupted"] is True
+    assert load_checkpoint(tmp_path / "run").metadata["statistics"] == "absent"
+
+
+def test_a_second_ctrl_c_leaves_a_line(tmp_path):
+    with Terminal(*LONG[:4], 2000, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
+        terminal.read(b"1 step,")  # one step of seconds
+        time.sleep(0.5)
+        terminal.type(b"\x03")
+        terminal.read(b"SIGINT: finishing")
+        terminal.type(b"\x03")
+        screen = terminal.read()
+        assert terminal.process.wait() == 130
+    assert b"stopped by a second signal, at once" in screen
+    assert os.listdir(tmp_path / "run") == ["config.json"]

@@ -189,14 +189,14 @@ TRAINING = [
         (
             "threads-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n    folder",
-            "engine = Engine(args.engine, args.precision, device=args.device)\n    folder",
+            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n",
+            "engine = Engine(args.engine, args.precision, device=args.device)\n",
         ),
         (
             "device-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n    folder",
-            "engine = Engine(args.engine, args.precision, threads=args.threads)\n    folder",
+            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n",
+            "engine = Engine(args.engine, args.precision, threads=args.threads)\n",
         ),
         (
             "offline-not-passed-on",
@@ -207,8 +207,8 @@ TRAINING = [
         (
             "weights-of-seed-0",
             "option",
-            "self.engine.set_parameters(init_parameters(self.args.seed))",
-            "self.engine.set_parameters(init_parameters(0))",
+            "parameters = init_parameters(args.seed)",
+            "parameters = init_parameters(0)",
         ),
         ("live-images-are-steps", "unit", '{self.args.batch_size * 1e6 / us:.0f} img/s",', '{1e6 / us:.0f} img/s",'),
         (
@@ -436,8 +436,8 @@ DATA = [
         (
             "digest-of-images-alone",
             "file",
-            "for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):\n            digest",
-            "for array in (self.train_images, self.test_images, self.train_labels, self.test_labels)[:2]:\n            digest",
+            "            if not known_digest:\n                digest.update",
+            "            if not known_digest and array.ndim == 3:\n                digest.update",
         ),
         (
             "silent-fallback",
@@ -1807,8 +1807,8 @@ ENGINES = [
         (
             "windows-of-the-first-64",
             "boundary",
-            "int window = int(threadIdx.x); window < side * side; window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const float* corner",
-            "int window = int(threadIdx.x); window < min(side * side, kBlock); window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const float* corner",
+            "int window = int(threadIdx.x); window < side * side; window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const T* corner",
+            "int window = int(threadIdx.x); window < min(side * side, kBlock); window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const T* corner",
         ),
     ),
     *of(

@@ -513,7 +513,7 @@ BENCH = [
     ),
     *of(
         "mnist_cuda/bench/worker.py",
-        ("test_bench.py",),
+        (REPORTED, "test_bench.py"),
         (
             "batches-from-the-start-again",
             "order",

@@ -19,6 +19,7 @@ from tiny import tiny_dataset
 
 from mnist_cuda import _native, cli, console, timing
 from mnist_cuda.bench import accuracy, compare
+from mnist_cuda.bench.worker import Worker
 from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -473,6 +474,40 @@ def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
     }
     assert {(*row[:-1], *row[-1]) for row in seen} == expected
     assert len(seen) == len(expected)
+
+
+@pytest.mark.parametrize(("fault", "absent", "code"), [("", False, 0), ("void: lost", False, 1), ("no GPU", True, 4)])
+def test_the_exit_code_of_a_benchmark(monkeypatch, capsys, fault, absent, code):
+    def cell(rows, *rest):
+        for row in rows:
+            row.fault, row.absent = fault, absent
+
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setattr(compare, "run_cell", cell)
+    assert cli.main(["bench", "--engines", "cpu", "--peers", "--batch-sizes", "4"]) == code
+
+
+def test_the_worker_of_a_benchmark_passes_its_set_up_on(monkeypatch, tmp_path, saved):
+    seen, data = [], tiny_dataset()
+    engine_init, set_dataset = Engine.__init__, Engine.set_dataset
+
+    def init(engine, name, precision, *, threads, device):
+        seen.append((name, precision, threads, device))
+        engine_init(engine, name, precision, threads=threads)
+
+    def remember(engine, images, labels, placement):
+        seen.append(placement)
+        set_dataset(engine, images, labels, placement)
+
+    monkeypatch.setattr(Engine, "__init__", init)
+    monkeypatch.setattr(Engine, "set_dataset", remember)
+    np.savez(tmp_path / "data.npz", images=data.train_images, labels=data.train_labels)
+    np.save(tmp_path / "order.npy", np.arange(IMAGES))
+    files = {"npz": str(tmp_path / "data.npz"), "order": str(tmp_path / "order.npy"), "weights": saved}
+    common = {"batch_size": 5, "lr": 0.1, "precision": "fp32", "threads": 2}
+    Worker("cpu").setup({**common, **files, "device": 3, "data": "host"})
+    Worker("cpu").setup({**common, **files, "data": "device"})
+    assert seen == [("cpu", "fp32", 2, 3), "host", ("cpu", "fp32", 2, 0), "device"]
 
 
 # ---- what an engine does with what it is told ------------------------------------------------------------------------

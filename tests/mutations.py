@@ -50,7 +50,7 @@ TRAINING = [
             "SeedSequence([seed, 1, min(epoch, 3)])))\n",
         ),
         (
-            "order-of-the-weights'-stream",
+            "order-of-the-weights-stream",
             "order",
             "SeedSequence([seed, 1, epoch])))\n",
             "SeedSequence([seed, 0, epoch])))\n",
@@ -81,13 +81,13 @@ TRAINING = [
             "done, seconds = done + chunk, steps.seconds",
         ),
         (
-            "divergence-seen-at-a-chunk's-start",
+            "divergence-seen-at-a-chunks-start",
             "late",
             "if not np.isfinite(steps.losses).all():",
             "if not np.isfinite(steps.losses[0]):",
         ),
         (
-            "divergence-seen-at-the-epoch's-end",
+            "divergence-seen-at-the-epochs-end",
             "late",
             "if not np.isfinite(steps.losses).all():",
             "if done == self.steps_per_epoch and not np.isfinite(losses).all():",
@@ -374,7 +374,7 @@ TRAINING = [
         "mnist_cuda/run_folder.py",
         ("test_train.py", REPORTED),
         (
-            "last-epoch's-metrics-only",
+            "last-epochs-metrics-only",
             "file",
             "self._metrics.append(json.dumps(record))",
             "self._metrics = [json.dumps(record)]",
@@ -455,7 +455,7 @@ DATA = [
             "            part.unlink()\n\n\ndef _open_part",
             "            pass\n\n\ndef _open_part",
         ),
-        ("another's-part-removed", "file", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", ""),
+        ("anothers-part-removed", "file", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", ""),
         ("damaged-file-kept", "refusal", "if sha256.hexdigest() != file.sha256:", "if not sha256.hexdigest():"),
         ("short-file-kept", "refusal", "            if size < file.size:\n", "            if size == 0:\n"),
         (
@@ -521,7 +521,7 @@ BENCH = [
             "self._position = 0",
         ),
         (
-            "worker's-images-always-on-the-device",
+            "workers-images-always-on-the-device",
             "option",
             'self._engine.set_dataset(images, labels, command["data"])',
             "self._engine.set_dataset(images, labels)",
@@ -739,7 +739,7 @@ HOST = [
             "for (std::int64_t begin = 0; begin < std::min<std::int64_t>(batch.size(), kLinearRows); begin += kLinearRows) {",
         ),
         (
-            "bias-in-the-population's-mean",
+            "bias-in-the-populations-mean",
             "sign",
             "statistics1_.mean[c] = statistic(kBn1Mean, c) - parameters[kConv1Bias][c];",
             "statistics1_.mean[c] = statistic(kBn1Mean, c);",
@@ -778,7 +778,7 @@ HOST = [
         "native/cpu/parameters.cpp",
         ("test_engines.py -k 'cpu-fp32 and round_trip'", *CPU),
         (
-            "fc1-in-torch's-order-inside",
+            "fc1-in-torchs-order-inside",
             "layout",
             "visit((pixel * kConv2Channels + channel) * kHidden + out, i++);",
             "visit(i, i), i++;",
@@ -1042,7 +1042,7 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_wgmma.cuh",
         (),
-        ("a1's-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Part + tap / 3", "(tap / 3"),
+        ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Part + tap / 3", "(tap / 3"),
         ("unit-of-a1-alone", "unit", "unit = a1_unit(s, lane) * s.conv2_units[0];", "unit = a1_unit(s, lane);"),
         precision="fp32",
     ),
@@ -1074,7 +1074,7 @@ FUSED = [
         "native/kernels/fused/forward1.cuh",
         (),
         (
-            "last-group's-sums-forgotten",
+            "last-groups-sums-forgotten",
             "partial sum",
             "for (int k = 0; k < kGroups; ++k) total += warp_sums[4 * k + channel / 16]",
             "for (int k = 0; k < max(kGroups - 1, 1); ++k) total += warp_sums[4 * k + channel / 16]",
@@ -1103,7 +1103,7 @@ FUSED = [
             "const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 7 : 7;",
         ),
         (
-            "third-image's-pixels-are-the-second's",
+            "third-images-pixels-are-the-seconds",
             "pipeline",
             "store_image(image + 2 * gridDim.x);",
             "store_image(image + gridDim.x);",
@@ -1156,7 +1156,7 @@ FUSED = [
         "native/kernels/fused/forward2.cuh",
         (),
         (
-            "half-of-fc1's-inputs-above-4224",
+            "half-of-fc1s-inputs-above-4224",
             "boundary",
             "last = both ? 1 : half; half <= last; ++half) {",
             "last = half; half <= last; ++half) {",
@@ -1478,10 +1478,10 @@ FUSED = [
             "const float largest = bn.largest[0], dz_unit",
         ),
         (
-            "weights'-unit-never-changes",
-            "stale copy",
+            "unit-without-room-to-grow",
+            "scale from a part",
             "const float unit = conv2_unit_of(warp_max(largest));\n    if (lane == 0) s.conv2_units[1] = unit;",
-            "const float unit = s.conv2_units[0];\n    if (lane == 0) s.conv2_units[1] = unit;",
+            "const float unit = conv2_unit_of(warp_max(largest)) / 1024;\n    if (lane == 0) s.conv2_units[1] = unit;",
         ),
         (
             "second-half-of-an-image-never-done",
@@ -1519,7 +1519,7 @@ FUSED = [
         "native/kernels/fused/update.cuh",
         (),
         (
-            "next-batch's-moments-are-this-one's",
+            "next-batchs-moments-are-this-ones",
             "state",
             "set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);",
             "set_statistics(scratch.next, scratch.moments, s.inv_n1, tid - 128);",
@@ -1531,7 +1531,7 @@ FUSED = [
             "begin_conv1<P>(s, scratch.next, channel, weight, gamma, beta);",
         ),
         (
-            "last-block's-sums-of-G",
+            "last-blocks-sums-of-G",
             "partial sum",
             "s.g1_sums + block * kColumns4 * 4, s.b2_blocks, kConv1Channels",
             "s.g1_sums + block * kColumns4 * 4, s.b2_blocks - 1, kConv1Channels",
@@ -1543,7 +1543,7 @@ FUSED = [
             "  if (s.moments[block * kMoments + tid] == 0) s.moments[block * kMoments + tid] = total;\n",
         ),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
-        ("bn1's-scale-not-updated", "stale copy", "    s.parameters[gamma_at + channel] = gamma;\n", ""),
+        ("bn1s-scale-not-updated", "stale copy", "    s.parameters[gamma_at + channel] = gamma;\n", ""),
         (
             "loss-is-a-sum",
             "unit",
@@ -1557,19 +1557,13 @@ FUSED = [
             "if (wgmma) static_cast<T*>(s.conv2_pieces)[at / 2 + out % 8] = stored;",
             "if (wgmma && s.scalars[0] == 0.f) static_cast<T*>(s.conv2_pieces)[at / 2 + out % 8] = stored;",
         ),
-        ("an-old-order-of-B2's-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
+        ("an-old-order-of-B2s-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/update.cuh",
         (),
         ("unit-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_units[0] = unit;\n", ""),
-        (
-            "largest-weights-of-one-tap",
-            "scale from a part",
-            "if (tid % 32 == 0) s.conv2_max[(block * kValues + tid) / 32] = largest;",
-            "if (tid % 32 == 0 && tap == 4) s.conv2_max[(block * kValues + tid) / 32] = largest;",
-        ),
         precision="fp32",
     ),
     *of(
@@ -1686,7 +1680,7 @@ ENGINES = [
     *of(
         "native/engines/fused/host_feed.cpp",
         (),
-        ("labels-in-the-data-set's-order", "order", "labels[i] = labels_[indices[i]];", "labels[i] = labels_[i];"),
+        ("labels-in-the-data-sets-order", "order", "labels[i] = labels_[indices[i]];", "labels[i] = labels_[i];"),
         (
             "last-images-of-a-chunk-not-gathered",
             "off by one",
@@ -1733,7 +1727,7 @@ ENGINES = [
             "if (step.slot != slot || step.size != size) continue;",
             "if (step.slot != slot) continue;",
         ),
-        ("spread-of-the-chunks'-means-lost", "formula", "+ difference * difference * n * count / (n + count);", ";"),
+        ("spread-of-the-chunks-means-lost", "formula", "+ difference * difference * n * count / (n + count);", ";"),
         (
             "the-same-batch-each-step",
             "order",
@@ -1835,6 +1829,29 @@ ENGINES = [
             "for (int k = 1; k < classes; ++k) top = row[k] > top ? row[k] : top;",
             "for (int k = 1; k < classes; ++k) top = row[0];",
         ),
+    ),
+    *of(
+        "native/engines/cudnn/engine.cpp",
+        (),
+        (
+            "bf16-copies-not-made-after-set-parameters",
+            "stale copy",
+            "if (policy().bf16()) kernels::convert(weights_bf16_.data(), parameter(kConv1Weight)",
+            "if (policy().bf16() && !layers_.size()) kernels::convert(weights_bf16_.data(), parameter(kConv1Weight)",
+        ),
+        (
+            "layer-2-under-the-batchs-statistics",
+            "option",
+            "forward_block(block1_, layer.block1, x, batch.size, statistics);\n      block = ",
+            "forward_block(block1_, layer.block1, x, batch.size, nullptr);\n      block = ",
+        ),
+        (
+            "routing-of-the-last-maximum",
+            "tie",
+            "if (at(where) > at(best)) best = where;",
+            "if (at(where) >= at(best)) best = where;",
+        ),
+        precision="bf16",
     ),
 ]
 

@@ -31,7 +31,7 @@ from mnist_cuda.tolerances import error_of, tolerance
 IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
 EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6
 STEPS = 8  # an epoch; 3 images are left over
-STATISTICS_SECONDS, LOGITS_SECONDS = 0.5, 0.02
+STATISTICS_SECONDS, SCORING_SECONDS = 0.5, 0.02
 
 
 class Script:
@@ -48,7 +48,8 @@ class Script:
         steps = np.arange(len(self.losses), len(self.losses) + len(order) // batch_size)
         losses, correct = 2.0 * 0.93**steps, (steps * 7 % (batch_size + 1)).astype(np.int32)
         seconds = 3e-3 + 1e-3 * (steps % 5)
-        self.calls.append((order.copy(), batch_size, lr, len(steps), float(seconds.sum())))
+        rates = np.broadcast_to(lr, len(steps)).tolist()
+        self.calls.append((order.copy(), batch_size, rates, len(steps), float(seconds.sum())))
         self.losses += losses.tolist()
         self.correct += correct.tolist()
         self.seconds += seconds.tolist()
@@ -72,19 +73,24 @@ class Script:
 def script(monkeypatch, tmp_path):
     """The scripted engine, and a clock that stands still outside of it, of evaluation and of statistics."""
     script = Script()
-    statistics, logits = Engine.compute_statistics, Engine.logits
+    statistics, logits, evaluation = Engine.compute_statistics, Engine.logits, Engine.evaluate
 
     def slow_statistics(engine):
         script.now += STATISTICS_SECONDS
         statistics(engine)
 
     def slow_logits(engine, images, batch_norm="population"):
-        script.now += LOGITS_SECONDS
+        script.now += SCORING_SECONDS
         return logits(engine, images, batch_norm)
+
+    def slow_evaluation(engine):
+        script.now += SCORING_SECONDS
+        return evaluation(engine)
 
     monkeypatch.setattr(Engine, "train", lambda engine, *arguments: script.train(engine, *arguments))
     monkeypatch.setattr(Engine, "compute_statistics", slow_statistics)
     monkeypatch.setattr(Engine, "logits", slow_logits)
+    monkeypatch.setattr(Engine, "evaluate", slow_evaluation)
     monkeypatch.setattr(time, "perf_counter", lambda: script.now)
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.chdir(tmp_path)
@@ -119,7 +125,8 @@ def test_the_order_of_every_epoch(script):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([SEED, 1, epoch])))
         np.testing.assert_array_equal(order, generator.permutation(IMAGES)[: STEPS * BATCH])
     assert len({order.tobytes() for order in orders}) == EPOCHS
-    assert {call[1:3] for calls in epochs for call in calls} == {(BATCH, RATE)}
+    assert {call[1] for call in script.calls} == {BATCH}
+    assert [rate for call in script.calls for rate in call[2]] == [RATE] * (EPOCHS * STEPS)
 
 
 def test_metrics_are_those_of_the_steps(script):
@@ -133,7 +140,7 @@ def test_metrics_are_those_of_the_steps(script):
         assert row["train_accuracy"] == pytest.approx(correct.sum() / (STEPS * BATCH), rel=1e-12)
         assert row["train_seconds"] == pytest.approx(seconds.sum(), rel=1e-9)
         assert row["images_per_second"] == pytest.approx(STEPS * BATCH / seconds.sum(), rel=1e-9)
-        assert row["evaluation_seconds"] == pytest.approx(STATISTICS_SECONDS + LOGITS_SECONDS, rel=1e-9)
+        assert row["evaluation_seconds"] == pytest.approx(STATISTICS_SECONDS + SCORING_SECONDS, rel=1e-9)
         assert (row["dataset"], row["warning"], row["eval_bn"]) == ("tiny", None, "population")
 
 
@@ -173,7 +180,7 @@ def test_batch_statistics_are_used_where_they_are_asked_for(script):
     assert rows[1]["test_loss"] == expected.loss
     # the statistics are for the file alone, so they are computed once, after the last epoch
     assert [row["evaluation_seconds"] for row in rows] == pytest.approx(
-        [LOGITS_SECONDS, STATISTICS_SECONDS + LOGITS_SECONDS], rel=1e-9
+        [SCORING_SECONDS, STATISTICS_SECONDS + SCORING_SECONDS], rel=1e-9
     )
 
 
@@ -214,7 +221,7 @@ def test_the_last_line_and_the_json(script, capsys, epochs):
     captured = capsys.readouterr()
     report, last = json.loads(captured.out), captured.err.splitlines()[-1]
     training = sum(script.seconds)
-    total = training + epochs * (STATISTICS_SECONDS + LOGITS_SECONDS)
+    total = training + epochs * (STATISTICS_SECONDS + SCORING_SECONDS)
     us, iterations = recent_us(script)
     assert report["seconds"] == pytest.approx(total, rel=1e-9)
     assert report["training_seconds"] == pytest.approx(training, rel=1e-9)
@@ -250,7 +257,7 @@ def test_the_live_line(script, monkeypatch):
         assert values["us/it"] == f"{us:.0f} us/it"
         assert values["img/s"] == f"{BATCH * 1e6 / us:.0f} img/s"
         # evaluations to come are expected to take what those before took
-        evaluations = (EPOCHS - epoch + 1) * (STATISTICS_SECONDS + LOGITS_SECONDS) if epoch > 1 else 0
+        evaluations = (EPOCHS - epoch + 1) * (STATISTICS_SECONDS + SCORING_SECONDS) if epoch > 1 else 0
         left = (EPOCHS * STEPS - done) * us / 1e6 + evaluations
         assert values["left"] == f"{left:.1f} s left"
 
@@ -629,9 +636,9 @@ def test_a_step_of_rate_0_and_one_without_images(make_engine, spec):
     assert engine.statistics is None
     for name, value in engine.parameters.items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
-    with pytest.raises(ValueError, match=r"train: learning rate is -0\.1, expected a finite number >= 0"):
+    with pytest.raises(ValueError, match=r"train: learning rate of step 0 is -0\.1, expected a finite number >= 0"):
         engine.train(np.arange(4), 4, -0.1)
-    with pytest.raises(ValueError, match="train: learning rate is inf"):
+    with pytest.raises(ValueError, match="train: learning rate of step 0 is inf"):
         engine.train(np.arange(4), 4, math.inf)
 
 

@@ -604,12 +604,12 @@ BENCH = [
 # ---- host code -------------------------------------------------------------------------------------------------------
 
 SEAM = (
-    f"{REPORTED} -k 'long_call or probe_of or outlive or rate_0 or more_images'",
+    f"{REPORTED} -k 'long_call or probe_of or outlive or rate_0 or evaluation_is or overflow'",
     "test_engines.py -k 'wrong_calls and cpu'",
 )
 CPU = (
     f"{REPORTED} -k '(long_call or probe_of or more_images) and (cpu or reference or statistics)'",
-    "test_engines.py -k 'cpu-fp32 and (frozen_step or ragged or statistics or update) and not digits'",
+    "test_engines.py -k 'cpu-fp32 and (frozen_step or ragged or routing or statistics or update) and not digits'",
 )
 REFERENCE = (
     "ctest test_reference_engine",

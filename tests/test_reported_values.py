@@ -581,6 +581,37 @@ def test_logits_of_more_images_than_fit_at_once(make_engine, spec):
         assert error_of(together[around], engine.logits(images[around])) <= tolerance(*spec, "logits", 8, "frozen")
 
 
+@FAST
+def test_an_evaluation_is_what_the_scores_say(make_engine, spec):
+    """Of more images than any engine scores at once."""
+    engine, count = make_engine(*spec), 1100 if spec[0] == "cpu" else 8300
+    images, labels = np.resize(cases.noise(505), (count, 28, 28)), cases.labels(count)
+    images[:, 0, 0], images[:, 0, 1] = np.arange(count) % 256, np.arange(count) // 256
+    ready(engine, images[:50], labels[:50], cases.signed_weights())
+    engine.compute_statistics()
+    scores = engine.logits(images)
+    shifted = scores - scores.max(1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(count), labels]
+    result = evaluate(engine, images, labels)
+    assert (result.correct, result.count) == ((scores.argmax(1) == labels).sum(), count)
+    assert result.loss == pytest.approx(losses.mean(), rel=1e-5)
+    assert evaluate(engine, images[:7], labels[:7]).correct == (scores[:7].argmax(1) == labels[:7]).sum()
+
+
+@ALL
+def test_scores_that_overflow_are_wrong(make_engine, spec):
+    engine, weights = make_engine(*spec), cases.initial_weights()
+    images, labels = cases.strokes(6), np.zeros(6, np.uint8)
+    weights["fc2.weight"] = weights["fc2.weight"].copy()
+    weights["fc2.weight"][0] = np.finfo(engine.dtype).max / 4
+    ready(engine, images, labels, weights)
+    engine.compute_statistics()
+    assert (engine.logits(images)[:, 0] == np.inf).all()
+    result = evaluate(engine, images, labels)
+    assert result.correct == 0
+    assert math.isnan(result.loss)
+
+
 @ALL
 def test_statistics_do_not_outlive_the_parameters(make_engine, spec):
     engine = ready(make_engine(*spec), cases.strokes(4), cases.labels(4))

@@ -8,7 +8,7 @@ import pytest
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.compare import compare, tensors_of
+from mnist_cuda.compare import Row, compare, tensors_of
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.model import PARAMETERS, init_parameters
@@ -32,6 +32,24 @@ def run(capsys, *argv):
     code = cli.main(["compare", *argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("frozen", "free", "holds"),
+    [
+        (1e-6, 1e-3, True),
+        (None, 1e-3, True),
+        (1e-6, 1e-2, True),
+        (2e-5, 1e-3, False),
+        (1e-6, 2e-2, False),
+        (np.nan, 1e-3, False),
+        (1e-6, np.nan, False),
+        (None, np.nan, False),
+    ],
+)
+def test_a_row_holds(frozen, free, holds):
+    """Both errors are at most their bounds; a NaN is not."""
+    assert Row("fc1.weight", frozen, None if frozen is None else 1e-5, free, 1e-2).holds == holds
 
 
 def test_a_right_engine_holds(capsys):

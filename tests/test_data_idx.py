@@ -65,7 +65,7 @@ def test_truncation_at_every_byte_is_a_fault(name, content, parse):
 @pytest.mark.parametrize("name", ["file", "file.gz"])
 def test_trailing_bytes_are_a_fault(name):
     whole = gzip.compress(IMAGES) if name.endswith(".gz") else IMAGES
-    for surplus in (b"\0", b"x" * 1000, whole):
+    for surplus in (b"\0", b"x" * 1000, whole, bytes(1 << 17)):
         assert f"offset {len(whole)}: expected the end of the file" in fault(whole + surplus, name)
     if name.endswith(".gz"):
         assert f"unpacked offset {len(IMAGES)}" in fault(gzip.compress(IMAGES + b"x"), name)

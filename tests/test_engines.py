@@ -128,6 +128,28 @@ def test_frozen_step_of_scaled_weights(make_engine, oracle, spec, layer, factor)
     assert_gradients(spec, probe, oracle(images, labels, weights, probe.routing), 20)
 
 
+# Of a tensor, what is made a thousand times smaller, so that the rest decides how large it is at most.
+SMALL_PARTS = {
+    "bn1-lower-channels": lambda w: w["bn1.weight"][:16],
+    "bn2-lower-channels": lambda w: w["bn2.weight"][:32],
+    "fc1-first-cells": lambda w: w["fc1.weight"].reshape(128, 64, 49)[:, :, :25],
+    "fc1-other-channels": lambda w: w["fc1.weight"].reshape(128, 2, 2, 16, 49)[:, :, 0],
+}
+
+
+@FUSED
+@pytest.mark.parametrize("part", SMALL_PARTS)
+def test_frozen_step_of_unequal_parts(make_engine, oracle, spec, part):
+    """A unit comes from all of its tensor: where one part is small, the other must not overflow."""
+    engine = make_engine(*spec)
+    images, labels = cases.mixed(40), cases.labels(40)
+    weights = {name: value.copy() for name, value in cases.signed_weights().items()}
+    SMALL_PARTS[part](weights)[...] *= 2.0**-10
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    assert_gradients(spec, probe, oracle(images, labels, weights, probe.routing), 40)
+
+
 @FUSED
 def test_step_after_weights_grew(make_engine, oracle, spec):
     """The unit of conv2's weights is that of the step before: they may grow far in one."""
@@ -248,6 +270,30 @@ def test_update_is_gradient_descent(make_engine, oracle, spec):
         allowed = tolerance(*spec, name, 8, "frozen") * np.linalg.norm(step) + rounding * np.linalg.norm(weights[name])
         error = np.linalg.norm(change - step)
         assert error <= allowed, f"{name}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
+@JUDGED
+def test_update_that_turns_scales_round(make_engine, spec):
+    """Scales of batch norm that change their sign in a step: all gradients are of the signs before it."""
+    engine = make_engine(*spec)
+    images, labels, rate = cases.mixed(12), cases.labels(12), 8.0
+    weights = {name: value.copy() for name, value in cases.initial_weights().items()}
+    for layer in ("bn1", "bn2"):
+        signs = np.sign(cases.uniform(9, weights[f"{layer}.weight"].shape, -1, 1))
+        weights[f"{layer}.weight"], weights[f"{layer}.bias"] = signs / 64, np.full(signs.shape, 0.25)
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    engine.set_dataset(images, labels)
+    engine.train(np.arange(12), 12, rate)
+    after = engine.parameters
+    for layer in ("bn1", "bn2"):
+        turned = np.sign(after[f"{layer}.weight"]) != np.sign(weights[f"{layer}.weight"])
+        assert turned.sum() >= 4, f"{layer}: scales were to change their sign"
+    for name, value in after.items():
+        step = rate * probe.gradients[name]
+        allowed = 2 * np.finfo(np.float32).eps * (np.linalg.norm(weights[name]) + 2 * np.linalg.norm(step))
+        assert np.linalg.norm(value - (weights[name] - step)) <= allowed, name
+        assert name in BIASES or np.linalg.norm(step) > 100 * allowed, f"{name}: its step was to be seen"
 
 
 @ALL

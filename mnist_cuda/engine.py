@@ -189,6 +189,18 @@ class Engine:
         lines: list[str] = self._native.algorithms()
         return lines
 
+    def batch_thresholds(self) -> list[int]:
+        """Batch sizes from which on a step is made in another way than of one image less, ascending; for tests.
+
+        By other kernels, cut up differently, or with another round of a loop, as far as that matters.
+        """
+        sizes: list[int] = self._native.batch_thresholds()
+        return sizes
+
+    def evaluation_chunk(self) -> int:
+        """Images taken at once for population statistics and for logits under them, 0 for all; for tests."""
+        return int(self._native.evaluation_chunk())
+
     @property
     def dataset_size(self) -> int:
         """Images of the training set; 0 before there is one."""

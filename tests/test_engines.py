@@ -10,7 +10,20 @@ import os
 import cases
 import numpy as np
 import pytest
-from conftest import engine_params
+from conformance import (
+    ALL,
+    BIASES,
+    EACH_ENGINE,
+    FUSED,
+    JUDGED,
+    ON_GPU,
+    assert_close,
+    assert_gradients,
+    assert_probe,
+    assert_step,
+    doubles,
+    parameter_hash,
+)
 
 from mnist_cuda.engine import Engine, engines, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
@@ -20,14 +33,6 @@ from mnist_cuda.tolerances import FLIPS, error_of, tolerance
 FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 BATCHES = (1, 2, 3, 31, 32, 33, 64, 100, 127, 256) if FULL else (1, 3, 33, 64)
 FREE_BATCH = 64 if FULL else 16
-BIASES = ("conv1.bias", "conv2.bias")
-
-ALL = pytest.mark.parametrize("spec", engine_params())
-EACH_ENGINE = pytest.mark.parametrize("spec", engine_params(precisions=False))
-# The reference is the oracle; test_pytorch_parity.py holds it against PyTorch.
-JUDGED = pytest.mark.parametrize("spec", engine_params(without=("reference",)))
-ON_GPU = pytest.mark.parametrize("spec", [param for param in engine_params(precisions=False) if param.marks])
-FUSED = pytest.mark.parametrize("spec", [param for param in engine_params() if param.values[0][0] == "fused"])
 
 
 @pytest.fixture(scope="session")
@@ -61,36 +66,7 @@ def trained_weights(make_engine, mnist):
     trainer.set_dataset(mnist.train_images[:count], mnist.train_labels[:count])
     losses, _ = trainer.train(np.arange(count), 64, 0.05)
     assert losses[-20:].mean() < 0.5, "these weights were to be trained ones"
-    return {name: value.astype(np.float64) for name, value in trainer.parameters.items()}
-
-
-def assert_close(spec, name, batch, value, expected, routing="frozen"):
-    bound = tolerance(*spec, name, batch, routing)
-    error = abs(value - expected) if name == "loss" else error_of(value, expected)
-    assert error <= bound, f"{name}: error {error:.2e}, bound {bound:.1e}"
-
-
-def assert_probe(spec, probe, expected, batch):
-    """Loss, activations, logits and the 12 gradients of a probe against the oracle's under the probe's routing."""
-    assert_close(spec, "loss", batch, probe.loss, expected.loss)
-    for name in ("a1", "a2", "h", "logits"):
-        if getattr(probe, name) is not None:
-            assert_close(spec, name, batch, getattr(probe, name), getattr(expected, name))
-    assert_gradients(spec, probe, expected, batch)
-
-
-def assert_gradients(spec, probe, expected, batch):
-    """The 12 gradients of a probe alone."""
-    assert list(probe.gradients) == [tensor.name for tensor in PARAMETERS]
-    for name, gradient in probe.gradients.items():
-        if name in BIASES:
-            assert not gradient.any(), f"{name}: expected exactly 0, found up to {np.abs(gradient).max()}"
-        else:
-            assert_close(spec, name, batch, gradient, expected.gradients[name])
-
-
-def parameter_hash(engine):
-    return hashlib.sha256(b"".join(value.tobytes() for value in engine.parameters.values())).hexdigest()
+    return doubles(trainer.parameters)
 
 
 # ---- the gradients, arithmetic alone ---------------------------------------------------------------------------------
@@ -159,7 +135,7 @@ def test_step_after_weights_grew(make_engine, oracle, spec):
     engine.set_parameters(weights)
     engine.set_dataset(images, labels)
     engine.train(np.arange(20), 20, 0.005)
-    grown = {name: value.astype(np.float64) for name, value in engine.parameters.items()}
+    grown = doubles(engine.parameters)
     assert np.abs(grown["conv2.weight"]).max() > 100 * np.abs(weights["conv2.weight"]).max()
     probe = engine.probe(images, labels)
     assert_gradients(spec, probe, oracle(images, labels, grown, probe.routing), 20)
@@ -181,10 +157,7 @@ def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, 
     engine.set_dataset(images, labels)
     losses, _ = engine.train(np.arange(batch), batch, 0.05)
     assert losses[0] == probe.loss
-    for name, value in engine.parameters.items():
-        step = 0.05 * probe.gradients[name]
-        allowed = np.finfo(np.float32).eps * (np.linalg.norm(weights[name]) + 2 * np.linalg.norm(step))
-        assert np.linalg.norm(value - (weights[name] - step)) <= allowed, name
+    assert_step(engine, weights, probe.gradients, 0.05)
 
 
 @JUDGED
@@ -421,16 +394,17 @@ def test_population_logits_do_not_depend_on_the_batch(make_engine, population, s
 
 
 @ALL
-def test_a_step_makes_statistics_stale(make_engine, spec):
+def test_a_step_or_other_parameters_make_statistics_stale(make_engine, spec):
     engine = make_engine(*spec)
     engine.set_parameters(cases.initial_weights())
     engine.set_dataset(cases.strokes(4), cases.labels(4))
-    engine.compute_statistics()
-    assert engine.statistics is not None
-    engine.train(np.arange(4), 4, 0.05)
-    assert engine.statistics is None
-    with pytest.raises(ValueError, match="no population statistics"):
-        engine.logits(cases.strokes(4))
+    for change in (lambda: engine.train(np.arange(4), 4, 0.05), lambda: engine.set_parameters(engine.parameters)):
+        engine.compute_statistics()
+        assert engine.statistics is not None
+        change()
+        assert engine.statistics is None
+        with pytest.raises(ValueError, match="no population statistics"):
+            engine.logits(cases.strokes(4))
 
 
 # ---- what goes in and comes out --------------------------------------------------------------------------------------

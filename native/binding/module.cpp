@@ -216,6 +216,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
       .def("algorithms", &Engine::algorithms)
       .def("arithmetic", &Engine::arithmetic)
+      .def("batch_thresholds", &Engine::batch_thresholds)
+      .def("evaluation_chunk", &Engine::evaluation_chunk)
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })

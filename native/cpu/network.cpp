@@ -2,7 +2,10 @@
 #include "cpu/network.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "mnist/thresholds.h"
 
 namespace mnist::cpu {
 namespace {
@@ -27,6 +30,15 @@ kernels::Cost conv_cost(std::int64_t batch, int products) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> Network::batch_thresholds() {
+  return thresholds_of(2 * kKeptImages, [](std::int64_t batch) {
+    const auto groups = group_count(batch);
+    const auto of_groups = groups == batch ? 0 : groups <= 16 ? 1 : groups < group_count(2 * kKeptImages) ? 2 : 3;
+    return std::array<std::int64_t, 4>{of_groups, rounds(batch, kForwardRows), rounds(batch, kLinearRows),
+                                       batch > kKeptImages};
+  });
+}
 
 Network::Worker::Worker()
     : x(kImageSize),

@@ -53,6 +53,9 @@ class Network {
 
   // What the last forward left behind, in PyTorch's layout; before any backward.
   void export_activations(const Batch& batch, Probe& probe);
+  // Batch sizes at which work begins to be divided in another way, as Engine::batch_thresholds() has them.
+  static std::vector<std::int64_t> batch_thresholds();
+
   double logit(std::int64_t image, int k) const { return logits_[image * kClassLanes + k]; }
 
  private:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/delays.h"
 #include "cuda/handle.h"
 
 namespace mnist::cuda {
@@ -15,7 +16,10 @@ class Graph {
  public:
   Graph() = default;
   explicit operator bool() const { return bool(exec_); }
-  void launch(cudaStream_t stream) const { MNIST_CHECK(cudaGraphLaunch(exec_.get(), stream)); }
+  void launch(cudaStream_t stream) const {
+    random_delay();
+    MNIST_CHECK(cudaGraphLaunch(exec_.get(), stream));
+  }
 
  private:
   template <class F>

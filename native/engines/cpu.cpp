@@ -14,6 +14,9 @@ class CpuEngine final : public Engine {
   CpuEngine(const EngineInfo& info, const EngineOptions& options)
       : Engine(info, options), network_(*cpu::supported_kernels().front(), checked(options.threads)) {}
 
+  std::vector<std::int64_t> batch_thresholds() const override { return cpu::Network::batch_thresholds(); }
+  std::int64_t evaluation_chunk() const override { return kEvaluationChunk; }
+
  private:
   static int checked(int threads) {
     MNIST_REQUIRE(threads >= 0, "engine 'cpu': " << threads << " threads, expected 0 (one a core) or more");

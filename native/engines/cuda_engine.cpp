@@ -33,6 +33,11 @@ CudaEngine<T>::CudaEngine(EngineInfo info, EngineOptions options)
 }
 
 template <class T>
+std::int64_t CudaEngine<T>::evaluation_chunk() const {
+  return kEvaluationChunk;
+}
+
+template <class T>
 void CudaEngine<T>::update(const T* learning_rate) {
   kernels::sgd_update(parameters_.data(), gradients_.data(), learning_rate, kParameterCount, stream());
 }

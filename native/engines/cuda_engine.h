@@ -38,6 +38,8 @@ class CudaEngine : public Engine {
  public:
   CudaEngine(EngineInfo info, EngineOptions options);
 
+  std::int64_t evaluation_chunk() const override;
+
  protected:
   // ---- what an engine supplies ------------------------------------------------------------------------------------
   // Makes room for batches of up to `batch` images, more than ever before. The only place to allocate and to choose

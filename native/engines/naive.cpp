@@ -4,16 +4,19 @@
 // launchers in kernels/naive/. In double, and able to follow a routing as the reference is, it is the oracle of the
 // other engines where the reference would take minutes.
 #include <algorithm>
+#include <array>
 
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
 #include "kernels/naive/batch_norm.h"
+#include "kernels/naive/chunks.h"
 #include "kernels/naive/conv2d.h"
 #include "kernels/naive/linear.h"
 #include "kernels/naive/log_softmax.h"
 #include "kernels/naive/normalize.h"
 #include "kernels/naive/relu.h"
 #include "kernels/naive/relu_max_pool2d.h"
+#include "mnist/thresholds.h"
 
 namespace mnist {
 namespace {
@@ -46,6 +49,14 @@ template <class T>
 class NaiveEngine final : public CudaEngine<T> {
  public:
   using CudaEngine<T>::CudaEngine;
+
+  std::vector<std::int64_t> batch_thresholds() const override {
+    return thresholds_of(2 * kMaxChunks * kLeastImagesPerChunk, [](std::int64_t batch) {
+      const auto chunks = chunk_count(batch);
+      return std::array<std::int64_t, 3>{rounds(chunks, 1), chunks == kMaxChunks,
+                                         batch > chunks * kLeastImagesPerChunk};
+    });
+  }
 
  private:
   using Values = cuda::DeviceBuffer<T>;

@@ -28,6 +28,8 @@ class ReferenceEngine final : public Engine {
  public:
   using Engine::Engine;
 
+  std::int64_t evaluation_chunk() const override { return kStatisticsChunk; }
+
  private:
   void do_set_parameters(std::span<const double> values) override { parameters_.assign(values.begin(), values.end()); }
   void do_get_parameters(std::span<double> values) const override { std::ranges::copy(parameters_, values.begin()); }

@@ -22,6 +22,7 @@
 #include "engines/fused/layout.h"
 #include "engines/fused/population.h"
 #include "engines/step_timer.h"
+#include "mnist/thresholds.h"
 
 namespace mnist {
 namespace {
@@ -29,9 +30,10 @@ namespace {
 using namespace fused;
 using cuda::DeviceBuffer;
 
-constexpr int kUnroll = 32;                // steps of the longest graph; 16, 8, ... serve the rest
-constexpr std::int64_t kEvalChunk = 4096;  // images scored at once under population statistics
-constexpr std::int64_t kFedChunk = 8192;   // images of host-fed steps that are queued at once: a millisecond or two
+constexpr int kUnroll = 32;                        // steps of the longest graph; 16, 8, ... serve the rest
+constexpr std::int64_t kEvalChunk = 4096;          // images scored at once under population statistics
+constexpr std::int64_t kLargestScanned = 1 << 16;  // by batch_thresholds(): a data set
+constexpr std::int64_t kFedChunk = 8192;  // images of host-fed steps that are queued at once: a millisecond or two
 
 // What decides which kernels run, and how they cut up a batch.
 struct Means {
@@ -119,6 +121,12 @@ class FusedEngine final : public Engine {
         return name;
     }
   }
+
+  std::vector<std::int64_t> batch_thresholds() const override {
+    return thresholds_of(kLargestScanned,
+                         [this](std::int64_t batch) { return kernels_.schedule(state_for(batch, {})); });
+  }
+  std::int64_t evaluation_chunk() const override { return kEvalChunk; }
 
   std::vector<std::string> algorithms() const override {
     if (means_.hopper && !means_.wgmma)

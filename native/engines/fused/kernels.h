@@ -8,6 +8,7 @@ namespace mnist::fused {
 // Launch<precision>'s functions.
 struct Kernels {
   void (*configure)(State&, int, int);
+  Schedule (*schedule)(const State&);
   int (*shared_needed)();
   bool (*overlaps)();
   void (*forward1)(const State&, int, cudaStream_t);
@@ -23,8 +24,8 @@ struct Kernels {
 template <Precision kPrecision>
 constexpr Kernels kernels_of() {
   using L = Launch<kPrecision>;
-  return {L::configure, L::shared_needed, L::overlaps, L::forward1, L::forward2, L::head,
-          L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
+  return {L::configure, L::schedule,  L::shared_needed, L::overlaps, L::forward1, L::forward2,
+          L::head,      L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
 }
 
 inline Kernels kernels_for(Precision precision) {

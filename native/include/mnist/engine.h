@@ -138,6 +138,12 @@ class Engine {
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
   virtual std::vector<std::string> algorithms() const { return {}; }
 
+  // For tests of all that an engine can do. Batch sizes from which on a step is made in another way than of one image
+  // less: by other kernels, cut up differently, or with another round of a loop, as far as that matters; ascending.
+  virtual std::vector<std::int64_t> batch_thresholds() const { return {}; }
+  // And how many images it takes at once for population statistics and for logits under them; 0: all.
+  virtual std::int64_t evaluation_chunk() const { return 0; }
+
   static std::int64_t step_count(std::int64_t samples, std::int64_t batch) {
     return samples / batch + (samples % batch > 0);
   }

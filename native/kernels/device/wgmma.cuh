@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "kernels/device/delays.cuh"
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace mnist::kernels::device {
@@ -27,7 +29,10 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, in
 
 // What this thread wrote to shared memory becomes visible to wgmma and to the copy engine, for which a barrier alone
 // does not do.
-__device__ __forceinline__ void wgmma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_publish() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  delay();
+}
 
 // Before the first product and wherever registers that the next one uses were touched.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -36,6 +41,7 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  delay();
 }
 
 // Stands behind the wait for the products that made `d`: keeps the compiler from moving what uses them ahead of it.
@@ -50,10 +56,12 @@ __device__ __forceinline__ void wgmma_results(float (&d)[kCount]) {
 template <int kCount>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+  delay();
 }
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+  delay();
 }
 
 // d = a b, or d += a b where `add`: 64 rows by kColumns, one k-step of 32 bytes, both operands K-major. Warp w holds

@@ -12,6 +12,7 @@
 #include "kernels/fused/forward1_wgmma.cuh"
 #include "kernels/fused/forward2.cuh"
 #include "kernels/fused/update.cuh"
+#include "mnist/thresholds.h"
 
 namespace mnist::fused {
 
@@ -31,6 +32,8 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
   config.numAttrs = state.overlap ? 1 : 0;
+  kernels::device::seed_delays();
+  cuda::random_delay();
   MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, state, arguments...));
 }
 
@@ -83,6 +86,25 @@ void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_lim
   // Eight samples a block, a warp each; fewer where F2 leaves multiprocessors free, on which H's blocks start early.
   const int free = sms - tiles * s.f2_slices;
   s.head_blocks = std::min(sms, std::max((s.batch + 7) / 8, std::min((s.batch + 1) / 2, free)));
+}
+
+template <Precision kPrecision>
+Schedule Launch<kPrecision>::schedule(const State& s) {
+  using P = Policy<kPrecision>;
+  const auto rounds = [](int items, int at_once) { return int(mnist::rounds(items, at_once)); };
+  return {s.f1_roles,
+          s.f1_halves,
+          rounds(2 * s.batch / s.f1_halves, s.f1_blocks),
+          s.f2_rows,
+          s.f2_slices,
+          rounds(s.batch, s.head_blocks * (kThreads / 32)),
+          rounds(s.batch, s.head_blocks * (kThreads / 64)),  // the next batch's moments
+          rounds(s.batch, Backward1Shared<P>::kRows),
+          s.b2_wgmma,
+          s.b2_rows,
+          rounds(kPool1Side / s.b2_rows * s.batch, s.b2_blocks),
+          rounds(s.b2_blocks, kConv2Groups * kLoadsInFlight),
+          rounds(s.head_blocks, kUpdateGroups * kHeadLoadsInFlight)};
 }
 
 template <Precision kPrecision>

@@ -10,11 +10,14 @@
 
 #include <cstdint>
 
+#include "kernels/device/delays.cuh"
 #include "kernels/device/mma_bf16.cuh"
 #include "kernels/device/mma_tf32.cuh"
 #include "mnist/engine.h"
 
 namespace mnist::fused {
+
+using kernels::device::delay;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
@@ -66,21 +69,29 @@ __device__ __forceinline__ Pair transposed(Pair pair) {
 __device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copy_async_commit() {
+  delay();
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  delay();
 }
 
 // Named barriers, for kCount of a block's threads. Who only arrives does not wait, but what it wrote is visible to
 // those that do.
 template <int kCount>
 __device__ __forceinline__ void barrier_sync(int id) {
+  delay();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+  delay();
 }
 template <int kCount>
 __device__ __forceinline__ void barrier_arrive(int id) {
+  delay();
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+  delay();
 }
 
 // A barrier in shared memory, which copies may arrive at.
@@ -93,29 +104,39 @@ __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int arriva
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 // The one arrival at a barrier, and how many bytes copy_bulk() has to bring, of which some may have arrived before.
 __device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, int bytes) {
+  delay();
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
+  delay();
 }
 // From global to shared memory by the copy engine, which announces itself at the barrier; multiples of 16 bytes.
 __device__ __forceinline__ void copy_bulk(std::uint32_t shared, const void* global, int bytes, std::uint64_t* arrived) {
+  delay();
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(shared_address(arrived))
                : "memory");
 }
 // From shared to global memory by the copy engine; multiples of 16 bytes. One thread starts and awaits them.
 __device__ __forceinline__ void store_bulk(void* global, std::uint32_t shared, int bytes) {
+  delay();
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
                : "memory");
 }
 __device__ __forceinline__ void store_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void store_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  delay();
 }
-__device__ __forceinline__ void store_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void store_bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  delay();
+}
 #endif
 __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
+  delay();
   asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared.b64 state, [%0];\n\t}" ::"r"(shared_address(barrier))
                : "memory");
+  delay();
 }
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t done;
@@ -132,15 +153,18 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity
         : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
   } while (!done);
+  delay();
 }
 
 // Programmatic dependent launch (Hopper and newer): a phase starts while its predecessor still runs, does what does not
 // depend on it, and waits here for all of its results. Every phase lets its successor start only after its own wait,
 // so what earlier phases wrote is complete even before the wait. Elsewhere launches are serial and these are empty.
 __device__ __forceinline__ void wait_for_predecessor() {
+  delay();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
+  delay();
 }
 
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 
 #include "mnist/engine.h"
@@ -102,10 +103,14 @@ struct State {
   bool b2_wgmma;           // B2 works by wgmma; a1 and z2 are then chunked, or a1 is in parts
 };
 
+using Schedule = std::array<int, 13>;
+
 template <Precision kPrecision>
 struct Launch {
   // Fills in how the phases cut up a batch of state.batch, within `shared_limit` bytes of shared memory a block.
   static void configure(State& state, int multiprocessors, int shared_limit);
+  // What of a configured state decides how the phases go through its batch; for Engine::batch_thresholds().
+  static Schedule schedule(const State& state);
   static int shared_needed();  // bytes a block without which some phase cannot run
   static bool overlaps();      // whether the code that this GPU runs has programmatic dependent launch
   static void forward1(const State& state, int slot, cudaStream_t stream);

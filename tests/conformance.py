@@ -1,0 +1,79 @@
+"""What the conformance tests share: the engines that they are run on, and how results are held against float64's."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from conftest import engine_params
+
+from mnist_cuda.model import PARAMETERS
+from mnist_cuda.tolerances import WORST_ROW, error_of, tolerance
+
+BIASES = ("conv1.bias", "conv2.bias")
+ORACLE = ("naive", "fp64")  # of the engines on a GPU, where the reference would take minutes
+
+ALL = pytest.mark.parametrize("spec", engine_params())
+EACH_ENGINE = pytest.mark.parametrize("spec", engine_params(precisions=False))
+# The reference is the oracle; test_pytorch_parity.py holds it against PyTorch.
+JUDGED = pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+ON_GPU = pytest.mark.parametrize("spec", [param for param in engine_params(precisions=False) if param.marks])
+BY_ORACLE = pytest.mark.parametrize(
+    "spec", [param for param in engine_params() if param.marks and param.values[0] != ORACLE]
+)
+BY_REFERENCE = pytest.mark.parametrize(
+    "spec", [param for param in engine_params(without=("reference",)) if not param.marks or param.values[0] == ORACLE]
+)
+FUSED = pytest.mark.parametrize("spec", [param for param in engine_params() if param.values[0][0] == "fused"])
+
+
+def assert_close(spec, name, batch, value, expected, routing="frozen"):
+    bound = tolerance(*spec, name, batch, routing)
+    error = abs(value - expected) if name == "loss" else error_of(value, expected)
+    assert error <= bound, f"{name}, batch {batch}: error {error:.2e}, bound {bound:.1e}"
+
+
+def assert_rows(spec, name, batch, value, expected):
+    """No sample's row may be far off, however small its share of the whole is."""
+    bound = WORST_ROW * tolerance(*spec, name, batch, "frozen")
+    difference = np.linalg.norm((value - expected).reshape(batch, -1), axis=1)
+    errors = difference / (np.linalg.norm(expected) / np.sqrt(batch) or 1.0)
+    worst = int(np.argmax(errors))  # NaN, if there is one
+    assert errors[worst] <= bound, f"{name}, row {worst} of {batch}: error {errors[worst]:.2e}, bound {bound:.1e}"
+
+
+def assert_probe(spec, probe, expected, batch):
+    """Loss, activations, logits and the 12 gradients of a probe against the oracle's under the probe's routing."""
+    assert_close(spec, "loss", batch, probe.loss, expected.loss)
+    for name in ("a1", "a2", "h", "logits"):
+        if getattr(probe, name) is not None:
+            assert_close(spec, name, batch, getattr(probe, name), getattr(expected, name))
+            assert_rows(spec, name, batch, getattr(probe, name), getattr(expected, name))
+    assert_gradients(spec, probe, expected, batch)
+
+
+def assert_gradients(spec, probe, expected, batch):
+    """The 12 gradients of a probe alone."""
+    assert list(probe.gradients) == [tensor.name for tensor in PARAMETERS]
+    for name, gradient in probe.gradients.items():
+        if name in BIASES:
+            assert not gradient.any(), f"{name}: expected exactly 0, found up to {np.abs(gradient).max()}"
+        else:
+            assert_close(spec, name, batch, gradient, expected.gradients[name])
+
+
+def assert_step(engine, before, gradients, lr):
+    """The engine's parameters are `before` less lr times the gradients, but for the rounding of an update."""
+    for name, value in engine.parameters.items():
+        step = lr * gradients[name]
+        allowed = np.finfo(engine.dtype).eps * (np.linalg.norm(before[name]) + 2 * np.linalg.norm(step))
+        error = np.linalg.norm(value - (before[name] - step))
+        assert error <= allowed, f"{name}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
+def parameter_hash(engine):
+    return hashlib.sha256(b"".join(value.tobytes() for value in engine.parameters.values())).hexdigest()
+
+
+def doubles(parameters):
+    """An engine's parameters as float64, for an oracle."""
+    return {name: value.astype(np.float64) for name, value in parameters.items()}

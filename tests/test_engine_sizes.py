@@ -1,0 +1,239 @@
+"""Engines at sizes around every threshold of what they do, as they tell them, and at sizes far beyond.
+
+On a GPU float64 is engine `naive`'s, which test_engines.py and the batches of copies here hold against the reference.
+"""
+
+import math
+
+import cases
+import numpy as np
+import pytest
+from conformance import (
+    ALL,
+    BY_ORACLE,
+    BY_REFERENCE,
+    FUSED,
+    JUDGED,
+    ORACLE,
+    assert_close,
+    assert_gradients,
+    assert_probe,
+    assert_rows,
+    assert_step,
+    doubles,
+    parameter_hash,
+)
+from conftest import engine_params
+
+from mnist_cuda.model import STATISTICS
+from mnist_cuda.tolerances import tolerance
+
+FAR = 4229  # beyond the thresholds of engines that know none of theirs; a prime
+RATE = 0.02
+
+
+def sizes_of(engine, near):
+    """Batch sizes in no order: around every threshold of the engine, and the smallest and a large one."""
+    thresholds = engine.batch_thresholds()
+    assert thresholds == sorted(set(thresholds))
+    sizes = {1, 2, 3, 100, FAR} | {threshold + by for threshold in thresholds for by in near}
+    return [int(size) for size in np.random.default_rng(1).permutation(sorted(sizes))]
+
+
+@pytest.fixture(scope="session")
+def images():
+    """512 images of all kinds, to draw batches from."""
+    return cases.mixed(512)
+
+
+def weights_of(size):
+    """Other weights for sizes that follow one another, so that nothing of those before may stay."""
+    return cases.signed_weights(5 + size % 3)
+
+
+def few_that_matter(size, weights, rng):
+    """Weights under which every image counts as a 0, and labels that say otherwise of a few, the last among them.
+
+    The gradients are those of these few, so that none of them can be left out or taken for another.
+    """
+    sure = {**weights, "fc2.bias": np.where(np.arange(10) == 0, 20.0, 0.0)}
+    rows = np.unique([0, size - 1, *rng.integers(0, size, 3)])
+    labels = np.zeros(size, np.uint8)
+    labels[rows] = rng.integers(1, 10, len(rows))
+    return sure, labels
+
+
+def check_size(engine, oracle, spec, pool, size):
+    """A step from every side: forward, gradients, an update, what follows it, and two steps in one call."""
+    rng = np.random.default_rng(size)
+    chosen, labels = rng.integers(0, len(pool), 2 * size), rng.integers(0, 10, 2 * size).astype(np.uint8)
+    images, weights = pool[chosen], weights_of(size)
+    first, second = slice(0, size), slice(size, 2 * size)
+
+    def held(parameters, part, labels):
+        probe = engine.probe(images[part], labels)
+        oracle.set_parameters(parameters)
+        return probe, oracle.probe(images[part], labels, routing=probe.routing)
+
+    engine.set_parameters(weights)
+    probe, expected = held(weights, first, labels[first])
+    assert_probe(spec, probe, expected, size)
+    assert probe.correct == (probe.logits.argmax(1) == labels[first]).sum()
+
+    sure, few = few_that_matter(size, weights, rng)
+    engine.set_parameters(sure)
+    assert_gradients(spec, *held(sure, first, few), size)
+
+    engine.set_parameters(weights)
+    engine.set_dataset(images, labels)
+    order = np.arange(2 * size)
+    losses, correct = engine.train(order[first], size, RATE)
+    assert (losses[0], correct[0]) == (probe.loss, probe.correct)
+    assert_step(engine, weights, probe.gradients, RATE)
+    between = doubles(engine.parameters)
+    probe, expected = held(between, second, labels[second])
+    assert_close(spec, "loss", size, probe.loss, expected.loss)
+    assert_gradients(spec, probe, expected, size)
+
+    engine.set_parameters(weights)
+    together = engine.train(order, size, RATE)
+    assert (together[0][0], together[1][0]) == (losses[0], correct[0])
+    assert (together[0][1], together[1][1]) == (probe.loss, probe.correct)
+    assert_step(engine, between, probe.gradients, RATE)
+    at_end = parameter_hash(engine)
+    engine.set_parameters(weights)
+    engine.train(order[first], size, RATE)
+    engine.train(order[second], size, RATE)
+    assert parameter_hash(engine) == at_end, "two calls give other bits than one"
+
+
+@BY_ORACLE
+def test_every_size(make_engine, images, spec):
+    engine, oracle = make_engine(*spec), make_engine(*ORACLE)
+    for size in sizes_of(engine, (-1, 0, 1)):
+        check_size(engine, oracle, spec, images, size)
+
+
+@FUSED
+def test_every_size_of_an_older_gpu(make_engine, images, monkeypatch, spec):
+    """An A100's multiprocessors and shared memory, and none of Hopper's kernels."""
+    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "108,166912")
+    engine, oracle = make_engine(*spec), make_engine(*ORACLE)
+    assert engine.batch_thresholds()
+    for size in sizes_of(engine, (-1, 0)):
+        check_size(engine, oracle, spec, images, size)
+
+
+# ---- batches of copies: the reference needs to see an image only once ------------------------------------------------
+
+DISTINCT = 24
+
+
+def copies(count):
+    """An order of `count` samples, a multiple of DISTINCT, in which each of so many images is as often."""
+    return np.random.default_rng(count).permutation(np.arange(count) % DISTINCT)
+
+
+@BY_REFERENCE
+def test_batch_of_copies(make_engine, spec):
+    """It has the loss and the gradients of its images. On both sides of every threshold."""
+    engine, reference = make_engine(*spec), make_engine("reference")
+    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
+    engine.set_parameters(weights)
+    routing = engine.probe(distinct, labels).routing
+    reference.set_parameters(weights)
+    expected = reference.probe(distinct, labels, routing=routing)
+    far = FAR if engine.info.device == "cuda" else 1
+    ends = {threshold - threshold % -DISTINCT for threshold in (*engine.batch_thresholds(), far)}
+    for count in sorted(ends | {end - DISTINCT for end in ends if end > DISTINCT}):
+        order = copies(count)
+        engine.set_parameters(weights)
+        engine.set_dataset(distinct[order], labels[order])
+        losses, correct = engine.train(np.arange(count), count, 1.0)
+        assert_close(spec, "loss", count, losses[0], expected.loss)
+        assert correct[0] == count // DISTINCT * expected.correct
+        for name, value in engine.parameters.items():
+            step = -expected.gradients[name]
+            bound = tolerance(*spec, name, count, "frozen") * np.linalg.norm(step)
+            allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(weights[name])
+            error = np.linalg.norm(value - weights[name] - step)
+            assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
+@JUDGED
+def test_logits_of_many_images(make_engine, spec):
+    """More than an engine takes at once, three times, and a rest."""
+    engine, reference = make_engine(*spec), make_engine("reference")
+    distinct, weights = cases.mixed(DISTINCT), cases.signed_weights()
+    for each in (engine, reference):
+        each.set_parameters(weights)
+    reference.set_dataset(distinct, cases.labels(DISTINCT))
+    reference.compute_statistics()
+    engine.set_statistics(reference.statistics)
+    order = copies(3 * engine.evaluation_chunk() // DISTINCT * DISTINCT + DISTINCT)
+    for count in (len(order), engine.evaluation_chunk(), engine.evaluation_chunk() + 1):
+        found = engine.logits(distinct[order[:count]])
+        assert_rows(spec, "logits", count, found, reference.logits(distinct)[order[:count]])
+    assert_rows(
+        spec, "logits", len(order), engine.logits(distinct[order], "batch"), reference.logits(distinct, "batch")[order]
+    )
+
+
+@ALL
+def test_statistics_of_many_images(make_engine, spec):
+    """Of more than an engine takes at once, three times, and a rest; kept where it trains, and by the host."""
+    engine, reference = make_engine(*spec), make_engine("reference")
+    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
+    reference.set_parameters(weights)
+    reference.set_dataset(distinct, labels)
+    reference.compute_statistics()
+    expected = reference.statistics
+    order = copies(math.ceil((3 * engine.evaluation_chunk() + 1) / DISTINCT) * DISTINCT)
+    for placement in ("device", "host") if engine.info.device == "cuda" else ("host",):
+        engine.set_parameters(weights)
+        engine.set_dataset(distinct[order], labels[order], placement)
+        engine.compute_statistics()
+        for tensor in STATISTICS:
+            assert_close(spec, tensor.name, len(order), engine.statistics[tensor.name], expected[tensor.name])
+
+
+# ---- many steps ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+def test_long_call(make_engine, spec):
+    """131 steps and a rest, in one call, in two and in 132: the same losses, hits and bits."""
+    images, labels = cases.mixed(40), cases.labels(40)
+    order = np.random.default_rng(2).integers(0, 40, 131 * 3 + 2)
+    engine = make_engine(*spec)
+    engine.set_dataset(images, labels)
+
+    def run(ends):
+        engine.set_parameters(cases.signed_weights())
+        calls = [engine.train(order[begin:end], 3, 0.01) for begin, end in zip([0, *ends], [*ends, None], strict=True)]
+        return *(np.concatenate(parts).tolist() for parts in zip(*calls, strict=True)), parameter_hash(engine)
+
+    together = run([])
+    assert len(together[0]) == 132
+    assert np.isfinite(together[0]).all()
+    assert run([64 * 3]) == together
+    assert run(range(3, 132 * 3, 3)) == together
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", [param for param in engine_params() if param.marks])
+@pytest.mark.parametrize("size", [1, 64, 133, 1057, FAR])
+def test_fed_from_the_host(make_engine, images, spec, size):
+    """Ten times what an engine queues from the host's memory at once: the same bits as from the GPU's."""
+    steps = 10 * min(32, max(1, 8192 // size)) + 1 if spec[0] == "fused" else 11
+    labels = cases.labels(len(images))
+    order = np.random.default_rng(size).integers(0, len(images), steps * size - size // 2)
+    engine = make_engine(*spec)
+    results = []
+    for placement in ("device", "host"):
+        engine.set_parameters(cases.initial_weights())
+        engine.set_dataset(images, labels, placement)
+        losses, correct = engine.train(order, size, 0.01)
+        results.append((losses.tolist(), correct.tolist(), parameter_hash(engine)))
+    assert np.isfinite(results[0][0]).all()
+    assert results[0] == results[1]

@@ -1,0 +1,214 @@
+"""What engines keep from step to step: many steps, parameters that come back, weights that grow and shrink."""
+
+import cases
+import numpy as np
+import pytest
+from conformance import (
+    ALL,
+    FUSED,
+    JUDGED,
+    ORACLE,
+    assert_close,
+    assert_gradients,
+    assert_probe,
+    assert_step,
+    doubles,
+    parameter_hash,
+)
+
+from mnist_cuda.engine import find_engine
+from mnist_cuda.model import PARAMETERS
+
+
+@pytest.fixture(scope="session")
+def float64(make_engine):
+    """float64(spec): the engine that `spec` is held against, on the GPU where that is one of a GPU."""
+
+    def engine(spec):
+        on_gpu = find_engine(spec[0]).device == "cuda" and spec != ORACLE
+        return make_engine(*(ORACLE if on_gpu else ("reference", "fp64")))
+
+    return engine
+
+
+def rounded(weights):
+    return {name: value.astype(np.float32).astype(np.float64) for name, value in weights.items()}
+
+
+def assert_as_float64(spec, engine, oracle, images, labels):
+    """A probe of the engine as it is, against float64 at its parameters; gives the probe."""
+    probe = engine.probe(images, labels)
+    oracle.set_parameters(doubles(engine.parameters))
+    expected = oracle.probe(images, labels, routing=probe.routing)
+    assert_gradients(spec, probe, expected, len(labels))
+    return probe, expected
+
+
+# ---- parameters that come back ---------------------------------------------------------------------------------------
+
+
+@ALL
+def test_goes_on_from_its_own_parameters(make_engine, spec):
+    """Given its own parameters, or in another engine of its kind, a run goes on with the same bits."""
+    images, labels = cases.mixed(30), cases.labels(30)
+    order = np.random.default_rng(3).integers(0, 30, 40)
+
+    def run(engine, order):
+        losses, correct = engine.train(order, 5, 0.01)
+        return losses.tolist(), correct.tolist(), parameter_hash(engine)
+
+    engine, other = make_engine(*spec), make_engine(*spec)
+    for each in (engine, other):
+        each.set_dataset(images, labels)
+    engine.set_parameters(cases.signed_weights())
+    run(engine, order[:20])
+    between = engine.parameters
+    at_end = run(engine, order[20:])
+    engine.set_parameters(between)
+    assert run(engine, order[20:]) == at_end
+    other.set_parameters(cases.initial_weights())
+    run(other, order[:8])
+    other.set_parameters(between)
+    assert run(other, order[20:]) == at_end
+
+
+@ALL
+def test_steps_of_engines_of_their_own(make_engine, spec):
+    """k steps in one call are k engines of one step each, handed on as parameters."""
+    images, labels = cases.mixed(20), cases.labels(20)
+    order = np.random.default_rng(4).integers(0, 20, 5 * 7)
+    engine = make_engine(*spec)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_dataset(images, labels)
+    losses, correct = engine.train(order, 7, 0.01)
+    parameters = cases.signed_weights()
+    for step in range(5):
+        each = make_engine(*spec)
+        each.set_parameters(parameters)
+        each.set_dataset(images, labels)
+        loss, hits = each.train(order[7 * step : 7 * step + 7], 7, 0.01)
+        assert (loss[0], hits[0]) == (losses[step], correct[step]), f"step {step}"
+        parameters = each.parameters
+    assert parameter_hash(each) == parameter_hash(engine)
+
+
+@JUDGED
+def test_gradients_after_steps(make_engine, float64, spec):
+    """What an engine keeps of its weights in other formats is that of the weights after every step."""
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, labels = cases.mixed(20), cases.labels(20)
+    engine.set_parameters(cases.signed_weights())
+    engine.set_dataset(images, labels)
+    for steps in (1, 2, 5):
+        before = doubles(engine.parameters)
+        engine.train(np.arange(20 * steps) % 20, 20, 0.05)
+        moved = doubles(engine.parameters)
+        for name in ("conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"):
+            assert np.linalg.norm(moved[name] - before[name]) > 1e-3 * np.linalg.norm(before[name]), name
+        probe, expected = assert_as_float64(spec, engine, oracle, images, labels)
+        assert_close(spec, "loss", 20, probe.loss, expected.loss)
+        assert_close(spec, "logits", 20, probe.logits, expected.logits)
+
+
+@JUDGED
+def test_other_parameters(make_engine, float64, spec):
+    """No tensor of the parameters before is left, in any format: one after the other is replaced."""
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, labels = cases.mixed(5), cases.labels(5)
+    weights, others = cases.signed_weights(), cases.signed_weights(6)
+    for tensor in PARAMETERS:
+        weights = {**weights, tensor.name: others[tensor.name]}
+        engine.set_parameters(weights)
+        probe = engine.probe(images, labels)
+        oracle.set_parameters(weights)
+        assert_probe(spec, probe, oracle.probe(images, labels, routing=probe.routing), 5)
+
+
+# ---- weights that grow and shrink ------------------------------------------------------------------------------------
+
+# Powers of ten in one channel, block or value; what follows is divided by as much where the scores would follow.
+# name -> (tensor, where, tensor that follows, where)
+CHANNELS = {
+    "first filters of conv1": ("conv1.weight", np.s_[:2], None, None),
+    "last filter of conv1": ("conv1.weight", np.s_[31], None, None),
+    "first tap of a filter of conv1": ("conv1.weight", np.s_[9, 0, 0, 0], None, None),
+    "last tap of a filter of conv1": ("conv1.weight", np.s_[22, 0, 2, 2], None, None),
+    "first scale of bn1": ("bn1.weight", np.s_[0], "conv2.weight", np.s_[:, 0]),
+    "last scale of bn1": ("bn1.weight", np.s_[31], "conv2.weight", np.s_[:, 31]),
+    "first filter of conv2": ("conv2.weight", np.s_[0], None, None),
+    "last filters of conv2": ("conv2.weight", np.s_[56:], None, None),
+    "an input of conv2": ("conv2.weight", np.s_[:, 17], None, None),
+    "first value of conv2": ("conv2.weight", np.s_[0, 0, 0, 0], None, None),
+    "last value of conv2": ("conv2.weight", np.s_[63, 31, 2, 2], None, None),
+    "a middle value of conv2": ("conv2.weight", np.s_[33, 14, 1, 0], None, None),
+    "first scale of bn2": ("bn2.weight", np.s_[0], "fc1.weight", np.s_[:, :49]),
+    "last scale of bn2": ("bn2.weight", np.s_[63], "fc1.weight", np.s_[:, 63 * 49 :]),
+    "first feature of fc1": ("fc1.weight", np.s_[:, 0], "fc2.weight", np.s_[:]),
+    "last feature of fc1": ("fc1.weight", np.s_[:, 3135], "fc2.weight", np.s_[:]),
+    "a cell of fc1": ("fc1.weight", np.s_[:, 24::49], "fc2.weight", np.s_[:]),
+    "first units of fc1": ("fc1.weight", np.s_[:16], "fc2.weight", np.s_[:, :16]),
+    "last unit of fc1": ("fc1.weight", np.s_[127], "fc2.weight", np.s_[:, 127]),
+}
+
+
+def scaled(weights, name, factor):
+    tensor, where, follower, there = CHANNELS[name]
+    values = {**weights, tensor: weights[tensor].copy()}
+    values[tensor][where] *= factor
+    if follower and factor > 1:
+        values[follower] = values[follower].copy()
+        values[follower][there] /= factor
+    return rounded(values)
+
+
+@FUSED
+@pytest.mark.parametrize("name", CHANNELS)
+def test_weights_of_all_sizes(make_engine, float64, spec, name):
+    """A channel, block or value that is a thousand times as large as its fellows, then a thousandth, then as they are.
+
+    All in one engine, with steps after each change: what it derives from the size of its weights has to follow.
+    """
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, labels = cases.mixed(20), cases.labels(20)
+    engine.set_dataset(images, labels)
+    for factor in (1e3, 1e-3, 1.0):
+        engine.set_parameters(scaled(cases.signed_weights(), name, factor))
+        assert_as_float64(spec, engine, oracle, images, labels)
+        before = engine.parameters
+        losses, _ = engine.train(np.arange(60) % 20, 20, 1e-4)
+        assert np.isfinite(losses).all()
+        assert all(np.isfinite(value).all() for value in engine.parameters.values())
+        assert any((engine.parameters[key] != before[key]).any() for key in before)
+        assert_as_float64(spec, engine, oracle, images, labels)
+
+
+@FUSED
+def test_conv2_grows_for_many_steps(make_engine, float64, spec):
+    """From a thousandth of its size, while its gradient is that much larger, to many times that, step by step."""
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, labels = cases.mixed(20), cases.labels(20)
+    start = rounded({**cases.signed_weights(), "conv2.weight": 1e-3 * cases.signed_weights()["conv2.weight"]})
+    engine.set_parameters(start)
+    engine.set_dataset(images, labels)
+    for _ in range(6):
+        losses, _ = engine.train(np.arange(40) % 20, 20, 2e-4)
+        assert np.isfinite(losses).all()
+        assert_as_float64(spec, engine, oracle, images, labels)
+    grown = np.abs(engine.parameters["conv2.weight"]).max() / np.abs(start["conv2.weight"]).max()
+    assert grown > 10, f"conv2.weight was to grow far and grew {grown:.1f} times"
+
+
+@FUSED
+@pytest.mark.parametrize("row", [0, 15, 16, 70, 132, 140, 299])
+def test_one_image_makes_the_gradient(make_engine, float64, spec, row):
+    """All others are certain: wherever it lies, what is derived from the size of gradients has to see it."""
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, weights = cases.mixed(300), cases.signed_weights()
+    weights["fc2.bias"] = np.where(np.arange(10) == 0, 30.0, 0.0)
+    labels = np.zeros(300, np.uint8)
+    labels[row] = 7
+    engine.set_parameters(weights)
+    engine.set_dataset(images, labels)
+    probe, _ = assert_as_float64(spec, engine, oracle, images, labels)
+    engine.train(np.arange(300), 300, 0.05)
+    assert_step(engine, weights, probe.gradients, 0.05)

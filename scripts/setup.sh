@@ -29,8 +29,8 @@ logged() {
   local log=$1 line status=0 width=
   shift
   if [ -t 2 ]; then
-    width=$(stty size <&2 | cut -d' ' -f2)
-    [ "$width" -gt 0 ] || width=80
+    width=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || true
+    [ "${width:-0}" -gt 0 ] || width=80
   fi
   "$@" 2>&1 </dev/null | tee "$log" | while IFS= read -r line; do
     [[ ! $line =~ --\ mnist-cuda:\ (.*) ]] || say "${BASH_REMATCH[1]}"
@@ -85,7 +85,7 @@ base_python() {
 }
 
 # new_venv PYTHON FOLDER: an environment with pip in it. A Python without ensurepip (Debian's without python3-venv, Colab's)
-# cannot put it there; then its own pip does, or uv.
+# cannot put it there; then its own pip does, if it knows --python, or uv.
 new_venv() {
   local version name=${2##*/}
   local pip=(install -q 'pip>=23.1')
@@ -95,14 +95,14 @@ new_venv() {
   elif "$1" -c 'import ensurepip' 2>/dev/null; then
     say "making $name with $version"
     "$1" -m venv "$2" && "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
-  elif has_pip "$1"; then
+  elif "$1" -m pip --python "$1" --version >/dev/null 2>&1; then
     say "making $name with $version, which has no ensurepip, and with its pip"
     "$1" -m venv --without-pip "$2" && "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
   elif command -v uv >/dev/null; then
     say "making $name with $version, which has no ensurepip, and with pip from uv"
     "$1" -m venv --without-pip "$2" && uv pip "${pip[@]}" --python "$2/bin/python"
   else
-    stop "$1 has neither ensurepip nor pip; install one of them (Debian: apt install python3-venv) or uv"
+    stop "$1 has neither ensurepip nor pip 22.3; install one of them (Debian: apt install python3-venv) or uv"
   fi || stop "the virtual environment could not be made; the reason is above"
 }
 
@@ -246,7 +246,7 @@ build_package() {
     arguments+="${arguments:+ }-DMNIST_CUDA=OFF"
   fi
   options="CMAKE_ARGS=$arguments CXX=${CXX:-} CUDACXX=${CUDACXX:-} CUDAARCHS=${CUDAARCHS:-} CUDA_HOME=${CUDA_HOME:-}"
-  options+=" CUDA_PATH=${CUDA_PATH:-} nvcc=$(command -v nvcc /usr/local/cuda/bin/nvcc | head -n 1)"
+  options+=" CUDA_PATH=${CUDA_PATH:-} nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)"
   cd "$root"
   if [ "$options" != "$(cat "$state/.built" 2>/dev/null)" ]; then
     rm -rf build/CMakeCache.txt build/CMakeFiles/[0-9]*

@@ -29,8 +29,8 @@ logged() {
   local log=$1 line status=0 width=
   shift
   if [ -t 2 ]; then
-    width=$(stty size <&2 | cut -d' ' -f2)
-    [ "$width" -gt 0 ] || width=80
+    width=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || true
+    [ "${width:-0}" -gt 0 ] || width=80
   fi
   "$@" 2>&1 </dev/null | tee "$log" | while IFS= read -r line; do
     [[ ! $line =~ --\ mnist-cuda:\ (.*) ]] || say "${BASH_REMATCH[1]}"
@@ -85,7 +85,7 @@ base_python() {
 }
 
 # new_venv PYTHON FOLDER: an environment with pip in it. A Python without ensurepip (Debian's without python3-venv, Colab's)
-# cannot put it there; then its own pip does, or uv.
+# cannot put it there; then its own pip does, if it knows --python, or uv.
 new_venv() {
   local version name=${2##*/}
   local pip=(install -q 'pip>=23.1')
@@ -95,14 +95,14 @@ new_venv() {
   elif "$1" -c 'import ensurepip' 2>/dev/null; then
     say "making $name with $version"
     "$1" -m venv "$2" && "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
-  elif has_pip "$1"; then
+  elif "$1" -m pip --python "$1" --version >/dev/null 2>&1; then
     say "making $name with $version, which has no ensurepip, and with its pip"
     "$1" -m venv --without-pip "$2" && "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
   elif command -v uv >/dev/null; then
     say "making $name with $version, which has no ensurepip, and with pip from uv"
     "$1" -m venv --without-pip "$2" && uv pip "${pip[@]}" --python "$2/bin/python"
   else
-    stop "$1 has neither ensurepip nor pip; install one of them (Debian: apt install python3-venv) or uv"
+    stop "$1 has neither ensurepip nor pip 22.3; install one of them (Debian: apt install python3-venv) or uv"
   fi || stop "the virtual environment could not be made; the reason is above"
 }
 
@@ -180,7 +180,7 @@ print(*lines, sep="\n")
 ' "$root/pyproject.toml" "$@"
 }
 
-# installed: every distribution in the environment as name==version.
+# What is in the environment, one name==version a line.
 installed() {
   "$python" -c '
 from importlib.metadata import distributions
@@ -189,22 +189,20 @@ for d in distributions():
 ' | sort -u
 }
 
-# install_lines LINES: installs these requirements. Beside PyTorch, and in an environment that is not ours, nothing of CUDA
+# install REQUIREMENTS INSTALLED, both one a line. Beside PyTorch, and in an environment that is not ours, nothing of CUDA
 # changes that is there: it keeps its version, cuDNN and cuBLAS are used as they are (the wheels of cuDNN for CUDA 12 and 13
 # own the same files, which pip does not see), and our nvcc goes to a folder of its own.
-install_lines() {
-  local lines=$1 there library kept='' size=''
+install() {
+  local lines=$1 there library found size=''
   local log=$state/requirements.log pip=("$python" -m pip install --disable-pip-version-check --progress-bar off)
-  there=$(installed)
-  if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$there"; then
-    there=$(grep -E '^(nvidia-|cuda-|torch|triton)' <<<"$there") || true
+  if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$2"; then
+    there=$(grep -E '^(nvidia-|cuda-|torch|triton)' <<<"$2") || true
     for library in cudnn cublas; do
-      if grep -qE "^nvidia-$library(-cu[0-9]+)?==" <<<"$there" && grep -q "^nvidia-$library-" <<<"$lines"; then
-        kept+="${kept:+ and }$(grep -E "^nvidia-$library(-cu[0-9]+)?==" <<<"$there" | xargs)"
+      if found=$(grep -E "^nvidia-$library(-cu[0-9]+)?==" <<<"$there") && grep -q "^nvidia-$library-" <<<"$lines"; then
+        say "using ${found//$'\n'/, }, which is there"
         lines=$(grep -v "^nvidia-$library-" <<<"$lines") || true
       fi
     done
-    [ -z "$kept" ] || say "using $kept, which are there"
     if grep '^cuda-toolkit' <<<"$lines" >"$state/toolkit.txt"; then
       lines=$(grep -v '^cuda-toolkit' <<<"$lines") || true
       logged "$log" "${pip[@]}" --upgrade --target "$state/cuda" -r "$state/toolkit.txt" || return
@@ -212,6 +210,7 @@ install_lines() {
     echo "$there" >"$state/constraints.txt"
     pip+=(-c "$state/constraints.txt")
   fi
+  [ -n "$lines" ] || return 0
   [[ $lines != *nvidia-cudnn* ]] || size=", a download of 1.6 GB (without a GPU, MNIST_CUDA_CPU_ONLY=1 makes it 50 MB)"
   say "installing what pyproject.toml requires$size"
   echo "$lines" >"$state/requirements.txt"
@@ -220,11 +219,12 @@ install_lines() {
 
 # .installed lists the requirements that are in place. A failed pip changes nothing, an interrupted one does.
 install_requirements() {
-  local wanted missing
+  local wanted missing there
   wanted=$(requirements "$@") || stop "pyproject.toml could not be read; the reason is above"
   missing=$(grep -vxFf <(cat "$state/.installed" 2>/dev/null || true) <<<"$wanted") || return 0
+  there=$(installed) || stop "it cannot be seen what $python has; the reason is above"
   [ ! -f "$state/.installed" ] || mv "$state/.installed" "$state/.installing"
-  if ! install_lines "$missing"; then
+  if ! install "$missing" "$there"; then
     [ ! -f "$state/.installing" ] || mv "$state/.installing" "$state/.installed"
     stop "pip could not install the requirements: $(complaint "$state/requirements.log")"
   fi
@@ -235,7 +235,7 @@ install_requirements() {
 # complaint LOG: its first error and where the rest of it is.
 complaint() {
   local line
-  line=$(grep -m1 -iE '(^|[ :])(error|fatal( error)?)( +|: )' "$1") || line=$(tail -n 1 "$1")
+  line=$(grep -m 1 -iE '(error|fatal) *: |CMake Error' "$1") || line=$(tail -n 1 "$1")
   echo "${line:0:200} (all of it: $1)"
 }
 
@@ -246,7 +246,7 @@ build_package() {
     arguments+="${arguments:+ }-DMNIST_CUDA=OFF"
   fi
   options="CMAKE_ARGS=$arguments CXX=${CXX:-} CUDACXX=${CUDACXX:-} CUDAARCHS=${CUDAARCHS:-} CUDA_HOME=${CUDA_HOME:-}"
-  options+=" CUDA_PATH=${CUDA_PATH:-} nvcc=$(command -v nvcc /usr/local/cuda/bin/nvcc | head -n 1)"
+  options+=" CUDA_PATH=${CUDA_PATH:-} nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)"
   cd "$root"
   if [ "$options" != "$(cat "$state/.built" 2>/dev/null)" ]; then
     rm -rf build/CMakeCache.txt build/CMakeFiles/[0-9]*

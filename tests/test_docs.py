@@ -16,7 +16,12 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 VARIABLE = re.compile(r"\bMNIST_CUDA_[A-Z_]+\b")
-MACROS = {"MNIST_CUDA_ARCHITECTURES"}  # of the compiler
+MACROS = {  # of the compiler and of CMake
+    "MNIST_CUDA_ARCHITECTURES",
+    "MNIST_CUDA_CHOSEN",
+    "MNIST_CUDA_CHOSEN_FOR",
+    "MNIST_CUDA_REASONS",
+}
 
 
 def anchors(page: Path) -> set[str]:

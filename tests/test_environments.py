@@ -57,7 +57,6 @@ FILES = {
     "nvidia-cublas": ["nvidia/cu13/lib/libcublasLt.so.13"],
     "torch": ["torch/__init__.py"],
 }
-# What a machine with PyTorch for CUDA 13 has.
 TORCH = {
     "torch": "2.11.0+cu130",
     "nvidia-cudnn-cu13": "9.19.0.56",
@@ -94,6 +93,13 @@ def unpack_pip(site_packages: Path) -> None:
             target = site_packages / file
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(pip.locate_file(file), target)
+
+
+def install_torch(site_packages: Path, tmp_path: Path) -> None:
+    """What a machine with PyTorch for CUDA 13 has."""
+    for name, version in TORCH.items():
+        with zipfile.ZipFile(make_wheel(tmp_path, name, version)) as wheel:
+            wheel.extractall(site_packages)
 
 
 @pytest.fixture
@@ -164,17 +170,25 @@ def test_a_python_without_ensurepip_sets_up(checkout: Path, wheels: Path, tmp_pa
     again = train(checkout, wheels, PYTHONPATH=str(tmp_path))
     assert (again.returncode, again.stderr) == (0, "")
 
+    # Somebody installs PyTorch into .venv, over our cuDNN; what set-up installs later leaves it alone.
+    (site_packages,) = (checkout / ".venv").glob("lib/python3*/site-packages")
+    install_torch(site_packages, tmp_path)
+    before = hashes(site_packages)
+    make_wheel(wheels, "nvidia-cudnn-cu12", "9.11")
+    pyproject = checkout / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace("nvidia-cudnn-cu12>=9.10", "nvidia-cudnn-cu12>=9.11"))
+    result = train(checkout, wheels, PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "nvidia-cudnn-cu13==9.19.0.56, which is there" in result.stderr
+    assert hashes(site_packages) == before
+
 
 def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (site_packages,) = environment.glob("lib/python3*/site-packages")
     unpack_pip(site_packages)
-    installed = tmp_path / "installed"
-    installed.mkdir()
-    for name, version in TORCH.items():
-        with zipfile.ZipFile(make_wheel(installed, name, version)) as wheel:
-            wheel.extractall(site_packages)
+    install_torch(site_packages, tmp_path)
     before = hashes(site_packages)
     assert len(before) == 4
 
@@ -183,7 +197,8 @@ def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path)
     assert (result.returncode, result.stdout) == (0, "mnist-cuda train --epochs 1\n"), result.stderr
     assert hashes(site_packages) == before
     assert f"using the active environment of {environment}/bin/python3" in result.stderr
-    assert "using nvidia-cudnn-cu13==9.19.0.56 and nvidia-cublas==13.1.0.3, which are there" in result.stderr
+    for library in ("nvidia-cudnn-cu13==9.19.0.56", "nvidia-cublas==13.1.0.3"):
+        assert f"using {library}, which is there" in result.stderr
     installed_now = {path.name for path in site_packages.glob("*.dist-info")}
     assert {f"{name.replace('-', '_')}-{version}.dist-info" for name, version in TORCH.items()} <= installed_now
     assert "cuda_python-13.0.3.dist-info" in installed_now

@@ -26,7 +26,7 @@ case "$*" in
   cp "$0" "${{@: -1}}/bin/python"
   for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "${{@: -1}}/bin/$tool"; done
   ;;
-"-m pip --version") [ -z "$NO_PIP" ] ;;
+"-m pip "*"--version") [ -z "$NO_PIP" ] ;;
 "-m pip --python"*) echo "pip --python" >>"$LOG" ;;
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
@@ -305,7 +305,7 @@ def test_pip_comes_from_elsewhere_without_ensurepip(checkout: Checkout, tmp_path
     (tmp_path / "sitecustomize.py").write_text(NO_ENSUREPIP)
     env = {"PYTHONPATH": str(tmp_path)}
     nowhere = {"PATH": f"{tmp_path / 'tools'}:/usr/bin:/bin", "NO_PIP": "1"}
-    _expect_one_line(checkout.run("train", **env, **nowhere), "has neither ensurepip nor pip", "or uv")
+    _expect_one_line(checkout.run("train", **env, **nowhere), "has neither ensurepip nor pip 22.3", "or uv")
     uv = tmp_path / "tools" / "uv"
     uv.write_text('#!/bin/sh\necho "uv $*" >>"$LOG"\n')
     uv.chmod(0o755)

@@ -114,7 +114,7 @@ void cuda_warm_up(int device) {
   (void)cudaGetLastError();
 }
 #else
-CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; see MNIST_CUDA in CMakeLists.txt"}; }
+CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; docs/install.md says how to get it"}; }
 std::string cuda_device_reason(int) { return cuda_status().reason; }
 void cuda_warm_up(int) {}
 #endif

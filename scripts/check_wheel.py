@@ -136,7 +136,9 @@ class Place:
     def mnist_cuda(self, *arguments: object, expected: int = 0) -> str:
         """Run `mnist-cuda` and return what it prints, or its complaint where an exit code is expected."""
         words = [str(argument) for argument in arguments]
-        return self._run([str(self.program), *words], " ".join(["mnist-cuda", *words]), expected)
+        return self._run(
+            [str(self.program), *words], " ".join(["mnist-cuda", *words]).replace(f"{ROOT}/", ""), expected
+        )
 
     def evaluate(self, expression: str) -> str:
         """A Python expression after `import mnist_cuda`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda import console
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, some_words, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays, write_order
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.checkpoint import load_checkpoint
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
@@ -88,7 +88,7 @@ def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels
         paths = {key: str(Path(folder, key)) for key in ("data.npz", "weights", "order.npy", "probe.npz")}
         write_arrays(Path(paths["data.npz"]), images=images, labels=labels)
         save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, paths["weights"])
-        write_order(Path(paths["order.npy"]), np.arange(len(labels)))
+        write_array(Path(paths["order.npy"]), np.arange(len(labels)))
         try:
             with CompetitorProcess(peer.command) as process:
                 process.ask(

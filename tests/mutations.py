@@ -83,20 +83,20 @@ TRAINING = [
         (
             "divergence-seen-at-a-chunks-start",
             "late",
-            "if not np.isfinite(steps.losses).all():",
-            "if not np.isfinite(steps.losses[0]):",
+            "if not sound.all():",
+            "if not sound[0]:",
         ),
         (
             "divergence-seen-at-the-epochs-end",
             "late",
-            "if not np.isfinite(steps.losses).all():",
-            "if done == self.steps_per_epoch and not np.isfinite(losses).all():",
+            "if not sound.all():",
+            "if done == self.steps_per_epoch and not (losses < DIVERGED_LOSS).all():",
         ),
         (
             "infinity-is-no-divergence",
             "late",
-            "if not np.isfinite(steps.losses).all():",
-            "if np.isnan(steps.losses).any():",
+            "sound = steps.losses < DIVERGED_LOSS",
+            "sound = ~np.isnan(steps.losses)",
         ),
         (
             "loss-of-the-last-step",
@@ -156,7 +156,7 @@ TRAINING = [
         (
             "file-without-statistics",
             "file",
-            "self._save(parameters, self.engine.statistics)",
+            "self._save(parameters, statistics)",
             "self._save(parameters, None)",
         ),
         ("epochs-asked-for-not-done", "file", '"epochs": str(self.epochs_done)', '"epochs": str(self.args.epochs)'),
@@ -181,8 +181,8 @@ TRAINING = [
         (
             "stopped-with-0",
             "exit code",
-            "        self._report(signum)\n        return exit_code(signum)",
-            "        self._report(signum)\n        return 0",
+            "        self._report(signum, complete)\n        return exit_code(signum)",
+            "        self._report(signum, complete)\n        return 0",
         ),
         ("time-of-training-as-the-whole", "reported value", '"seconds": total,', '"seconds": self.clock.seconds,'),
         ("images-on-the-device-always", "option", "self.data.train_labels, self.args.data)", "self.data.train_labels)"),
@@ -346,10 +346,19 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/checkpoint.py",
+        "mnist_cuda/files.py",
         ("test_checkpoint.py", REPORTED),
         ("unsynced-file", "file", "            file.flush()\n            os.fsync(file.fileno())\n", ""),
-        ("written-in-place", "file", 'part = path.with_name(path.name + ".part")', "part = path"),
+        (
+            "written-in-place",
+            "file",
+            'part = path.with_name(path.name + ".part")\n    try:\n        with open(part, "wb") as file:',
+            'part = path\n    try:\n        with open(part, "wb") as file:',
+        ),
+    ),
+    *of(
+        "mnist_cuda/checkpoint.py",
+        ("test_checkpoint.py", REPORTED),
         (
             "nan-in-a-file",
             "refusal",
@@ -376,8 +385,8 @@ TRAINING = [
         (
             "last-epochs-metrics-only",
             "file",
-            "self._metrics.append(json.dumps(record))",
-            "self._metrics = [json.dumps(record)]",
+            "self._metrics.append(dumps(record))",
+            "self._metrics = [dumps(record)]",
         ),
     ),
     *of(
@@ -387,7 +396,7 @@ TRAINING = [
         (
             "second-signal-waits",
             "exit code",
-            "            if self.signal is not None:\n                _exit(signum)\n",
+            '            if self.signal is not None:\n                end_now(signum, "stopped by a second signal, at once")\n',
             "",
         ),
     ),
@@ -627,7 +636,7 @@ HOST = [
             "  do_set_parameters(values);\n  has_statistics_ = false;",
             "  do_set_parameters(values);",
         ),
-        ("statistics-outlive-a-step", "state", "  has_statistics_ = false;\n  do_train(", "  do_train("),
+        ("statistics-outlive-a-step", "state", "  has_statistics_ = false;\n  if (!between)", "  if (!between)"),
         (
             "statistics-gone-without-a-step",
             "state",

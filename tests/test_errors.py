@@ -63,7 +63,8 @@ def fails(capsys, code, *argv):
         ("bench", "--engines", "reference", "--batch-sizes", ""),
         ("bench", "accuracy", "--engines", ""),
         ("bench", "accuracy", "--engines", "cpu", "--precisions", ""),
-        ("bench", "time-to-accuracy", "--recipes", ""),
+        ("bench", "time-to-accuracy", "--budgets", ""),
+        ("bench", "time-to-accuracy", "--peaks", ""),
         ("compare", "--engines", ""),
     ],
 )
@@ -166,7 +167,7 @@ def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
 def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
     monkeypatch.setattr(
-        "mnist_cuda.train.evaluate", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
+        "mnist_cuda.train.evaluate_again", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
     )
     assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out

@@ -34,7 +34,10 @@ def stopped(process, signum=signal.SIGINT):
     [
         (signal.SIGTERM, ("profile", "--engine", "reference", "--batch-size", "100", "--steps", "100000")),
         (signal.SIGINT, ("compare", "--engines", "cpu", "--batch-size", "3000")),
-        (signal.SIGHUP, ("bench", "time-to-accuracy", "--engine", "reference", "--recipes", "3000:0.1")),
+        (
+            signal.SIGHUP,
+            ("bench", "time-to-accuracy", "--engine", "reference", "--budgets", "2900x1", "--hold-out", "9"),
+        ),
     ],
 )
 def test_a_command_in_native_code_is_left(signum, argv):

@@ -21,7 +21,7 @@ import numpy as np
 from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
-from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_arrays, write_order
+from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import engines
@@ -197,7 +197,7 @@ def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: in
         save_checkpoint(weights, Checkpoint(values), steps=0)
         count = len(data.train_labels)
         epochs = [epoch_order(seed, epoch, count)[: steps * args.batch_size] for epoch in range(1, args.epochs + 1)]
-        write_order(order, np.concatenate(epochs))
+        write_array(order, np.concatenate(epochs))
         setups.append({"seed": seed, "npz": str(npz), "weights": str(weights), "order": str(order)})
     return setups
 

@@ -24,7 +24,7 @@ from mnist_cuda.bench.competitors import (
     some_words,
     words,
 )
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays, write_order
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import UnavailableError, UsageError
@@ -211,7 +211,7 @@ def command(args: argparse.Namespace) -> int:
         write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)
         weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
         save_checkpoint(Path(files["weights.safetensors"]), Checkpoint(weights), steps=0)
-        write_order(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
+        write_array(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
         finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
             of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]

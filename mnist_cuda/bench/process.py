@@ -23,10 +23,10 @@ def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
         np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def write_order(path: Path, order: NDArray[np.integer]) -> None:
-    """Write a .npy, the samples' order. Raises OutputError."""
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a .npy, such as the samples' order. Raises OutputError."""
     with _writing(path):
-        np.save(path, order)
+        np.save(path, array)
 
 
 @contextmanager

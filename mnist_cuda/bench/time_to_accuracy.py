@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
@@ -234,7 +234,7 @@ class PeerTrainee:
         self._files = {name: str(folder / file) for name, file in FILES.items()}
         self._budget: Budget | None = None
         if not self._data.exists():
-            np.savez(
+            write_arrays(
                 self._data,
                 images=data.train_images,
                 labels=data.train_labels,
@@ -246,8 +246,8 @@ class PeerTrainee:
         """See Trainee."""
         order = order_of(recipe.budget, seed, self._count)
         steps = len(order) // recipe.budget.batch_size
-        np.save(self._files["order"], order)
-        np.save(self._files["rates"], recipe.rates(steps))
+        write_array(Path(self._files["order"]), order)
+        write_array(Path(self._files["rates"]), recipe.rates(steps))
         weights = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
         save_checkpoint(Path(self._files["weights"]), Checkpoint(weights), steps=0)
         if recipe.budget == self._budget:

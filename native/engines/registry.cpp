@@ -27,7 +27,7 @@ std::string needs_libraries(Precision precision, int device) {
 #endif
 }
 
-std::string needs_tensor_cores(Precision precision, int device) {
+std::string needs_tensor_cores([[maybe_unused]] Precision precision, int device) {
 #ifdef MNIST_WITH_CUDA
   const std::string reason = cuda::code_lacks(cuda::kTensorCapability, device);
   if (!reason.empty()) return reason;

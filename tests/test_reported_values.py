@@ -547,19 +547,19 @@ def test_one_long_call_is_as_many_steps(make_engine, spec):
 
 @ALL
 def test_a_step_is_what_a_probe_of_its_images_says(make_engine, spec):
-    """Images and labels chosen by the order, results before the update, and the call's rate."""
-    images, labels, rate = cases.mixed(11), cases.labels(11), 0.25
+    """Images and labels chosen by the order, results before the update, and each step's rate."""
+    images, labels, rates = cases.mixed(11), cases.labels(11), np.array([0.25, 0.0625])
     order = np.array([10, 3, 3, 0, 7, 9, 1, 10])
     engine, other = (ready(make_engine(*spec), images, labels) for _ in range(2))
-    losses, correct = engine.train(order, 4, rate)
+    losses, correct = engine.train(order, 4, rates)
     for step in range(2):
         chosen, before = order[4 * step : 4 * step + 4], other.parameters
         probe = other.probe(images[chosen], labels[chosen])
         assert losses[step] == probe.loss
         assert correct[step] == probe.correct == (probe.logits.argmax(1) == labels[chosen]).sum()
-        other.train(chosen, 4, rate)
+        other.train(chosen, 4, float(rates[step]))
         for name, value in other.parameters.items():
-            change = rate * probe.gradients[name]
+            change = rates[step] * probe.gradients[name]
             allowed = 2 * np.finfo(other.dtype).eps * (np.linalg.norm(before[name]) + np.linalg.norm(change))
             assert np.linalg.norm(value - (before[name] - change)) <= allowed, name
     for name, value in engine.parameters.items():

@@ -1176,6 +1176,12 @@ FUSED = [
             "if (image >= 4 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);",
         ),
         (
+            "a1-multiplied-without-a-fence",
+            "fence",
+            "  wgmma_publish();\n  __syncthreads();\n\n  auto* warp_sums",
+            "  __syncthreads();\n\n  auto* warp_sums",
+        ),
+        (
             "sums-of-the-left-half",
             "partial sum",
             "    right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);\n",
@@ -1226,6 +1232,18 @@ FUSED = [
             "pipeline",
             "if (const int next = stage - 1 + kForward2Stages; next < stages) {",
             "if (const int next = stage - 1 + kForward2Stages; next + 1 < stages) {",
+        ),
+        (
+            "second-half-overwrites-the-first",
+            "race",
+            "    if (half < last) __syncthreads();  // before the buffers and bn are written again\n",
+            "",
+        ),
+        (
+            "stage-read-before-it-is-complete",
+            "race",
+            "      __syncthreads();  // this stage is complete, and nobody reads the one before any more\n",
+            "",
         ),
         (
             "rows-behind-the-batch-stored",
@@ -1333,6 +1351,12 @@ FUSED = [
             "stale copy",
             "*reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);",
             "(void)stored;",
+        ),
+        (
+            "a2-read-before-it-is-formed",
+            "race",
+            "    barrier_arrive<kConvThreads>(kA2Formed);\n    barrier_sync<kRoleThreads>(kWgradOnly);\n",
+            "    barrier_arrive<kConvThreads>(kA2Formed);\n",
         ),
         (
             "both-halves-update-the-same-units",
@@ -1486,6 +1510,12 @@ FUSED = [
             "race",
             "block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n      __syncwarp();\n      if (block.lane == 0) mbarrier_arrive(formed + stage);",
             "if (block.lane == 0) mbarrier_arrive(formed + stage);\n      block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n      __syncwarp();",
+        ),
+        (
+            "dz2-multiplied-without-a-fence",
+            "fence",
+            "block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n",
+            "block.form<kGroupThreads>(unit, stage, thread);\n",
         ),
         ("G-of-one-group", "partial sum", "store_g1_sums<2>(block.s,", "store_g1_sums<1>(block.s,"),
         (

@@ -72,7 +72,7 @@ def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], 
             row.append(console.format_count(amount / (op.us / 1e6) / unit) if amount else "-")
         if roofs:
             least, bound = roof(op, roofs)
-            row += [f"{100 * least / op.us:.0f}", bound] if least else ["-", "-"]
+            row += [f"{100 * least / op.us:.0f}", bound] if least and bound else ["-", "-"]
         return tuple(row)
 
     rows = []

@@ -15,7 +15,13 @@ from tiny import ENVIRONMENT
 from mnist_cuda.engine import engines
 
 ROOT = Path(__file__).parents[1]
-SPECS = [f"{row.name}-{precision}" for row in engines() if row.device == "cuda" for precision in row.precisions]
+SPECS = [
+    f"{row.name}-{precision}"
+    for row in engines()
+    if row.device == "cuda"
+    for precision in row.precisions
+    if not row.too_old(precision)
+]
 
 # Stands for the environment's python: lists the engines as it would, and as pytest prints what its test was named.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
@@ -71,11 +77,11 @@ def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
 
 
 def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAILING", "fused-bf16")
+    monkeypatch.setenv("FAILING", SPECS[-1])
     (checkout / "build" / "CTestTestfile.cmake").unlink()
     result = run(checkout / "scripts" / "gpu_check", "--quick", "logs")
     assert result.returncode == 1
-    assert "FAILED tests/test_engines.py::test_wrong[fused-bf16]" in result.stdout
+    assert f"FAILED tests/test_engines.py::test_wrong[{SPECS[-1]}]" in result.stdout
     assert "there is no build in build; name one by --build" in result.stdout
     assert "sanitize" not in result.stdout
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "bench/ladders.h"
+#include "cuda/architectures.h"
 #include "cuda/buffer.h"
+#include "cuda/capability.h"
 #include "testing.h"
 
 namespace testing {
@@ -49,6 +51,14 @@ class Guarded {
   std::int64_t count_;
   mnist::cuda::DeviceBuffer<T> buffer_;
 };
+
+// Ends a program of kernels that the GPU, or this build's code for it, is too old for.
+inline void require_code(int capability) {
+  const std::string reason = mnist::cuda::code_lacks(capability, 0);
+  if (reason.empty()) return;
+  std::printf("SKIPPED: %s\n", reason.c_str());
+  std::exit(77);
+}
 
 // The rows that can run here, after a line for each that cannot.
 template <class Function>

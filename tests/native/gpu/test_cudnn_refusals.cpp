@@ -125,7 +125,7 @@ Trained train(Engine& engine) {
   std::vector<std::int32_t> order(labels.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<StepResult> results(kSteps);
-  engine.train(order, kBatch, std::vector<double>(results.size(), 0.01), results);
+  engine.train(order, kBatch, std::vector<double>(kSteps, 0.01), results);
   for (const auto& result : results) trained.losses.push_back(result.loss);
   trained.algorithms = engine.algorithms();
   return trained;

@@ -103,6 +103,7 @@ void test_window() {
 
 int main() {
   require_gpu();
+  require_code(cuda::kTensorCapability);
   test_slabs();
   test_initial_values();
   test_sums();

@@ -1,6 +1,4 @@
 // The pixel moments of the fused engine: sums over 3x3 patches of normalised pixels, on their grid.
-#include "cuda/architectures.h"
-#include "cuda/capability.h"
 #include "gpu_testing.h"
 #include "kernels/fused/state.h"
 
@@ -33,10 +31,7 @@ std::vector<double> moments_of(const std::uint8_t* image) {
 
 int main() {
   require_gpu();
-  if (const auto reason = cuda::code_lacks(cuda::kTensorCapability, 0); !reason.empty()) {
-    std::printf("SKIPPED: %s\n", reason.c_str());
-    return 77;
-  }
+  require_code(cuda::kTensorCapability);
   constexpr int kImages = 5;  // black, white, and noise of three kinds
   std::vector<std::uint8_t> images(kImages * kImagePixels, 0);
   std::mt19937 rng(11);

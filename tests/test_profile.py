@@ -130,7 +130,8 @@ def test_command_on_a_gpu(make_engine, which, capsys, tmp_path):
         assert facts["roofs"] is None
         return
     assert all(value > 1e11 for value in facts["roofs"].values())
-    assert facts["roofs"]["fma_flops"] < facts["roofs"]["tf32_flops"] < facts["roofs"]["bf16_flops"]
+    units = [facts["roofs"][f"{unit}_flops"] for unit in ("fma", "tf32", "bf16") if f"{unit}_flops" in facts["roofs"]]
+    assert units == sorted(set(units))  # code for 7.5 measures the first alone
     assert {op["bound"] for op in facts["ops"]} <= {"memory", "fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"}
 
 

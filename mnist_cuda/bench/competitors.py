@@ -130,21 +130,22 @@ def engine_competitors(names: Iterable[str]) -> list[Competitor]:
 
 
 def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path) -> list[Competitor]:
-    """All variants of these peers on these kinds of device; `torch:graph` takes those with that word in their label.
+    """All variants of these peers on these kinds of device; `torch:graph` takes those with that word in their label,
+    `torch:graph:NHWC` those with both words.
 
     Raises UsageError for an unknown peer or word.
     """
     devices = set(devices)
     found = []
     for chosen in dict.fromkeys(names):
-        name, _, word = chosen.partition(":")
+        name, _, wanted = chosen.partition(":")
         if name not in PEERS:
             raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}")
         peer = PEERS[name]
-        variants = [v for v in peer.variants if not word or word in v.label.split()]
+        variants = [v for v in peer.variants if set(wanted.split(":")) <= {"", *v.label.split()}]
         if not variants:
             words = ", ".join(dict.fromkeys(w for v in peer.variants for w in v.label.split()[1:]))
-            raise UsageError(f"peer '{name}' has no variant '{word}', expected one of {words}")
+            raise UsageError(f"peer '{name}' has no variant '{wanted}', expected one of {words}")
         reason = "" if _has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
         found += [
             Competitor(

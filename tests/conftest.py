@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from mnist_cuda import _native
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 
@@ -58,6 +59,15 @@ def make_engine():
         return Engine(name, precision)
 
     return make
+
+
+@pytest.fixture
+def older_gpu(monkeypatch):
+    """As if there were a GPU of compute capability 7.5, in the registry's answers; gives the reason in them."""
+    reason = "it needs compute capability 8.0 and GPU 0 has 7.5"
+    precisions = {"fused": ("fp32", "tf32", "bf16"), "cudnn": ("tf32", "bf16")}
+    monkeypatch.setattr(_native, "unavailable", lambda name, _: dict.fromkeys(precisions.get(name, ()), reason))
+    return reason
 
 
 @pytest.fixture(scope="session")

@@ -240,6 +240,15 @@ def test_plan():
     ]
     assert ("exact", "fp32", "has no precision fp32, it offers fp64") in rows(True)
 
+    old = Competitor("old", (), "cuda", ("fp32", "tf32"), unavailable_precisions={"tf32": "too old"})
+    assert [
+        (r.cell.precision, r.fault, r.absent)
+        for r in plan([old], [Cell(64, "device", p) for p in old.precisions], True)
+    ] == [
+        ("fp32", "", False),
+        ("tf32", "too old", True),
+    ]
+
 
 def test_peers_of_a_device():
     """On the CPU PyTorch runs in both memory formats; a peer that is not installed says how to install it."""

@@ -13,7 +13,7 @@ from mnist_cuda.bench.accuracy import Row, Run
 from mnist_cuda.bench.competitors import Competitor, first_variants
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.evaluate import evaluate
 from mnist_cuda.model import init_parameters
 from mnist_cuda.train import epoch_order
@@ -128,6 +128,16 @@ def test_who_takes_part(own_peer):
     assert rows("--engines", "cpu,reference", "--precisions", "fp64") == [("peer", "fp64"), ("reference", "fp64")]
     with pytest.raises(UsageError, match="--precisions is fp8, expected some of fp32"):
         rows("--engines", "cpu", "--precisions", "fp8")
+
+
+def test_what_an_older_gpu_lacks_takes_no_part(own_peer, older_gpu):
+    def rows(*argv):
+        args = cli.make_parser().parse_args(["bench", "accuracy", "--engines", "cudnn", *argv])
+        return [row.precision for row in accuracy.plan(args) if not row.competitor.peer]
+
+    assert rows() == ["fp32"]
+    with pytest.raises(UnavailableError, match=f"engine 'cudnn' cannot run here in tf32: {older_gpu}"):
+        rows("--precisions", "fp32", "tf32")
 
 
 def test_a_peer_without_a_variant_for_the_device():

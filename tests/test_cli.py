@@ -141,6 +141,20 @@ def test_engines_lists_the_registry(capsys):
     assert [(r["name"], r["unavailable"]) for r in rows] == [(r.name, r.unavailable) for r in engines()]
 
 
+def test_engines_says_which_precisions_cannot_run(older_gpu, capsys):
+    assert cli.main(["engines"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "fused cuda fp32 tf32 bf16 no our kernels, a handful of launches a step" in lines
+    assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call an op") + 1] == (
+        f"tf32, bf16: {older_gpu}"
+    )
+    assert lines[-1] == "`--engine auto` takes cudnn."
+    assert cli.main(["engines", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["engines"]}
+    assert rows["cudnn"]["unavailable_precisions"] == {"tf32": older_gpu, "bf16": older_gpu}
+    assert (rows["fused"]["unavailable"], rows["cudnn"]["unavailable"]) == (older_gpu, "")
+
+
 @pytest.mark.parametrize("engine", [row.name for row in engines() if row.unavailable])
 def test_an_engine_that_cannot_run_here_says_why(engine, capsys):
     assert cli.main(["train", "--engine", engine]) == 4

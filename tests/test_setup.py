@@ -319,6 +319,21 @@ def test_pip_comes_from_elsewhere_without_ensurepip(checkout: Checkout, tmp_path
     assert [" ".join(line.split()[:2]) for line in checkout.log()] == ["venv", "pip --python", "pip -r", "build"]
 
 
+def test_uv_may_have_the_only_python(checkout: Checkout, tmp_path: Path) -> None:
+    tools, others = tmp_path / "tools", tmp_path / "others"
+    python = (tools / "python3").rename(tmp_path / "python-of-uv")
+    uv = tools / "uv"
+    uv.write_text(f'#!/bin/sh\n[ "$*" = "python find >=3.10" ] && echo {python}\n')
+    uv.chmod(0o755)
+    others.mkdir()
+    for tool in Path("/usr/bin").iterdir():
+        if "python" not in tool.name:
+            (others / tool.name).symlink_to(tool)
+    result = checkout.run("train", PATH=f"{tools}:{others}")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
+
+
 def test_missing_tools_get_one_line(checkout: Checkout, tmp_path: Path) -> None:
     _expect_one_line(checkout.run("train", PYTHON="python9.9"), "there is no python9.9", "apt install python3")
     compiler = tmp_path / "tools" / "g++"

@@ -1102,7 +1102,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/forward1.cuh",
-        ("test_engines.py -m gpu -k '{spec} and a100'",),
+        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
         (
             "third-image-does-not-wait",
             "race",

@@ -544,7 +544,7 @@ BENCH = [
     ),
     *of(
         "mnist_cuda/bench/time_to_accuracy.py",
-        ("test_bench_time_to_accuracy.py",),
+        (f"{REPORTED} -k recipe", "test_bench_time_to_accuracy.py"),
         (
             "scored-on-the-test-set",
             "order",

@@ -544,7 +544,7 @@ BENCH = [
     ),
     *of(
         "mnist_cuda/bench/time_to_accuracy.py",
-        ("test_bench_time_to_accuracy.py",),
+        (f"{REPORTED} -k recipe", "test_bench_time_to_accuracy.py"),
         (
             "scored-on-the-test-set",
             "order",
@@ -1102,7 +1102,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/forward1.cuh",
-        ("test_engines.py -m gpu -k '{spec} and a100'",),
+        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
         (
             "third-image-does-not-wait",
             "race",

@@ -19,6 +19,7 @@ from tiny import tiny_dataset
 
 from mnist_cuda import _native, cli, console, timing
 from mnist_cuda.bench import accuracy, compare
+from mnist_cuda.bench.time_to_accuracy import Budget, EngineTrainee, Recipe
 from mnist_cuda.bench.worker import Worker
 from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
@@ -26,6 +27,7 @@ from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
 from mnist_cuda.evaluate import evaluate
 from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.train import epoch_order
 
 IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
 EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6
@@ -516,6 +518,20 @@ def test_the_worker_of_a_benchmark_passes_its_set_up_on(monkeypatch, tmp_path, s
     assert seen == [("cpu", "fp32", 2, 3), "host", ("cpu", "fp32", 2, 0), "device"]
 
 
+def test_the_times_of_a_recipe(script):
+    """`bench time-to-accuracy`: training alone, and with statistics and evaluation; every epoch in its own order."""
+    data, engine = tiny_dataset(), Engine("cpu", threads=1)
+    trainee = EngineTrainee(engine, data.train_images, data.train_labels, (data.test_images, data.test_labels))
+    run = trainee.train(Recipe(Budget(BATCH, 3), "linear", 0.4), seed=SEED)
+    assert run.train_seconds == pytest.approx(sum(script.seconds), rel=1e-9)
+    assert run.total_seconds == pytest.approx(run.train_seconds + STATISTICS_SECONDS + SCORING_SECONDS, rel=1e-9)
+    assert run.accuracy == evaluate(engine, data.test_images, data.test_labels).accuracy
+    orders = [epoch_order(SEED, epoch, IMAGES)[: STEPS * BATCH] for epoch in (1, 2, 3)]
+    np.testing.assert_array_equal(np.concatenate([call[0] for call in script.calls]), np.concatenate(orders))
+    rates = [rate for call in script.calls for rate in call[2]]
+    assert rates == pytest.approx([0.4 * (1 - (k + 0.5) / (3 * STEPS)) for k in range(3 * STEPS)], rel=1e-9)
+
+
 # ---- what an engine does with what it is told ------------------------------------------------------------------------
 
 ALL = pytest.mark.parametrize("spec", engine_params())
@@ -532,11 +548,11 @@ def ready(engine, images, labels, weights=None):
 @ALL
 def test_a_step_is_what_a_probe_of_its_images_says(make_engine, spec):
     """Images and labels chosen by the order, results before the update, and each step's rate."""
-    images, labels, rates = cases.mixed(11), cases.labels(11), np.array([0.25, 0.0625])
-    order = np.array([10, 3, 3, 0, 7, 9, 1, 10])
+    images, labels, rates = cases.mixed(11), cases.labels(11), np.array([0.25, 0.0625, 0.125, 0.5])
+    order = np.array([10, 3, 3, 0, 7, 9, 1, 10, 2, 4, 10, 6, 8, 0, 5, 1])
     engine, other = (ready(make_engine(*spec), images, labels) for _ in range(2))
     losses, correct = engine.train(order, 4, rates)
-    for step in range(2):
+    for step in range(4):
         chosen, before = order[4 * step : 4 * step + 4], other.parameters
         probe = other.probe(images[chosen], labels[chosen])
         assert losses[step] == probe.loss

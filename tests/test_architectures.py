@@ -57,7 +57,11 @@ def test_default(tmp_path: Path, smi: str | None, known: str, expected: str) -> 
 @pytest.mark.parametrize(
     ("smi", "known", "warning"),
     [
-        ("echo 6.1", CUDA_13, "does not compile for compute capability 6.1, which CUDA 13 has dropped; a CUDA 12 toolkit"),
+        (
+            "echo 6.1",
+            CUDA_13,
+            "does not compile for compute capability 6.1, which CUDA 13 has dropped; a CUDA 12 toolkit",
+        ),
         ("echo 5.2", CUDA_12_4, "has no code to compile for 5.2: the project's is for 6.0 and newer"),
     ],
 )
@@ -75,10 +79,18 @@ def test_a_gpu_that_is_too_old_is_announced(tmp_path: Path, smi: str, known: str
         ("75-real;80;90a-real;121-virtual", CUDA_13, ""),
         ("61", CUDA_12_4, ""),
         ("", CUDA_13, ""),
-        ("80;61-real", CUDA_13, "does not compile for compute capability 6.1, which CUDA 13 has dropped; a CUDA 12 toolkit"),
+        (
+            "80;61-real",
+            CUDA_13,
+            "does not compile for compute capability 6.1, which CUDA 13 has dropped; a CUDA 12 toolkit",
+        ),
         ("52", CUDA_12_4, "has no code to compile for 5.2: the project's is for 6.0 and newer"),
         ("120a", CUDA_12_4, "does not know compute capability 12.0; a newer one may"),
-        ("native", CUDA_13, "cannot compile for 'native' (CMAKE_CUDA_ARCHITECTURES wants numbers such as 75-real,80,90a-"),
+        (
+            "native",
+            CUDA_13,
+            "cannot compile for 'native' (CMAKE_CUDA_ARCHITECTURES wants numbers such as 75-real,80,90a-",
+        ),
     ],
 )
 def test_what_cannot_be_compiled(tmp_path: Path, architectures: str, known: str, problem: str) -> None:

@@ -31,11 +31,17 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = re.compile(r"^((?:MNIST_CUDA|Python_EXECUTABLE|CMAKE_(?:BUILD_TYPE|MAKE_PROGRAM|CUDA_ARCHITECTURES)):.+)$", re.M)
 
 
-def build(folder: Path) -> None:
-    """Make _native with delays in `folder`, as build/ is made otherwise; exits with 4 where that fails."""
+def refuse(code: int, why: str) -> int:
+    """Say in one line why nothing is checked; gives the exit code."""
+    print(f"check_races: {why}", file=sys.stderr)
+    return code
+
+
+def build(folder: Path) -> str:
+    """Make _native with delays in `folder`, as build/ is made otherwise. Gives the reason why not; empty if it did."""
     cache = ROOT / "build" / "CMakeCache.txt"
     if not cache.exists():
-        sys.exit(print("check_races: there is no build in build/; run scripts/setup.sh", file=sys.stderr) or 4)
+        return "there is no build in build/; make one by ./scripts/test"
     cmake = ROOT / ".venv" / "bin" / "cmake"
     command = str(cmake) if cmake.exists() else "cmake"
     options = [f"-D{option}" for option in KEPT.findall(cache.read_text())]
@@ -47,7 +53,8 @@ def build(folder: Path) -> None:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             print(*(done.stdout + done.stderr).splitlines()[-20:], sep="\n", file=sys.stderr)
-            sys.exit(print("check_races: the build with delays failed, see above", file=sys.stderr) or 4)
+            return "the build with delays failed, see above"
+    return ""
 
 
 def load(folder: Path) -> None:
@@ -96,7 +103,7 @@ def main() -> int:
     parser.add_argument("--worker", choices=("plain", "delayed"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.steps < 10:
-        parser.error(f"--steps is {args.steps}, expected at least 10")
+        return refuse(2, f"--steps is {args.steps}, expected at least 10")
     if args.worker:
         if args.worker == "delayed":
             load(args.delays)
@@ -108,12 +115,13 @@ def main() -> int:
     info = find_engine("fused")
     precisions = args.precisions or info.precisions
     if unknown := set(precisions) - set(info.precisions):
-        parser.error(f"precision is {', '.join(sorted(unknown))}, expected some of {', '.join(info.precisions)}")
-    if not args.built:
-        build(args.delays)
+        return refuse(2, f"precision is {', '.join(sorted(unknown))}, expected some of {', '.join(info.precisions)}")
+    if args.built and not list(args.delays.glob("_native*.so")):
+        return refuse(4, f"there is no build with delays in {args.delays}; leave out --built")
+    if not args.built and (missing := build(args.delays)):
+        return refuse(4, missing)
     if info.unavailable:
-        print(f"check_races: engine fused cannot run here: {info.unavailable}", file=sys.stderr)
-        return 4
+        return refuse(4, f"engine fused cannot run here: {info.unavailable}")
     start, failed = time.monotonic(), False
     options = ["--steps", str(args.steps), "--delays", str(args.delays)]
     environment = {**os.environ, "MNIST_DELAYS_SEED": str(args.seed)}

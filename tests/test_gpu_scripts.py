@@ -102,6 +102,20 @@ def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], w
     assert words in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("--steps", "9"), 2, "--steps is 9, expected at least 10"),
+        (("fp16", "bf16"), 2, "precision is fp16, expected some of fp32, tf32, bf16"),
+        (("--built", "--delays", "nowhere"), 4, "there is no build with delays in nowhere; leave out --built"),
+    ],
+)
+def test_check_races_refuses_a_wrong_call(tmp_path: Path, args: tuple[str, ...], code: int, words: str) -> None:
+    command = [sys.executable, ROOT / "scripts" / "check_races.py", *args]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"check_races: {words}\n")
+
+
 Sanitize = Callable[..., tuple[int, str]]
 
 

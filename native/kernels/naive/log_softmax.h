@@ -2,7 +2,8 @@
 //
 // log_p[k] = x[k] - log(sum over j of exp x[j]). The loss of a row is -log_p[label], and d log_p[label] / dx[k] is
 // [k == label] - p[k]; so the mean over B rows, times `upstream`, has dx[b,k] = upstream/B * (p[b,k] - [k ==
-// label[b]]). T is float or double; bytes are those of float.
+// label[b]]).
+// T is float or double; bytes are those of float.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -8,7 +8,7 @@
 namespace mnist::kernels::naive {
 
 // relu_forward: pass = x > 0 (a NaN passes), y = x where it passes, 0 elsewhere.
-//   shapes   y, pass uint8 <- x, count elements; sets
+//   shapes   y of T, pass uint8 <- x of T, count elements; sets
 //   launch   one thread an element; block 256
 //   cost     bytes 9n, flops 1n; memory bound
 //   numerics exact

@@ -2,8 +2,8 @@
 //
 // max and ReLU both pick one of their inputs, so backward only needs to know which: route[plane,p,q] is 2*dy + dx of
 // the first maximum in scan order, or Routing::kDead where that maximum is not positive and ReLU gave 0. About 40 %
-// of the windows of a digit are ties, flat background; the gradient goes to exactly one of the tied positions. T
-// is float or double; bytes are those of float.
+// of the windows of a digit are ties, flat background; the gradient goes to exactly one of the tied positions.
+// T is float or double; bytes are those of float.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 namespace mnist::kernels::naive {
 
 // relu_max_pool2d_forward: y = max(0, max over the window of x), and route. A NaN wins, as in PyTorch.
-//   shapes   y, route uint8 (planes,S,S) <- x (planes,2S,2S), S = side, planes = B*C; sets
+//   shapes   y of T, route uint8 (planes,S,S) <- x of T (planes,2S,2S), S = side, planes = B*C; sets
 //   launch   one block a plane, one thread a window in steps of 64
 //   cost     bytes 21n, flops 4n, n = planes*S*S; memory bound
 //   numerics bitwise equal to the reference's decisions on the same x

@@ -40,7 +40,7 @@ function(_mnist_why_not_compiled number out)
 endfunction()
 
 # The GPUs in this machine, each by its own machine code: 90a for Hopper, because CMake's "native" says 90, which has no
-# wgmma. One that is newer than the compiler gets the newest PTX that there is; one that is too old gets a warning.
+# wgmma. One that is newer than the compiler gets the newest PTX that there is; one that is too old is announced.
 # Without a GPU: Turing, Hopper, and PTX of Ampere for everything between and after them.
 function(mnist_default_cuda_architectures out)
   mnist_known_architectures(known "${CMAKE_CUDA_COMPILER}")
@@ -68,7 +68,8 @@ function(mnist_default_cuda_architectures out)
         list(APPEND architectures ${newest})
       else()
         _mnist_why_not_compiled(${number} reason)
-        message(WARNING "There is a GPU of compute capability ${capability}, and ${CMAKE_CUDA_COMPILER} ${reason}")
+        # scripts/setup.sh shows lines that begin like this one
+        message(STATUS "mnist-cuda: there is a GPU of compute capability ${capability}, and ${CMAKE_CUDA_COMPILER} ${reason}")
       endif()
     endforeach()
     list(REMOVE_DUPLICATES architectures)

@@ -637,7 +637,7 @@ CPU = (
 )
 REFERENCE = (
     "ctest test_reference_engine",
-    f"{REPORTED} -k 'probe_of and reference'",
+    f"{REPORTED} -k '(probe_of or every_class) and reference'",
     "test_engine_sizes.py -k 'statistics and reference'",
     "test_engines.py -k reference-fp64",
 )

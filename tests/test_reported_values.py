@@ -570,6 +570,19 @@ def test_a_step_is_what_a_probe_of_its_images_says(make_engine, spec):
         np.testing.assert_allclose(value, other.parameters[name], **tolerance, err_msg=name)
 
 
+@ALL
+def test_hits_of_every_class(make_engine, spec):
+    """A bias that decides makes all images one class: the hits are the labels of that class."""
+    engine, weights = make_engine(*spec), cases.initial_weights()
+    images, labels = cases.strokes(10), np.array([0, 9, 9, 1, 8, 2, 7, 9, 3, 0], np.uint8)
+    for k in range(10):
+        weights["fc2.bias"] = np.where(np.arange(10) == k, 1000.0, 0.0)
+        ready(engine, images, labels, weights)
+        expected = (labels == k).sum()
+        assert engine.probe(images, labels).correct == expected, k
+        assert engine.train(np.arange(10), 10, 0.0)[1] == expected, k
+
+
 @FAST
 def test_an_evaluation_is_what_the_scores_say(make_engine, spec):
     """Of more images than any engine scores at once."""

@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[1]
 BROKEN_NVCC = """#!/bin/sh
 [ "$1" != --version ] ||
   { echo "nvcc: NVIDIA (R) Cuda compiler driver" && echo "Cuda compilation tools, release %s, V%s.1" && exit; }
+[ "$1" != --list-gpu-arch ] || { echo compute_80 && exit; }
 echo "nvcc fatal : Unsupported host compiler" && exit 1
 """
 OLD_DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = 12040, 0; }'
 
 
 def make_nvcc(folder: Path, version: str) -> Path:
-    """An nvcc that tells its version and compiles nothing."""
+    """An nvcc that tells its version and an architecture, and compiles nothing."""
     nvcc = folder / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     (folder / "nvvm" / "libdevice").mkdir(parents=True)  # by which CMake knows a toolkit

@@ -131,8 +131,9 @@ def command(args: argparse.Namespace) -> int:
     tools = tool_lines(engine, ops, workload, batch)
 
     out = console.make_console(stderr=output.on_stdout)
-    gpu = report.gpu() if roofs else None
-    machine = (gpu["name"] if gpu else "GPU") if roofs else report.cpu_model()
+    on_gpu = engine.info.device == "cuda"
+    gpu = report.gpu() if on_gpu else None
+    machine = (gpu["name"] if gpu else "GPU") if on_gpu else report.cpu_model()
     out.print(f"engine {engine.info.name} {engine.arithmetic}, batch {batch}, {data.name}, {machine}", style="bold")
     if roofs:
         out.print(f"{roofs_text(roofs)}.")

@@ -61,7 +61,7 @@ def test_training_on_the_host_imports_only_what_it_uses(tmp_path, engine):
 def asked(monkeypatch):
     """Which engines were asked whether they can run, and which libraries were looked for; all can run."""
     questions = []
-    monkeypatch.setattr(_native, "unavailable", lambda name: questions.append(name) or "")
+    monkeypatch.setattr(_native, "unavailable", lambda name, device: questions.append(name) or {})
     monkeypatch.setattr(engine, "find_libraries", lambda libraries: questions.extend(libraries))
     return questions
 
@@ -82,7 +82,8 @@ def test_only_an_engine_that_may_be_taken_is_asked_for(asked, name, questions):
 
 
 def test_auto_looks_for_libraries_once_fused_cannot_run(asked, monkeypatch):
-    monkeypatch.setattr(_native, "unavailable", lambda name: asked.append(name) or "no" * (name == "fused"))
+    reasons = {"fused": dict.fromkeys(("fp32", "tf32", "bf16"), "no")}
+    monkeypatch.setattr(_native, "unavailable", lambda name, device: asked.append(name) or reasons.get(name, {}))
     assert engine.find_engine("auto").name == "cudnn"
     assert asked == ["fused", "cublasLt", "cudnn", "cudnn"]
 

@@ -103,6 +103,7 @@ class Terminal:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so would one under nohup
     dataset.load = tiny_dataset
     from mnist_cuda.__main__ import main
 

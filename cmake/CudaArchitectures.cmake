@@ -93,7 +93,7 @@ function(mnist_architecture_problem out nvcc)
     string(REGEX MATCH "^[0-9]+" number "${entry}")
     if(NOT entry MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
       set(problem "cannot compile for '${entry}' (CMAKE_CUDA_ARCHITECTURES wants numbers such as 75-real,80,90a-real)")
-    elseif(number LESS _mnist_oldest OR NOT number IN_LIST known)
+    elseif(number LESS _mnist_oldest OR (known AND NOT number IN_LIST known))  # one that says nothing is probed
       _mnist_why_not_compiled(${number} problem)
     endif()
   endforeach()

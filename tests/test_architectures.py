@@ -78,6 +78,7 @@ def test_a_gpu_that_is_too_old_is_announced(tmp_path: Path, smi: str, known: str
         ("75-real;80;90a-real;121-virtual", CUDA_13, ""),
         ("61", CUDA_12_4, ""),
         ("", CUDA_13, ""),
+        ("61", "; exit 1", ""),  # what is wrong with it, the probe will find out
         ("80;61-real", CUDA_13, "does not compile for compute capability 6.1, which CUDA 13 has dropped; a CUDA 12 "),
         ("52", CUDA_12_4, "has no code to compile for 5.2: the project's is for 6.0 and newer"),
         ("120a", CUDA_12_4, "does not know compute capability 12.0; a newer one may"),

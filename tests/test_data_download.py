@@ -173,12 +173,23 @@ def test_eight_processes_may_fetch_at_once(server, cache):
     assert contents(cache) == GZIP
 
 
+def is_written(part):
+    """Whether a process holds the lock of a part."""
+    try:
+        with part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 def start_fetch(url, cache):
     """A process that fetches and has begun to write a part."""
-    before = set(cache.glob("*.part"))
     process = multiprocessing.get_context("spawn").Process(target=fetch_from, args=(url,))
     process.start()
-    while process.is_alive() and not set(cache.glob("*.part")) - before:
+    while process.is_alive() and not any(map(is_written, cache.glob("*.part"))):
         time.sleep(0.001)
     return process
 

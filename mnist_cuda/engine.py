@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mnist_cuda import MAX_THREADS, _native, memory
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
-from mnist_cuda.model import PARAMETERS, STATISTICS, initial_stream, pack, unpack
+from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -167,6 +167,7 @@ class Engine:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
         self._largest_batch = 0
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
+        self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(self.info.name, self.precision, threads, device)
 
@@ -220,7 +221,7 @@ class Engine:
         Raises ValueError for a wrong shape and for a value that is not finite in the engine's type.
         """
         with _native_errors():
-            self._native.set_parameters(pack(tensors, PARAMETERS, self.dtype))
+            self._native.set_parameters(pack(tensors, PARAMETERS, self._slab))
 
     def init_parameters(self, seed: int) -> None:
         """Set all parameters to `mnist_cuda.model.init_parameters(seed)`, the same numbers, drawn by the engine."""
@@ -242,7 +243,7 @@ class Engine:
     def set_statistics(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
         """Set `bn*.running_mean/var`. Raises ValueError for a wrong shape, a NaN or a negative variance."""
         with _native_errors():
-            self._native.set_statistics(pack(tensors, STATISTICS))
+            self._native.set_statistics(pack(tensors, STATISTICS, empty_slab(STATISTICS)))
 
     def compute_statistics(self) -> None:
         """Compute the population statistics from all images of the data set, layer 2 under layer 1's."""

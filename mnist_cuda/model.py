@@ -36,15 +36,17 @@ def unpack(slab: NDArray[Any], table: tuple[Tensor, ...]) -> dict[str, NDArray[A
     return {t.name: slab[t.offset : t.offset + t.size].reshape(t.shape) for t in table}
 
 
-def pack(
-    tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...], dtype: DTypeLike = np.float64
-) -> NDArray[Any]:
-    """Join named tensors into one flat array of `dtype`; what is too large for it becomes infinite.
+def empty_slab(table: tuple[Tensor, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """A flat array for all tensors of a table, not filled."""
+    return np.empty(sum(t.size for t in table), dtype)
+
+
+def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...], slab: NDArray[Any]) -> NDArray[Any]:
+    """Join named tensors in `slab`, a flat array, and return it; what is too large for its type becomes infinite.
 
     Raises ValueError where a tensor is missing, has another shape or is not of real numbers; names outside the table
     are ignored.
     """
-    slab = np.empty(sum(t.size for t in table), dtype)
     for t in table:
         if t.name not in tensors:
             raise ValueError(f"tensor {t.name} is missing, expected shape {t.shape}")

@@ -38,11 +38,35 @@ def rounded(weights):
 
 def assert_as_float64(spec, engine, oracle, images, labels):
     """A probe of the engine as it is, against float64 at its parameters; gives the probe."""
-    probe = engine.probe(images, labels)
-    oracle.set_parameters(doubles(engine.parameters))
+    probe, parameters = engine.probe(images, labels), doubles(engine.parameters)
+    oracle.set_parameters(parameters)
     expected = oracle.probe(images, labels, routing=probe.routing)
-    assert_gradients(spec, probe, expected, len(labels), WILD)
+    slack = dict.fromkeys(expected.gradients, WILD)
+    slack["bn2.weight"] = max(WILD, cancellation(parameters, expected, labels))
+    assert_gradients(spec, probe, expected, len(labels), slack)
     return probe, expected
+
+
+def cancellation(parameters, expected, labels):
+    """What rounding its terms alone, each for itself, does to bn2.weight's gradient, as a multiple of one rounding.
+
+    The gradient of a channel is the sum of g * xhat over the cells that passed the pool: the root of the sum of their
+    squares, over the sum. It is 1.4 with initial weights, and 16.5 where one feature of fc1 is a thousand times as
+    large, so that a single cell of the 20 images makes the sum.
+    """
+    count = len(labels)
+    scores = expected.logits - expected.logits.max(axis=1, keepdims=True)
+    d = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    d[np.arange(count), labels] -= 1
+    passed = expected.routing[1].reshape(count, 64, 49) != 4
+    g = ((d / count @ parameters["fc2.weight"]) * (expected.routing[2] != 0)) @ parameters["fc1.weight"]
+    scale, shift = parameters["bn2.weight"][:, None], parameters["bn2.bias"][:, None]
+    told = np.abs(scale) > 1e-3  # by the others xhat cannot be told from a2
+    xhat = np.divide(expected.a2.reshape(count, 64, 49) - shift, scale, where=told, out=np.zeros(passed.shape))
+    terms = g.reshape(count, 64, 49) * xhat * passed
+    gradient = np.where(told[:, 0], expected.gradients["bn2.weight"], 0)
+    assert np.allclose(terms.sum(axis=(0, 2)), gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
+    return np.linalg.norm(terms) / np.linalg.norm(gradient)
 
 
 # ---- parameters that come back ---------------------------------------------------------------------------------------
@@ -83,8 +107,9 @@ def test_steps_of_engines_of_their_own(make_engine, spec):
     engine.set_dataset(images, labels)
     losses, correct = engine.train(order, 7, 0.01)
     parameters = cases.signed_weights()
+    others = make_engine(*spec), make_engine(*spec)
     for step in range(5):
-        each = make_engine(*spec)
+        each = others[step % 2]  # neither has seen the step before
         each.set_parameters(parameters)
         each.set_dataset(images, labels)
         loss, hits = each.train(order[7 * step : 7 * step + 7], 7, 0.01)

@@ -73,8 +73,8 @@ def test_calls_of_any_length_give_the_same_bits(spec, placement, make_engine):
     order = np.random.default_rng(1).integers(0, 64, batch * steps + 1).astype(np.int32)
     rates = Schedule(0.2, 0.3).rates(steps + 1)
     results = []
+    engine = make_engine(*spec)
     for cuts in ([steps + 1], [1, steps], [steps - 5, 1, 2, 3], [33, 33, 5] if steps == 70 else [7, 5, 1]):
-        engine = make_engine(*spec)
         engine.set_parameters(init_parameters(3))
         engine.set_dataset(images, labels, placement)
         losses, done = [], 0
@@ -89,9 +89,7 @@ def test_calls_of_any_length_give_the_same_bits(spec, placement, make_engine):
         assert losses.tobytes() == results[0][0].tobytes()
         for name, value in parameters.items():
             assert value.tobytes() == results[0][1][name].tobytes(), name
-    engine = make_engine(*spec)  # every rate counts: another one near the end changes the weights
-    engine.set_parameters(init_parameters(3))
-    engine.set_dataset(images, labels, placement)
+    engine.set_parameters(init_parameters(3))  # every rate counts: another one near the end changes the weights
     changed = rates.copy()
     changed[steps - 2] *= 1.001
     engine.train(order, batch, changed)

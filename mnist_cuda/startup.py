@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import threading
@@ -55,20 +54,20 @@ class _Context(threading.Thread):
 
 
 class Startup:
-    """The start of one command, made as soon as its arguments are known.
+    """The start of one command, made as soon as it is known which engine, GPU and data set it will ask for.
 
     It begins two threads that hardly need the interpreter: one reads the data set from the cache, one makes the GPU's
     context; who needs either waits for it then. The stages of the main thread follow each other without a gap, from
     the start of the process on: `end` says which one is over.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, engine: str, device: int, dataset: str | None) -> None:
         self._last = _process_start()
         self._stages: dict[str, float] = {}
-        context = _Context(args.engine, args.device)
+        context = _Context(engine, device)
         context.start()
         self._threads: dict[str, unpacked.Reading | _Context] = {"gpu": context}
-        info = DATASETS.get("mnist" if args.dataset in ("auto", None) else args.dataset)
+        info = DATASETS.get("mnist" if dataset in ("auto", None) else dataset)
         if info:
             with contextlib.suppress(DataError):  # no home: whoever loads from the cache says so
                 self._threads["data"] = unpacked.begin(info)

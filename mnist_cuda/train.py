@@ -29,6 +29,7 @@ from mnist_cuda.timing import ITERATION, REPORTED_ITERATIONS, TrainingClock, tim
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
+    from mnist_cuda.startup import Startup
 
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
@@ -53,8 +54,15 @@ class TrainingRun:
     """One run: the engine, its data, what was asked for and what has happened so far."""
 
     def __init__(
-        self, args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: JsonOutput
+        self,
+        args: argparse.Namespace,
+        engine: Engine,
+        data: Dataset,
+        folder: RunFolder,
+        output: JsonOutput,
+        startup: Startup,
     ) -> None:
+        self.startup = startup
         self.args, self.engine, self.data, self.folder, self.output = args, engine, data, folder, output
         self.steps_per_epoch = len(data.train_labels) // args.batch_size
         self.schedule = parse_schedule(args.schedule, args.lr)
@@ -76,10 +84,10 @@ class TrainingRun:
         """Train to the end or to a signal; returns the exit code."""
         self.folder.start(self._config())
         self._print_plan()
-        self.args.startup.end("folder")
+        self.startup.end("folder")
         self.engine.set_dataset(self.data.train_images, self.data.train_labels, self.args.data)
         self.engine.set_evaluation_set(self.data.test_images, self.data.test_labels)
-        self.args.startup.end("upload")
+        self.startup.end("upload")
         self._start = time.perf_counter()
         with StopRequest(self._heard) as stop, self.live:
             for epoch in range(1, self.args.epochs + 1):
@@ -108,7 +116,7 @@ class TrainingRun:
             steps = time_steps(
                 self.engine, order[done * batch : (done + chunk) * batch], batch, self.rates[first : first + chunk]
             )
-            self.args.startup.end("first_step")
+            self.startup.end("first_step")
             losses[done : done + chunk], correct[done : done + chunk] = steps.losses, steps.correct
             done, seconds = done + chunk, seconds + steps.seconds
             self.clock.add(chunk, steps.seconds)
@@ -251,7 +259,7 @@ class TrainingRun:
                 "steps": self.clock.steps,
                 "seconds": total,
                 "training_seconds": self.clock.seconds,
-                "startup_seconds": self.args.startup.report(),
+                "startup_seconds": self.startup.report(),
                 "us_per_iteration": us,
                 "us_per_iteration_over": iterations,
                 "iteration": ITERATION,
@@ -317,21 +325,21 @@ class TrainingRun:
         }
 
 
-def command(args: argparse.Namespace) -> int:
+def command(args: argparse.Namespace, startup: Startup) -> int:
     """`mnist-cuda train`."""
     from mnist_cuda.data import dataset
 
-    args.startup.end("imports")
+    startup.end("imports")
     output = JsonOutput(args.json)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    args.startup.end("engine")
+    startup.end("engine")
     engine.init_parameters(args.seed)
-    args.startup.end("parameters")
+    startup.end("parameters")
     with RunFolder(args.out, engine.info.name) as folder:
         data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
         if data.warning:
             console.print_warning(data.warning)
         if args.batch_size > len(data.train_labels):
             raise UsageError(f"--batch-size is {args.batch_size}, expected at most the {len(data.train_labels)} images")
-        args.startup.end("data")
-        return TrainingRun(args, engine, data, folder, output).run()
+        startup.end("data")
+        return TrainingRun(args, engine, data, folder, output, startup).run()

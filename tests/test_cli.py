@@ -10,29 +10,53 @@ from tiny import ENVIRONMENT, start
 
 from mnist_cuda import __version__, _native, cli, errors, signals
 from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.commands import COMMANDS, data
+from mnist_cuda.commands import bench as bench_command
+from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.engine import engines
 
-COMMANDS = next(action.choices for action in cli.make_parser()._actions if isinstance(action.choices, dict))
+ALL_COMMANDS = [
+    [],
+    *([name] for name in COMMANDS),
+    *(["bench", name] for name in bench_command.COMMANDS),
+    *(["data", name] for name in data.COMMANDS),
+]
 
 
-def python(code, **environment):
+def python(code, *argv, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *argv], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
     )
 
 
 def test_help_imports_nothing_heavy():
     heavy = {"numpy", "rich", "requests", "safetensors", "platformdirs", "mnist_cuda._native"}
-    code = f"import sys, mnist_cuda.cli as c; c.make_parser(); print(sorted({heavy} & set(sys.modules)))"
-    assert python(code).stdout == "[]\n"
+    code = (
+        "import sys, mnist_cuda.cli as c\n"
+        "for argv in eval(sys.argv[1]):\n"
+        "    try: c.main([*argv, '--help'])\n"
+        "    except SystemExit as end: assert end.code == 0\n"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    assert python(code, repr(ALL_COMMANDS)).stdout.endswith("\n[]\n")
+
+
+def test_only_the_module_of_the_chosen_command_is_imported():
+    code = (
+        "import sys, mnist_cuda.cli as c\n"
+        "c.make_parser().parse_args(['data', 'fetch'])\n"
+        "print(sorted(name for name in sys.modules if name.startswith('mnist_cuda.commands.')))"
+    )
+    own = ["data", "data.fetch", "parser"]
+    assert python(code).stdout == f"{[f'mnist_cuda.commands.{name}' for name in own]}\n"
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-@pytest.mark.parametrize("command", [None, *COMMANDS])
+@pytest.mark.parametrize("command", ALL_COMMANDS, ids="-".join)
 def test_help_fits(command, columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit) as end:
-        cli.main([*([command] if command else []), "--help"])
+        cli.main([*command, "--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
     # argparse breaks between words only; the longest are a flag with its choices.
@@ -65,10 +89,11 @@ def test_version(capsys):
         (["compare", "--engines", "cpu", "--device", "1"], "device 1 is a GPU"),
         (["train", "--engine", "cpu", "--offline", "--mirror", "http://m/"], "with --offline nothing is fetched"),
         (["train", "--epoch", "3"], "--epoch"),  # no abbreviations: a later flag must not change a script's meaning
-        (["evaluate"], "FILE"),
+        (["evaluate"], "there is no run with a model in runs/; name a model file or the folder of a run"),
     ],
 )
-def test_usage_errors_take_one_line(argv, words, capsys):
+def test_usage_errors_take_one_line(argv, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     try:
         code = cli.main(argv)
     except SystemExit as end:
@@ -96,13 +121,10 @@ def test_usage_errors_take_one_line(argv, words, capsys):
     ],
 )
 def test_exit_codes(error, code, monkeypatch, capsys):
-    def command(module):
-        def run(args):
-            raise error
+    def run(args):
+        raise error
 
-        return run
-
-    monkeypatch.setattr(cli, "later", command)
+    monkeypatch.setattr(engines_command, "run", run)
     assert cli.main(["engines"]) == code
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -126,7 +148,7 @@ def test_native_failures_take_one_line(error, code, words, monkeypatch, capsys):
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch):
-    monkeypatch.setattr(cli, "later", lambda module: lambda args: 1 // 0)
+    monkeypatch.setattr(engines_command, "run", lambda args: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["engines"])
 

@@ -1,7 +1,9 @@
 """Evaluation: accuracy and loss, the two kinds of statistics, and the command on a saved model."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,3 +159,22 @@ def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, cap
     assert cli.main(["evaluate", "../run", *engine]) == 3
     err = capsys.readouterr().err
     assert f"no network; {folder}, which the training run read, is gone: name the folder by --data-dir" in err
+
+
+def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["evaluate", "--engine", "reference"]) == 2
+    assert capsys.readouterr().err == (
+        "mnist-cuda: error: there is no run with a model in runs/; name a model file or the folder of a run\n"
+    )
+    path = model(True)
+    for age, name in enumerate(["a", "z", "m"]):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(Path(path).read_bytes() if name == "a" else b"older")
+        os.utime(folder / "model.safetensors", ns=(0, 10**18 - age))
+    (tmp_path / "runs" / "only-begun").mkdir()
+    assert cli.main(["evaluate", "--engine", "reference"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "mnist-cuda: taking the newest run, runs/a\n"
+    assert "% of 20 test images of tiny right" in out

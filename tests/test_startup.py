@@ -1,6 +1,5 @@
 """Start-up: what a command imports, asks for and begins early, and its account; scripts/startup_times has the times."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -92,8 +91,7 @@ def test_auto_looks_for_libraries_once_fused_cannot_run(asked, monkeypatch):
 def test_a_context_is_made_only_for_a_gpu_engine(monkeypatch, name, warmed):
     devices = []
     monkeypatch.setattr(_native, "warm_up", devices.append)
-    args = argparse.Namespace(engine=name, device=3, dataset="synthetic")
-    thread = startup.Startup(args)._threads["gpu"]
+    thread = startup.Startup(name, 3, "synthetic")._threads["gpu"]
     thread.join()
     assert devices == warmed
     assert thread.seconds > 0
@@ -104,7 +102,7 @@ def test_what_goes_wrong_early_is_left_to_who_meets_it_again(monkeypatch, capfd)
         raise RuntimeError("no GPU")
 
     monkeypatch.setattr(_native, "warm_up", fail)
-    startup.Startup(argparse.Namespace(engine="auto", device=0, dataset="synthetic"))._threads["gpu"].join()
+    startup.Startup("auto", 0, "synthetic")._threads["gpu"].join()
     assert capfd.readouterr() == ("", "")
 
 
@@ -112,7 +110,7 @@ def test_what_goes_wrong_early_is_left_to_who_meets_it_again(monkeypatch, capfd)
 def test_the_data_that_will_be_asked_for_are_read_early(monkeypatch, dataset, name):
     begun = []
     monkeypatch.setattr(unpacked, "begin", begun.append)
-    startup.Startup(argparse.Namespace(engine="cpu", device=0, dataset=dataset))
+    startup.Startup("cpu", 0, dataset)
     assert [info.name for info in begun] == [name]
 
 

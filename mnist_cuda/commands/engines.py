@@ -1,13 +1,19 @@
-"""The `engines` command: the registry as a table."""
+"""List the engines, slowest first: what each is and whether it can run here, or why not."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from mnist_cuda import console
-from mnist_cuda.engine import EngineInfo, engines, find_engine
-from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.commands.flags import add_json_flag
+
+if TYPE_CHECKING:
+    from mnist_cuda.engine import EngineInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_json_flag(parser)
 
 
 def _reasons(row: EngineInfo) -> list[str]:
@@ -19,8 +25,14 @@ def _reasons(row: EngineInfo) -> list[str]:
     return [f"{precisions}: {reason}" for reason, precisions in of.items()]
 
 
-def command(args: argparse.Namespace) -> int:
-    """`mnist-cuda engines`."""
+def run(args: argparse.Namespace) -> int:
+    """Print the registry as a table."""
+    from dataclasses import asdict
+
+    from mnist_cuda import console
+    from mnist_cuda.engine import engines, find_engine
+    from mnist_cuda.json_output import JsonOutput
+
     auto = find_engine("auto").name
     output = JsonOutput(args.json)
     output.write({"engines": [asdict(row) for row in engines()], "auto": auto})

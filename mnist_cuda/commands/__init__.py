@@ -1,0 +1,16 @@
+"""The commands, a module each: its docstring says what it does, `add_arguments(parser)` its flags, `run(args)` does it.
+
+`run` returns the exit code. Only the module of the command that was chosen is imported, and what it needs to run only
+when it runs. A command with commands of its own (`bench`, `data`) is a package with a table such as this one.
+"""
+
+# Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
+COMMANDS = {
+    "train": "train the network and save it",
+    "evaluate": "test a saved model",
+    "bench": "compare engines and other frameworks",
+    "compare": "hold a step of engines against float64",
+    "profile": "where a step's time goes",
+    "engines": "list the engines: available here, or why not",
+    "data": "fetch, verify and show data sets",
+}

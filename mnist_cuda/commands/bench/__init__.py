@@ -1,0 +1,54 @@
+"""Time a training step of our engines and of other frameworks, each in a process of its own and interleaved.
+
+Lists take commas or spaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, positive, rate, threads
+from mnist_cuda.commands.parser import add_commands
+
+COMMANDS = {
+    "accuracy": "test accuracies beside another framework's",
+    "time-to-accuracy": "training time to a test accuracy",
+    "ops": "every variant of every GPU op",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
+    add(
+        "--peers",
+        nargs="*",
+        default=["torch"],
+        metavar="NAME",
+        help="torch, jax, torch:graph, ... or nothing (default: torch)",
+    )
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    group = parser.add_argument_group("measurement")
+    add = group.add_argument
+    add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
+    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
+    add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
+        help="where the training images live, device or host; one table for each (default: device)")  # fmt: skip
+    add("--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
+    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
+    add("--seconds", type=rate, default=10.0, metavar="S",
+        help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    add_json_flag(group)
+    add_commands(parser, __name__, COMMANDS, title="others", metavar="WHAT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare engines and peers."""
+    from mnist_cuda.bench import compare
+
+    return compare.command(args)

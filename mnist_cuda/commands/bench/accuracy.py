@@ -1,0 +1,41 @@
+"""Train some epochs with every engine and precision and with another framework, and compare the test accuracies.
+
+All start from the same weights and train in the same order; the means over several seeds are compared. Every engine
+must also repeat its first run bit by bit. Exit code 1 if a mean is more than 0.2 points off or a run is not repeated.
+Lists take commas or spaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, positive, rate, threads
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--engines", nargs="+", metavar="NAME", help="default: all that run here, but for `reference`")
+    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
+    add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
+    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--seeds", type=positive, default=10, metavar="N", help="0 to N-1, a run each (default: %(default)s)")
+    add("--epochs", type=positive, default=3, metavar="N", help="default: %(default)s")
+    add("--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
+    add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    add_json_flag(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare test accuracies."""
+    from mnist_cuda.bench import accuracy
+
+    return accuracy.command(args)

@@ -1,0 +1,41 @@
+"""Find the least training time to a test accuracy.
+
+For each budget of batch size and epochs, choose the learning rate's schedule and peak on held-out training images; then
+train with it on the whole training set, budgets in rising time, until the median test accuracy of the seeds is at the
+target. Lists take commas or spaces. Exit code 1 if no budget gets there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, positive, rate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--target", type=rate, default=99.0, metavar="P", help="per cent of the test images (default: %(default)g)")
+    add("--budgets", nargs="+", metavar="BxE", help="batch size and epochs, such as 192x3 (default: 13 of them)")
+    add("--schedules", nargs="+", metavar="SHAPE", help="candidates (default: triangle:0.2 triangle:0.4 linear)")
+    add("--peaks", nargs="+", metavar="RATE", help="candidates (default: 0.1 0.2 0.3 0.5 0.8)")
+    add("--seeds", type=positive, default=20, metavar="N", help="of the result (default: %(default)s)")
+    add("--selection-seeds", type=positive, default=5, metavar="N", help="of each candidate (default: %(default)s)")
+    add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("--peers", nargs="+", default=[], metavar="NAME", help="the result's recipe in torch:graph, jax, ... too")
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    add_engine_flags(parser)
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    add_json_flag(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find the least training time."""
+    from mnist_cuda.bench import time_to_accuracy
+
+    return time_to_accuracy.command(args)

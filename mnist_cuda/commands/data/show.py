@@ -1,0 +1,43 @@
+"""Print images and their labels in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+
+from mnist_cuda.commands.flags import add_data_flags
+from mnist_cuda.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("index", nargs="+", type=int, metavar="INDEX", help="number of the image, from 0")
+    parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
+    add_data_flags(parser, "auto")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print each image; UsageError for an index that the data set does not have."""
+    import os
+    import sys
+
+    from mnist_cuda.console import print_warning
+    from mnist_cuda.data import dataset
+    from mnist_cuda.data.picture import render
+
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    if data.warning:
+        print_warning(data.warning)
+    images, labels = (
+        (data.train_images, data.train_labels) if args.split == "train" else (data.test_images, data.test_labels)
+    )
+    for index in args.index:
+        if not 0 <= index < len(images):
+            raise UsageError(
+                f"index {index} is outside the {len(images)} {args.split} images of {data.name}, "
+                f"expected 0 to {len(images) - 1}"
+            )
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for index in args.index:
+        print(f"{data.name} {args.split} {index}: {labels[index]}")
+        print(render(images[index], colour=colour, encoding=sys.stdout.encoding or "ascii"))
+    return 0

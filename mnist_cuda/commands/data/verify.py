@@ -1,0 +1,42 @@
+"""Check that a data set's files are all there and are the published ones."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.data import sizes
+from mnist_cuda.data.catalogue import DATASETS, cache_folder
+from mnist_cuda.errors import DataError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("name", nargs="?", default="mnist", choices=DATASETS, metavar="NAME")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder to check (default: the cache)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line for each file; DataError if one is missing, damaged or another than the published one."""
+    from functools import partial
+
+    from mnist_cuda.data import dataset, unpacked
+
+    info = DATASETS[args.name]
+    folder = cache_folder(info) if args.data_dir is None else dataset.find_folder(info, args.data_dir)
+    checks = [partial(dataset.read_file, file, folder) for file in info.files]
+    if args.data_dir is None and unpacked.path(info).exists():
+        checks.append(partial(unpacked.check, info))
+    faults = 0
+    for check in checks:
+        try:
+            _, path, sha256 = check()
+            print(f"ok     {path}  sha256 {sha256}")
+        except DataError as error:
+            faults += 1
+            print(f"FAULT  {error}")
+    if faults:
+        remedy = f"run `mnist-cuda data fetch {info.name}`" if args.data_dir is None else "replace them"
+        raise DataError(f"{faults} of the {len(checks)} files of {info.name} in {folder} are missing or bad: {remedy}")
+    print(f"{info.name}: {sizes(dataset.load(info.name, data_dir=folder))}, all as published")
+    return 0

@@ -1,0 +1,119 @@
+"""Types and groups of flags that commands share. Nothing heavy is imported, so that --help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from mnist_cuda import MAX_THREADS
+from mnist_cuda.data.catalogue import CHOICES
+from mnist_cuda.errors import UsageError
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small, expected at least 1")
+    return value
+
+
+def non_negative(text: str) -> int:
+    """An integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative, expected at least 0")
+    return value
+
+
+def json_file(text: str) -> Path:
+    """A file that `--json` may replace: its name ends in .json, so that no argument's place can cost another file."""
+    if not (text == "-" or text.endswith(".json")):
+        raise argparse.ArgumentTypeError(f"'{text}' does not end in .json; to print the object, put --json last")
+    return Path(text)
+
+
+def threads(text: str) -> int:
+    """A number of threads; 0 for one a core."""
+    value = non_negative(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
+    return value
+
+
+def rate(text: str) -> float:
+    """A finite number of at least 0."""
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
+    return value
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Which engine computes, and how."""
+    group = parser.add_argument_group("engine")
+    add = group.add_argument
+    add("--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists, or auto: the best here")
+    add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
+    add("--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
+    add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
+
+
+def add_data_flags(
+    parser: argparse.ArgumentParser, default: str | None, otherwise: str = "%(default)s"
+) -> argparse._ArgumentGroup:
+    """Which data set, and where from; returns the group for more."""
+    group = parser.add_argument_group("data")
+    add = group.add_argument
+    names = ", ".join(CHOICES)
+    add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=f"{names} (default: {otherwise})")
+    add("--data-dir", type=Path, metavar="DIR", help="read the data set's files here and nowhere else")
+    add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
+    add("--offline", action="store_true", help="fetch nothing")
+    return group
+
+
+def add_json_flag(group: argparse._ActionsContainer) -> None:
+    """What a program reads."""
+    text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"
+    group.add_argument("--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
+
+
+def add_placement_flag(group: argparse._ActionsContainer) -> None:
+    """Where the training images are."""
+    text = "where the training images live between steps; for host engines the same (default: %(default)s)"
+    group.add_argument("--data", choices=("device", "host"), default="device", help=text)
+
+
+def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
+    """Which statistics batch norm takes on the test images."""
+    text = "batch norm on test images by the statistics of all training images, or of each 250 (default: %(default)s)"
+    group.add_argument("--eval-bn", choices=("population", "batch"), default="population", help=text)
+
+
+RUNS = Path("runs")  # where runs go that are given no folder
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Which model: a file or a run's folder, to be read by `model_file`."""
+    text = "model.safetensors, or the folder of a run (default: the newest run in runs/)"
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
+
+
+def model_file(named: Path | None) -> Path:
+    """What was named, or else the newest run's folder, which a line on stderr then names. UsageError without one."""
+    if named is not None:
+        return named
+    newest = newest_run()
+    if newest is None:
+        raise UsageError(f"there is no run with a model in {RUNS}/; name a model file or the folder of a run")
+    print(f"mnist-cuda: taking the newest run, {newest}", file=sys.stderr)
+    return newest
+
+
+def newest_run(holding: str = "model.safetensors") -> Path | None:
+    """The folder in runs/ whose file of this name was written last; None where there is none."""
+    found = [(file.stat().st_mtime_ns, file.parent.name) for file in RUNS.glob(f"*/{holding}") if file.is_file()]
+    return RUNS / max(found)[1] if found else None

@@ -1,0 +1,31 @@
+"""Time a training step op by op, beside what this GPU was measured to do at its best.
+
+It also prints the command lines of the profilers that look closer. It needs no hardware counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("step")
+    group.add_argument("--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)")
+    group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what 5 s allow)")
+    add_engine_flags(parser)
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    add_json_flag(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Profile."""
+    from mnist_cuda.startup import Startup
+
+    Startup(args.engine, args.device, args.dataset)
+    from mnist_cuda import profile
+
+    return profile.command(args)

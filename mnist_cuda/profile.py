@@ -125,7 +125,7 @@ def command(args: argparse.Namespace) -> int:
     roofs = measure_roofs(args.device) if measured else None
     ops = engine.profile(batch, steps)
 
-    source = ["--data-dir", str(args.data_dir)] if args.data_dir else ["--dataset", data.name]
+    source = ["--dataset", data.name, *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
     workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)

@@ -1,10 +1,11 @@
 """mnist-cuda data: what it prints and how it ends."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
-from data_server import GZIP, serve, tiny_info
+from data_server import GZIP, RAW, idx, serve, tiny_info
 
 from mnist_cuda.cli import main
 from mnist_cuda.data import catalogue, synthetic
@@ -135,3 +136,31 @@ def test_colour_only_where_it_is_wanted(monkeypatch, capsys, variable, value, co
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["data", "show", "0", "--dataset", "synthetic"]) == 0
     assert ("\x1b[38;5;" in capsys.readouterr().out) == coloured
+
+
+def test_a_model_of_ones_own_files_is_trained_and_tested_again(tmp_path, capsys):
+    own = tmp_path / "own"
+    own.mkdir()
+    for name, content in RAW.items():
+        start = 16 if "images" in name else 8
+        shape = (-1, 28, 28) if "images" in name else (-1,)
+        (own / name).write_bytes(idx(np.frombuffer(content, np.uint8, offset=start).reshape(shape)[::-1]))
+    options = [
+        "--engine",
+        "cpu",
+        "--threads",
+        "1",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "8",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", "--data-dir", str(own), *options]) == 3
+    assert "--dataset idx takes files of your own as they are" in capsys.readouterr().err
+    assert main(["train", "--dataset", "idx", "--data-dir", str(own), *options]) == 0
+    assert f"data    idx: 40 training and 10 test images, {own}\n" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "run"), "--json", "--threads", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["dataset"], report["source"], report["count"]) == ("idx", str(own), 10)

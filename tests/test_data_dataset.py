@@ -119,7 +119,7 @@ def test_a_folder_in_place_of_a_file_is_an_error(folder):
         (b"!" + GZIP[f"{IMAGES}.gz"][1:], f", expected {SHA256}: the file is damaged, replace it"),
         (gzip.compress(RAW[IMAGES][:-1]), "expected 31376 bytes for 40 x 28 x 28 elements, found the end of the file"),
         (gzip.compress(RAW[IMAGES][:-1] + b"!"), "a sound idx file, but not the published one"),
-        (gzip.compress(RAW[IMAGES], 1), "a sound idx file, but not the published one"),
+        (RAW[IMAGES], "the right file, but it is not gzip data: rename it to train-images-idx3-ubyte"),
         (GZIP["t10k-images-idx3-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with sha256"),
         (GZIP["train-labels-idx1-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with"),
     ],
@@ -131,6 +131,69 @@ def test_a_file_that_is_not_the_published_one_is_refused(folder, content, messag
     assert message in error
 
 
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_files_compressed_again_are_taken_for_what_they_hold(tmp_path, level):
+    again = {name: gzip.compress(RAW[name[:-3]], level, mtime=1) for name in GZIP}
+    write(tmp_path, again)
+    data = load("mnist", data_dir=tmp_path)
+    assert (data.name, data.hashes) == ("mnist", hashes(again))
+    assert not set(data.hashes.values()) & set(hashes(GZIP).values())
+    assert data.digest == hashlib.sha256(ARRAYS).hexdigest()
+
+
+def test_compressed_again_a_file_has_to_be_the_published_one_to_its_last_bit(folder):
+    for content in (RAW[IMAGES][:-1] + b"!", RAW[IMAGES] + b"\0", RAW["t10k-images-idx3-ubyte"]):
+        write(folder, {f"{IMAGES}.gz": gzip.compress(content, 1)})
+        refused(folder)
+
+
+def test_compressed_again_a_file_without_a_known_hash_is_refused(folder, monkeypatch):
+    info = tiny_info()
+    changed = replace(info, train_images=replace(info.train_images, raw_sha256=None))
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", changed)
+    write(folder, {f"{IMAGES}.gz": gzip.compress(RAW[IMAGES], 1)})
+    assert "a sound idx file, but not the published one; --dataset idx takes" in refused(folder)
+
+
+def test_the_cache_takes_files_compressed_again_too(tmp_path):
+    write(tmp_path / "cache" / "mnist", {name: gzip.compress(RAW[name[:-3]], 1) for name in GZIP})
+    assert load("mnist", offline=True).digest == hashlib.sha256(ARRAYS).hexdigest()
+
+
+def test_a_right_file_under_the_other_name_says_what_to_rename(folder):
+    (folder / f"{IMAGES}.gz").rename(folder / IMAGES)
+    assert refused(folder) == (
+        f"{folder / IMAGES}: the right file, but it is gzip data: rename it to train-images-idx3-ubyte.gz"
+    )
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_files_of_ones_own_are_read_where_it_is_said(tmp_path, zipped):
+    rng = np.random.default_rng(1)
+    own = {}
+    for half, count in (("train", 7), ("t10k", 3)):
+        own[f"{half}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28), np.uint8))
+        own[f"{half}-labels-idx1-ubyte"] = idx(rng.integers(0, 10, count, np.uint8))
+    files = {f"{name}.gz": gzip.compress(content) for name, content in own.items()} if zipped else own
+    write(tmp_path / "own", files)
+    assert "--dataset idx takes files of your own as they are" in refused(tmp_path / "own")
+    data = load("idx", data_dir=tmp_path / "own")
+    assert (data.name, data.requested, data.source) == ("idx", "idx", str(tmp_path / "own"))
+    assert data.hashes == hashes(files)
+    np.testing.assert_array_equal(data.train_images, parse_images(own[IMAGES], IMAGES))
+    assert (len(data.train_labels), len(data.test_labels)) == (7, 3)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_files_of_ones_own_are_checked_for_their_form(folder):
+    write(folder, {f"{IMAGES}.gz": gzip.compress(idx(np.zeros((TRAIN, 32, 32), np.uint8)))})
+    assert "expected rows = 28, found 32" in refused(folder, "idx")
+    write(folder, {f"{IMAGES}.gz": gzip.compress(idx(np.zeros((TRAIN - 1, 28, 28), np.uint8)))})
+    assert "expected 39 labels, as many as train-images-idx3-ubyte.gz has images, found 40" in refused(folder, "idx")
+    (folder / f"{IMAGES}.gz").unlink()
+    assert "file is missing" in refused(folder, "idx")
+
+
 def test_an_uncompressed_file_without_a_known_hash_is_refused(folder, monkeypatch):
     info = tiny_info()
     monkeypatch.setitem(
@@ -139,11 +202,15 @@ def test_an_uncompressed_file_without_a_known_hash_is_refused(folder, monkeypatc
     load("mnist", data_dir=folder)
     (folder / f"{IMAGES}.gz").unlink()
     write(folder, {IMAGES: RAW[IMAGES]})
-    assert "no hash is known for the uncompressed file, expected train-images-idx3-ubyte.gz" in refused(folder)
+    assert "no hash is known for the uncompressed file, expected train-images-idx3-ubyte.gz; --dataset" in refused(
+        folder
+    )
 
 
 def test_the_files_of_another_data_set_are_refused_by_its_name(tmp_path, monkeypatch):
-    other = {name: gzip.compress(RAW[name[:-3]], 1) for name in GZIP}
+    header = {name: 16 if "images" in name else 8 for name in RAW}
+    turned = {name: content[: header[name]] + content[: header[name] - 1 : -1] for name, content in RAW.items()}
+    other = {f"{name}.gz": gzip.compress(content) for name, content in turned.items()}
     info = catalogue.DATASETS["fashion-mnist"]
     fields = ("train_images", "train_labels", "test_images", "test_labels")
     changed = {
@@ -217,6 +284,8 @@ def test_synthetic_by_name_is_no_fallback():
 def test_impossible_wishes_are_usage_errors(folder):
     with pytest.raises(UsageError, match="data set 'emnist' is unknown, expected one of auto, mnist, fashion-mnist"):
         load("emnist")
+    with pytest.raises(UsageError, match="data set 'idx' are files of your own: name their folder by --data-dir"):
+        load("idx")
     with pytest.raises(UsageError, match="synthetic digits are generated"):
         load("synthetic", data_dir=folder)
     for wish in ({"data_dir": folder}, {"offline": True}, {"name": "synthetic"}):

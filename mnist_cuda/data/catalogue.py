@@ -13,8 +13,8 @@ from mnist_cuda.errors import DataError
 class DataFile:
     """One file of a data set, as its authors publish it.
 
-    name: the gzip file's. size, sha256: of the gzip file, in bytes. raw_sha256: of its uncompressed content, None
-    where nobody has published it (then only the gzip file is accepted).
+    name: the gzip file's. size, sha256: of the gzip file, in bytes. raw_sha256: of its uncompressed content, which is
+    accepted as it is or compressed anew; None where nobody has published it (then only the gzip file is accepted).
     """
 
     name: str
@@ -139,6 +139,7 @@ CHOICES = {
     "auto": "mnist if it is cached or can be fetched, otherwise synthetic with a warning",
     **{info.name: info.summary for info in DATASETS.values()},
     "synthetic": "digits drawn by a procedure; needs no files and no network",
+    "idx": "files of your own in MNIST's format and under its names, unchecked, in the folder of --data-dir",
 }
 
 

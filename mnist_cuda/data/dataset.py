@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
-from mnist_cuda.data.download import Timeouts, fetch
+from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
 
 # Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
 _IMPATIENT = Timeouts(connect=4)
+_OWN = "; --dataset idx takes files of your own as they are"
 
 
 @dataclass(frozen=True)
 class Dataset:
     """A data set in memory, and where it came from. The arrays are read-only.
 
-    name: what it is (`mnist`, `fashion-mnist`, `synthetic`). requested: what was asked for (also `auto`). source: the
+    name: what it is, one of catalogue.CHOICES but `auto`. requested: what was asked for (also `auto`). source: the
     folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
@@ -63,12 +64,13 @@ def load(
     mirror: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The data set `name`, one of catalogue.CHOICES, complete and checked against the catalogue's hashes.
+    """The data set `name`, one of catalogue.CHOICES, complete and, but for `idx`, checked by the catalogue's hashes.
 
     data_dir: read it from this folder and from nowhere else (.gz or uncompressed files, there or in the sub-folders
-    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist. Without it the per-user cache is
-    used, and what is missing there is fetched unless `offline`; where that fails, `auto` gives synthetic digits and a
-    warning. mirror: as in download.fetch. seed: of the synthetic digits.
+    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist, and `idx` any data set under the names
+    of MNIST's files. Without it the per-user cache is used, and what is missing there is fetched unless `offline`;
+    where that fails, `auto` gives synthetic digits and a warning. mirror: as in download.fetch. seed: of the synthetic
+    digits.
 
     Raises UsageError for an unknown name or a mirror where nothing is fetched, DataError if the data set is missing,
     unreachable or not what it should be.
@@ -81,8 +83,12 @@ def load(
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
-        info = DATASETS["mnist" if name == "auto" else name]
-        return _read(info, name, find_folder(info, Path(data_dir)))
+        info = DATASETS["mnist" if name in ("auto", "idx") else name]
+        if name == "idx":  # the names of MNIST's files, and nothing is known of what is in them
+            info = replace(info, name=name, digest=None)
+        return _read(info, name, find_folder(info, Path(data_dir)), checked=name != "idx")
+    if name == "idx":
+        raise UsageError("data set 'idx' are files of your own: name their folder by --data-dir")
     if name == "synthetic":
         return _generate(name, seed, None)
     if name == "auto":
@@ -105,9 +111,12 @@ def _cached(
     return _read(info, requested, fetch(info, offline=offline, mirror=mirror, timeouts=timeouts))
 
 
-def _read(info: DatasetInfo, requested: str, folder: Path) -> Dataset:
-    """The data set from its published files in `folder`, each checked; unzipped unless the cache has them so."""
-    files = [read_file(file, folder) for file in info.files]
+def _read(info: DatasetInfo, requested: str, folder: Path, *, checked: bool = True) -> Dataset:
+    """The data set from its files in `folder`; unzipped unless the cache has them so.
+
+    checked: whether each has to be the published one.
+    """
+    files = [read_file(file, folder, checked=checked) for file in info.files]
     hashes = {path.name: sha256 for _, path, sha256 in files}
     zipped = any(path.suffix == ".gz" for _, path, _ in files)
     if zipped and (unzipped := unpacked.read(info)):
@@ -178,10 +187,10 @@ def find_folder(info: DatasetInfo, data_dir: Path) -> Path:
     raise DataError(f"data folder {data_dir} {what} of {info.name} ({', '.join(f.name for f in info.files)})")
 
 
-def read_file(file: DataFile, folder: Path) -> tuple[bytes, Path, str]:
+def read_file(file: DataFile, folder: Path, *, checked: bool = True) -> tuple[bytes, Path, str]:
     """The bytes of one file of a data set in `folder`, gzip or uncompressed, with the path and the sha256.
 
-    Raises DataError if it is missing, unreadable, damaged or another file than the catalogue's.
+    Raises DataError if it is missing or unreadable or, where it is `checked`, damaged or another than the catalogue's.
     """
     path = folder / file.name
     expected: str | None = file.sha256
@@ -197,13 +206,18 @@ def read_file(file: DataFile, folder: Path) -> tuple[bytes, Path, str]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     sha256 = hashlib.sha256(content).hexdigest()
+    if not checked or (path.name == file.name and is_published(file, content, sha256)):
+        expected = sha256
     if sha256 != expected:
         raise _wrong_file(content, path, file, sha256, expected)
     return content, path, sha256
 
 
 def _wrong_file(content: bytes, path: Path, file: DataFile, sha256: str, expected: str | None) -> DataError:
-    """Why a file with another hash is refused, as exactly as can be told."""
+    """Why a file with another content is refused, as exactly as can be told."""
+    if sha256 in (file.sha256, file.raw_sha256):
+        is_, other = ("not gzip data", file.raw_name) if path.name == file.name else ("gzip data", file.name)
+        return DataError(f"{path}: the right file, but it is {is_}: rename it to {other}")
     for info in DATASETS.values():
         if any(sha256 in (f.sha256, f.raw_sha256) for f in info.files):
             return DataError(f"{path}: this is a file of {info.name}, expected {file.name} with sha256 {expected}")
@@ -215,5 +229,7 @@ def _wrong_file(content: bytes, path: Path, file: DataFile, sha256: str, expecte
             return DataError(f"{path}: sha256 is {sha256}, expected {expected}: the file is damaged, replace it")
         return error
     if expected is None:
-        return DataError(f"{path}: no hash is known for the uncompressed file, expected {file.name}")
-    return DataError(f"{path}: expected sha256 {expected}, found {sha256}: a sound idx file, but not the published one")
+        return DataError(f"{path}: no hash is known for the uncompressed file, expected {file.name}{_OWN}")
+    return DataError(
+        f"{path}: expected sha256 {expected}, found {sha256}: a sound idx file, but not the published one{_OWN}"
+    )

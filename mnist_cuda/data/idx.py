@@ -6,6 +6,7 @@ big-endian 32-bit integer, then the elements, the last dimension running fastest
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 
@@ -43,6 +44,16 @@ def parse_labels(content: bytes, name: str) -> Labels:
         first = int(wrong[0])
         raise _idx_error(name, 8 + first, f"a label below {CLASSES}", f"{labels[first]} ({wrong.size} such labels)")
     return labels
+
+
+def unzipped_sha256(content: bytes) -> str | None:
+    """sha256 of what gzip data hold; None if they are not sound, or hold more than a file may announce."""
+    limit = MAX_ELEMENTS + 16
+    try:
+        data = _unpack(content, ".gz", limit)
+    except DataError:
+        return None
+    return hashlib.sha256(data).hexdigest() if len(data) < limit else None
 
 
 def check_pair(images: Images, images_name: str, labels: Labels, labels_name: str) -> None:

@@ -4,7 +4,8 @@
 Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records:
 
 <!-- record:RECORD --> ... <!-- /record -->
-    a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt
+    a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt; of a
+    transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
     a bar chart of that JSON, kept in FILE (from the project's root)
 <!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
@@ -33,7 +34,10 @@ Row = dict[str, Any]
 
 
 def render_text(text: str) -> str:
-    """The text as a code block."""
+    """The text as a code block; a command at its start, after `$ `, in one of its own, where it can be copied."""
+    command, _, output = text.partition("\n")
+    if command.startswith("$ "):
+        return render_text(command[2:]) + "\n" + render_text(output)
     return f"```\n{text.rstrip()}\n```\n"
 
 

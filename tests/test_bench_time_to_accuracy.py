@@ -1,5 +1,6 @@
 """`mnist-cuda bench time-to-accuracy`: budgets and recipes, what is trained on and scored by, what the result is."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
+from mnist_cuda.bench import time_to_accuracy
 from mnist_cuda.bench.time_to_accuracy import (
     SELECTION_SEED,
     Budget,
+    EngineTrainee,
     Recipe,
     Result,
     Run,
@@ -24,6 +27,7 @@ from mnist_cuda.errors import UsageError
 from mnist_cuda.evaluate import evaluate
 from mnist_cuda.model import init_parameters
 from mnist_cuda.schedule import Schedule
+from mnist_cuda.timing import time_steps
 from mnist_cuda.train import epoch_order
 
 
@@ -127,6 +131,25 @@ def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys, t
     assert [row["recipe"]["batch_size"] for row in record["rows"]] == [30, 5]
     assert [row["median_accuracy"] >= 0.6 for row in record["rows"]] == [False, True]
     assert (code, record["reached"]) == (0, True)
+
+
+def test_it_says_first_how_long_it_will_take(capsys, monkeypatch):
+    """By steps as slow as they are said to be: 30 of 35 images in 6 steps of 5, all of them in 7."""
+    train, printed = EngineTrainee.train, []
+
+    def watched(trainee, recipe, seed):
+        printed.append(capsys.readouterr().out)
+        return train(trainee, recipe, seed)
+
+    def slow(engine, order, batch, rates):
+        return dataclasses.replace(time_steps(engine, order, batch, rates), seconds=10.0 * len(rates))
+
+    monkeypatch.setattr(EngineTrainee, "train", watched)
+    monkeypatch.setattr(time_to_accuracy, "time_steps", slow)
+    options = ["--budgets", "5x2", "10x1", "--schedules", "linear", "--peaks", "0.1,0.2", "--hold-out", 5]
+    assert run(capsys, *options, "--seeds", 2, "--selection-seeds", 3, "--target", 0)[0] == 0
+    # A training takes 2 x 6 steps of 10 s in one budget and 3 in the other; 2 recipes with 4 trainings each, then 3.
+    assert "it takes about 20:00 to choose the recipes and at most 8:45 to train by them\n" in printed[0]
 
 
 def test_a_target_out_of_reach(capsys):

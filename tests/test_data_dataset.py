@@ -281,6 +281,16 @@ def test_synthetic_by_name_is_no_fallback():
     assert load("synthetic", seed=4).digest != data.digest
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_drawing_is_announced_where_people_watch(capsys, monkeypatch, watched):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: watched)
+    generate = synthetic.generate
+    before = []
+    monkeypatch.setattr(synthetic, "generate", lambda *a: (before.append(capsys.readouterr().err), generate(*a))[1])
+    load("synthetic")
+    assert before[0] == ("drawing 30 synthetic digits, some seconds\n" if watched else "")
+
+
 def test_impossible_wishes_are_usage_errors(folder):
     with pytest.raises(UsageError, match="data set 'emnist' is unknown, expected one of auto, mnist, fashion-mnist"):
         load("emnist")

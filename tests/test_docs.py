@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from mnist_cuda import errors
+from mnist_cuda import cli, errors
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -64,3 +66,34 @@ def test_every_exit_code_is_in_the_readme() -> None:
         if isinstance(kind, type) and kind.__module__ == errors.__name__
     }
     assert declared | {0, 130, 143} <= codes
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of code blocks and the words in backticks that start the program, without what stands before it."""
+    text = page.read_text()
+    lines = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    found = (
+        re.match(r"!?(?:\w+=\S+ )*((?:mnist-cuda (?=\w)|\./scripts/train\b).*)$", line) for line in [*lines, *spans]
+    )
+    return [match[1] for match in found if match]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "records" not in page.parts], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_command_can_be_pasted_as_it_stands(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in commands(page):
+        bash = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True)
+        assert not bash.returncode, f"{command}: {bash.stderr}"
+        program, *argv = shlex.split(command, comments=True)
+        with contextlib.suppress(SystemExit):
+            cli.make_parser().parse_args(["train", *argv] if program == "./scripts/train" else argv)
+        assert not capsys.readouterr().err, command
+
+
+def test_commands_are_found_in_pages() -> None:
+    """The README's are: a page without any would be no test."""
+    found = commands(ROOT / "README.md")
+    assert {"./scripts/train", "mnist-cuda engines"} <= {line.partition("  ")[0].rstrip() for line in found}
+    assert len(found) >= 14

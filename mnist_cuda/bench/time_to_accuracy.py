@@ -10,6 +10,7 @@ the target. That budget is the result: it was chosen by the test set, its recipe
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import os
@@ -51,6 +52,7 @@ CLOCK = (
     "weights, which come by file"
 )
 SELECTION_SEED = 1_000_000  # first of the seeds that choose the recipe; the final ones start at 0
+SAMPLED_STEPS = 20  # of each batch size, to say beforehand how long it will take
 BUDGETS = (
     "64x1",
     "96x1",
@@ -221,6 +223,23 @@ class EngineTrainee:
         accuracy = evaluate_again(engine).accuracy
         return Run(seed, accuracy, steps.seconds, time.perf_counter() - start)
 
+    def expected_seconds(self, budgets: Iterable[Budget]) -> dict[Budget, float]:
+        """About what a training in each budget will take here, by a few steps of each batch size and one evaluation."""
+        engine, order = self._engine, epoch_order(0, 0, self._count)
+        engine.init_parameters(0)
+        start = time.perf_counter()
+        engine.compute_statistics()
+        evaluate_again(engine)
+        around = time.perf_counter() - start
+
+        @functools.cache
+        def step(batch: int) -> float:
+            few = min(SAMPLED_STEPS, self._count // batch)
+            runs = [time_steps(engine, order[: few * batch], batch, np.zeros(few)) for _ in range(2)]
+            return runs[-1].seconds / few  # the first allocates and captures the graphs
+
+        return {b: around + b.epochs * (self._count // b.batch_size) * step(b.batch_size) for b in budgets}
+
 
 class PeerTrainee:
     """Another framework in a process of its own, set up for one budget."""
@@ -333,12 +352,17 @@ def command(args: argparse.Namespace) -> int:
     def recipes(budget: Budget) -> list[Recipe]:
         return [Recipe(budget, shape, peak) for shape, peak in itertools.product(shapes, peaks)]
 
+    shuffled = epoch_order(0, 0, count)  # no run trains on an epoch 0
+    train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
+    scored = data.train_images[held_out], data.train_labels[held_out]
+    trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
+    seeds = range(SELECTION_SEED, SELECTION_SEED + args.selection_seeds)
+    each = sum(trainee.expected_seconds(budgets).values())
+    times = (each * len(recipes(budgets[0])) * (1 + len(seeds)), each * count / kept * (1 + args.seeds))
+    choosing, training = map(console.format_duration, times)
+    peers_too = "; the peers come on top of that" if peers else ""
+    out.print(f"it takes about {choosing} to choose the recipes and at most {training} to train by them{peers_too}")
     with console.LiveLine(out) as live:
-        shuffled = epoch_order(0, 0, count)  # no run trains on an epoch 0
-        train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
-        scored = data.train_images[held_out], data.train_labels[held_out]
-        trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
-        seeds = range(SELECTION_SEED, SELECTION_SEED + args.selection_seeds)
         chosen, tried = select(trainee, budgets, recipes, seeds, live)
     out.print(
         f"\nthe best recipe of each budget by {args.hold_out} held-out training images, of {len(recipes(budgets[0]))} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 
@@ -161,6 +162,8 @@ def _split(info: DatasetInfo, requested: str, folder: Path, hashes: dict[str, st
 def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
     from mnist_cuda.data import synthetic  # here, since it prepares its strokes when it is imported
 
+    if sys.stderr.isatty():  # people would wonder; a log has the data's line soon after
+        print(f"drawing {sum(synthetic.COUNTS.values())} synthetic digits, some seconds", file=sys.stderr)
     train_images, train_labels = synthetic.generate("train", seed)
     test_images, test_labels = synthetic.generate("test", seed)
     return Dataset(

@@ -1,0 +1,63 @@
+"""scripts/transcripts.py: what the documentation shows is what commands print, but for numbers and places."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, at work on transcripts of its own."""
+    spec = importlib.util.spec_from_file_location("transcripts", ROOT / "scripts" / "transcripts.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "TRANSCRIPTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["transcripts.py", "--data", str(tmp_path)])
+    return module
+
+
+def test_a_transcript_is_stale_when_a_word_has_changed(script: ModuleType, tmp_path: Path, capsys, monkeypatch) -> None:
+    path = tmp_path / "version.txt"
+    path.write_text("$ mnist-cuda --version\nmnist-cuda 99.0.1\n")
+    assert script.main() == 0
+    path.write_text("$ mnist-cuda --version\nmnist-cuda version 0.1.0\n")
+    assert script.main() == 1
+    shown = capsys.readouterr()
+    assert "\n-mnist-cuda version #\n+mnist-cuda #\n" in shown.out
+    assert "scripts/transcripts.py --write" in shown.err
+    monkeypatch.setattr("sys.argv", ["transcripts.py", "--data", str(tmp_path), "--write"])
+    assert script.main() == 0
+    assert path.read_text().startswith("$ mnist-cuda --version\nmnist-cuda ")
+    assert script.normalised(path.read_text())[1] == "mnist-cuda #"
+
+
+def test_commands_share_a_folder_and_a_home_in_the_order_of_their_names(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text("$ echo kept > file && ls ~/.cache/mnist-cuda/mnist\nx.gz\n")
+    (tmp_path / "2.txt").write_text("$ cat file; pwd; echo $HOME; exit 3\nkept\n.\n~\n(exit code 3)\n")
+    (tmp_path / "x.gz").touch()
+    assert script.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("epoch 1/3  loss 0.1654  4650 us/it", "epoch 2/9  loss 12.5    980.25 us/it", True),
+        ("folder  runs/20261122-115113-cpu", "folder  runs/20270101-000000-cpu", True),
+        ("in 17.0 s", "in 1:05 s", True),
+        ("saved; weights c88335334858", "saved; weights 0123456789ab", True),
+        ("60000 training images", "60000 test images", False),
+        ("two\nlines", "two lines", False),
+        ("  indented", "indented", False),
+    ],
+)
+def test_one_number_is_as_good_as_another(script: ModuleType, one: str, other: str, same: bool) -> None:
+    assert (script.normalised(one) == script.normalised(other)) is same

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
-from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError, did_you_mean
 from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
@@ -67,7 +67,9 @@ def find_engine(name: str, device: int = 0) -> EngineInfo:
     if name == "auto":
         return next(info for n in AUTO_ORDER if not (info := _info(rows[n], device)).unavailable)
     if name not in rows:
-        raise UsageError(f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}")
+        raise UsageError(
+            f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}{did_you_mean(name, rows)}"
+        )
     return _info(rows[name], device)
 
 

@@ -5,6 +5,17 @@ Every message is one line: what, where, expected, found, what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown word: `; did you mean NAME?`, or nothing where no name is close to it."""
+    import difflib  # here, for the few who need it
+
+    by_spelling = {name.lstrip("-").casefold(): name for name in names}
+    close = difflib.get_close_matches(word.lstrip("-").replace("_", "-").casefold(), by_spelling, n=1)
+    return f"; did you mean {by_spelling[close[0]]}?" if close else ""
+
 
 class MnistCudaError(Exception):
     """Base of all errors that end the program with one line instead of a traceback."""

@@ -1,9 +1,12 @@
 """The command line: instant help, one line and the right exit code for every failure, plain text without a terminal."""
 
+import argparse
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tiny import ENVIRONMENT, start
@@ -27,6 +30,54 @@ def python(code, *argv, **environment):
     return subprocess.run(
         [sys.executable, "-c", code, *argv], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
     )
+
+
+def parsers(command=()):
+    """Every parser of the command line by the words that lead to it, with the flags of its module."""
+    parser = cli.make_parser()
+    with contextlib.suppress(SystemExit):
+        parser.parse_args([*command, "--help"])
+    for word in command:
+        parser = next(a.choices for a in parser._actions if isinstance(a.choices, dict) and word in a.choices)[word]
+    found = {command: parser}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name in action.choices:
+                found |= parsers((*command, name))
+    return found
+
+
+def test_every_type_says_what_is_wrong_in_plain_words():
+    """argparse's own message would have the name of a function: invalid positive value: 'x!'."""
+    seen = set()
+    for command, parser in parsers().items():
+        for action in parser._actions:
+            if action.type not in (None, Path):
+                with pytest.raises(argparse.ArgumentTypeError, match="'x!' "):
+                    action.type("x!")
+                seen.add(" ".join((*command, action.dest)))
+    assert {"train epochs", "train json", "data show index", "bench seconds", "bench accuracy jobs"} <= seen
+
+
+def test_a_short_flag_is_the_same_in_every_command():
+    lists = {"--engines": "--engine", "--precisions": "--precision", "--batch-sizes": "--batch-size"}
+    meanings = {}
+    for parser in parsers().values():
+        for action in parser._actions:
+            short = [flag for flag in action.option_strings if not flag.startswith("--")]
+            long = [lists.get(flag, flag) for flag in action.option_strings if flag.startswith("--")]
+            meanings |= {flag: meanings.get(flag, set()) | set(long) for flag in short}
+            if set(long) & set().union(*meanings.values()):
+                assert short, f"{parser.prog} {long} lacks its letter"
+    assert all(len(names) == 1 for names in meanings.values()), meanings
+    assert meanings.keys() == {f"-{letter}" for letter in "bdehjnopqst"}
+
+
+def test_help_tells_the_data_flags_apart():
+    flags = {flag: action.help for action in parsers()[("train",)]._actions for flag in action.option_strings}
+    assert flags["--dataset"].startswith("which images: auto, mnist, ")
+    assert flags["--data-dir"].startswith("folder to read the data set's files from")
+    assert flags["--data"].startswith("memory that holds the training images: ")
 
 
 def test_help_imports_nothing_heavy():
@@ -75,20 +126,37 @@ def test_version(capsys):
     ("argv", "words"),
     [
         ([], "COMMAND"),
-        (["fly"], "fly"),
+        (["fly"], "there is no command 'fly', expected one of train, "),
+        (["trian"], "; did you mean train?; see `mnist-cuda --help`"),
+        (["data", "shwo", "7"], "; did you mean show?; see `mnist-cuda data --help`"),
+        (["bench", "acuracy"], "; did you mean accuracy?"),
+        (["--epochs", "3", "train"], "there is no option --epochs before the command"),
         (["train", "--epochs", "0"], "expected at least 1"),
-        (["train", "--epochs", "many"], "many"),
+        (["train", "--epochs", "many"], "argument -n/--epochs: 'many' is not a whole number; see"),
+        (["train", "--epochs", "1.5"], "'1.5' is not a whole number"),
         (["train", "--batch-size", "-3"], "expected at least 1"),
         (["train", "--lr", "nan"], "finite"),
         (["train", "--lr", "-1"], "at least 0"),
+        (["train", "--lr", "-1e-3"], "-1e-3 is not a finite number of at least 0"),
+        (["train", "--lr", "fast"], "'fast' is not a number"),
         (["train", "--seed", "-1"], "negative"),
-        (["train", "--dataset", "cifar"], "cifar"),
+        (["train", "--dataset", "cifar"], "'cifar' is unknown, expected one of auto, mnist, "),
+        (["train", "--dataset", "minst"], "; did you mean mnist?"),
+        (["train", "--data", "ram"], "argument --data: 'ram' is unknown, expected one of device, host; see"),
         (["train", "--engine", "warp"], "expected auto or one of reference"),
+        (["train", "--engine", "fuse"], "; did you mean fused?"),
+        (["bench", "--peers", "torhc"], "; did you mean torch?"),
         (["train", "--engine", "reference", "--precision", "fp16"], "no precision fp16"),
         (["train", "--engine", "cpu", "--device", "1"], "device 1 is a GPU and engine 'cpu' runs on the CPU"),
         (["compare", "--engines", "cpu", "--device", "1"], "device 1 is a GPU"),
         (["train", "--engine", "cpu", "--offline", "--mirror", "http://m/"], "with --offline nothing is fetched"),
-        (["train", "--epoch", "3"], "--epoch"),  # no abbreviations: a later flag must not change a script's meaning
+        # No abbreviations: a later flag must not change a script's meaning.
+        (["train", "--epoch", "3"], "mnist-cuda train: error: there is no option --epoch; did you mean --epochs?"),
+        (["train", "--batch_size=3"], "there is no option --batch_size; did you mean --batch-size?"),
+        (["train", "-epochs", "3"], "there is no option -epochs; did you mean --epochs?"),  # not -e with `pochs`
+        (["train", "-x"], "there is no option -x; see `mnist-cuda train --help`"),
+        (["bench", "--batch-size", "64"], "there is no option --batch-size; did you mean --batch-sizes?"),
+        (["train", "model"], "unexpected argument 'model'"),
         (["evaluate"], "there is no run with a model in runs/; name a model file or the folder of a run"),
     ],
 )

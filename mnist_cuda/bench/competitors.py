@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda.engine import EngineInfo, find_engine
-from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.errors import UnavailableError, UsageError, did_you_mean
 
 _ROOT = Path(__file__).parents[2]
 # The checkout that this package belongs to; None where it was installed from a wheel.
@@ -140,7 +140,7 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
     for chosen in dict.fromkeys(names):
         name, _, wanted = chosen.partition(":")
         if name not in PEERS:
-            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}")
+            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}{did_you_mean(name, PEERS)}")
         peer = PEERS[name]
         variants = [v for v in peer.variants if set(wanted.split(":")) <= {"", *v.label.split()}]
         if not variants:

@@ -16,16 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
+    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
     add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
-    add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
-    add("--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
+    add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
-    add("--batch-size", type=positive, default=64, metavar="N", help="training images (default: %(default)s)")
-    add("--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
+    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="training images (default: %(default)s)")
+    add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
     add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))

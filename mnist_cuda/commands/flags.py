@@ -12,9 +12,17 @@ from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.errors import UsageError
 
 
+def integer(text: str) -> int:
+    """An integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+
+
 def positive(text: str) -> int:
     """An integer of at least 1."""
-    value = int(text)
+    value = integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is too small, expected at least 1")
     return value
@@ -22,7 +30,7 @@ def positive(text: str) -> int:
 
 def non_negative(text: str) -> int:
     """An integer of at least 0."""
-    value = int(text)
+    value = integer(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative, expected at least 0")
     return value
@@ -45,19 +53,28 @@ def threads(text: str) -> int:
 
 def rate(text: str) -> float:
     """A finite number of at least 0."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
     if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
     return value
+
+
+# The short flags: each letter means the same, one or several, in every command.
+#   -b --batch-size(s)   -d --data-dir   -e --engine(s)   -j --json   -n --epochs   -o --out   -p --precision(s)
+#   -q --quiet   -s --seed   -t --threads
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Which engine computes, and how."""
     group = parser.add_argument_group("engine")
     add = group.add_argument
-    add("--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists, or auto: the best here")
-    add("--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
-    add("--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
+    text = "one that `mnist-cuda engines` lists, or auto: the best here"
+    add("-e", "--engine", default="auto", metavar="NAME", help=text)
+    add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
     add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
 
 
@@ -68,8 +85,10 @@ def add_data_flags(
     group = parser.add_argument_group("data")
     add = group.add_argument
     names = ", ".join(CHOICES)
-    add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=f"{names} (default: {otherwise})")
-    add("--data-dir", type=Path, metavar="DIR", help="read the data set's files here and nowhere else")
+    text = f"which images: {names} (default: {otherwise})"
+    add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=text)
+    text = "folder to read the data set's files from, and from nowhere else (default: the cache, then the net)"
+    add("-d", "--data-dir", type=Path, metavar="DIR", help=text)
     add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
     add("--offline", action="store_true", help="fetch nothing")
     return group
@@ -78,12 +97,12 @@ def add_data_flags(
 def add_json_flag(group: argparse._ActionsContainer) -> None:
     """What a program reads."""
     text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"
-    group.add_argument("--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
+    group.add_argument("-j", "--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
 
 
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
-    text = "where the training images live between steps; for host engines the same (default: %(default)s)"
+    text = "memory that holds the training images: the GPU's or the host's; one for host engines (default: %(default)s)"
     group.add_argument("--data", choices=("device", "host"), default="device", help=text)
 
 

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import UsageError, did_you_mean
+
+_Commands = argparse._SubParsersAction
+_NUMBER = re.compile(r"-\.?\d")  # negative: no option, and no argument that is missing
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, instead of after a screen of usage."""
+    """Says in one line what is wrong and what may have been meant, instead of after a screen of usage."""
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
         self.exit(UsageError.exit_code, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but what it does not know is an error at once, and of this parser, not of the first one."""
+        words = sys.argv[1:] if args is None else list(args)
+        self._negative_number_matcher = _NUMBER
+        self._require_known_options(words)
+        namespace, rest = super().parse_known_args(words, namespace)
+        if rest:
+            self.error(f"unexpected argument '{rest[0]}'")
+        return namespace, rest
+
+    def _require_known_options(self, words: Sequence[str]) -> None:
+        """All of them up to a command, which has its own."""
+        known = self._option_string_actions
+        commands = next((action for action in self._actions if isinstance(action, _Commands)), None)
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--" or (commands and word in commands.choices):
+                return
+            if not name.startswith("-") or name == "-" or name in known or _NUMBER.match(name):
+                continue
+            if f"-{name}" in known:  # -epochs would be -e with `pochs`
+                self.error(f"there is no option {name}; did you mean -{name}?")
+            if name.startswith("--") or name[:2] not in known:
+                place = " before the command" if commands and commands.required else ""
+                self.error(f"there is no option {name}{place}{did_you_mean(name, known)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        command = isinstance(action, _Commands)
+        what = f"there is no command '{value}'" if command else f"'{value}' is unknown"
+        known = list(map(str, action.choices))
+        text = f"{what}, expected one of {', '.join(known)}{did_you_mean(str(value), known)}"
+        raise argparse.ArgumentError(None if command else action, text)
 
 
 class CommandParser(Parser):

@@ -13,7 +13,9 @@ from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("step")
-    group.add_argument("--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)")
+    group.add_argument(
+        "-b", "--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)"
+    )
     group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what 5 s allow)")
     add_engine_flags(parser)
     add_data_flags(parser, "auto")

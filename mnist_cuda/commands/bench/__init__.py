@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best here)")
+    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
     add(
         "--peers",
         nargs="*",
@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument
-    add("--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
-    add("--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
+    add("-b", "--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
+    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
-        help="where the training images live, device or host; one table for each (default: device)")  # fmt: skip
-    add("--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one for each core)")
+        help="memory that holds the training images: device, host or both, a table each (default: device)")  # fmt: skip
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one a core)")
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     add("--seconds", type=rate, default=10.0, metavar="S",
         help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip

@@ -13,7 +13,8 @@ from mnist_cuda.commands.flags import add_json_flag, non_negative, positive
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
-    parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="images (default: %(default)s)")
+    text = "images (default: %(default)s)"
+    parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
     parser.add_argument("--device", type=non_negative, default=0, metavar="N", help="GPU (default: %(default)s)")
     add_json_flag(parser)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_data_flags
+from mnist_cuda.commands.flags import add_data_flags, integer
 from mnist_cuda.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    parser.add_argument("index", nargs="+", type=int, metavar="INDEX", help="number of the image, from 0")
+    parser.add_argument("index", nargs="+", type=integer, metavar="INDEX", help="number of the image, from 0")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
     add_data_flags(parser, "auto")
 

@@ -97,3 +97,16 @@ def test_commands_are_found_in_pages() -> None:
     found = commands(ROOT / "README.md")
     assert {"./scripts/train", "mnist-cuda engines"} <= {line.partition("  ")[0].rstrip() for line in found}
     assert len(found) >= 14
+
+
+def test_the_readme_says_where_it_is_needed() -> None:
+    """How the input is normalised, and where more of the installation stands."""
+    readme = (ROOT / "README.md").read_text()
+    model = (ROOT / "native" / "include" / "mnist" / "model.h").read_text()
+    mean, std = (re.search(rf"kPixel{name} = ([\d.]+);", model) for name in ("Mean", "Std"))
+    assert mean
+    assert std
+    assert f"x = (u/255 - {mean[1]}) / {std[1]}" in readme.partition("## The network")[2].partition("\n## ")[0]
+    needs = readme.partition("## What it needs")[2].partition("\n## ")[0]
+    assert "](docs/install.md)" in needs
+    assert re.search(r"[\d.]+ GB of disk", needs)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
+import signal
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -113,6 +117,36 @@ def test_verdicts(run, script: ModuleType, capsys: pytest.CaptureFixture[str], m
 
     monkeypatch.setattr(script.Runner, "run", lambda *_: pytest.fail("it was killed before"))
     assert run("--only", "noticed")[0] == 0
+
+
+def processes_in(name: str) -> list[Path]:
+    """Those whose working directory has this name."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink().name == name:
+                found.append(process)
+    return found
+
+
+def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "PATIENCE", 600)
+    wait, interrupted = script.wait, []
+
+    def interrupt(process: object, log: Path, limit: float) -> int | None:
+        if log.parent.name == "hangs" and not interrupted:
+            interrupted.append(True)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # which wakes it
+        code: int | None = wait(process, log, limit)
+        return code
+
+    monkeypatch.setattr(script, "wait", interrupt)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run("--only", "hangs")
+    assert interrupted
+    assert time.monotonic() - start < 60
+    assert processes_in("hangs") == []
 
 
 def test_parts_and_samples(script: ModuleType) -> None:

@@ -1025,14 +1025,14 @@ FUSED = [
         (
             "range-of-the-first-channels",
             "scale from a part",
-            "return power_of_two_scale<15, -60>(warp_max(s.bn1[64 + lane]));",
-            "return power_of_two_scale<15, -60>(warp_max(s.bn1[64 + (lane & 15)]));",
+            "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));",
+            "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane & 15)));",
         ),
         ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1.cuh",
+        "native/kernels/fused/shared/routing.cuh",
         (),
         (
             "second-of-equals-wins",
@@ -1046,7 +1046,17 @@ FUSED = [
             "const bool dead = value <= 0.f || padding;",
             "const bool dead = value < 0.f || padding;",
         ),
-        ("scale-in-another-unit", "unit", "scale[i] = bn1[channel] * bn1[96 + channel];", "scale[i] = bn1[channel];"),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv_forward/conv1.cuh",
+        (),
+        (
+            "filter-scale-forgotten",
+            "unit",
+            "scale[i] = bn1.scale(channel) * bn1.filter_scale(channel);",
+            "scale[i] = bn1.scale(channel);",
+        ),
         precision="bf16",
     ),
     *of(
@@ -1128,8 +1138,8 @@ FUSED = [
         (
             "third-image-does-not-wait",
             "race",
-            "if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);",
-            "if (image >= 3 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);",
+            "if (image >= 2 * int(gridDim.x)) Free::sync(stage);",
+            "if (image >= 3 * int(gridDim.x)) Free::sync(stage);",
         ),
         (
             "image-fetched-twice",
@@ -1140,8 +1150,8 @@ FUSED = [
         (
             "routing-of-the-other-plane",
             "layout",
-            "* 64 + plane * 32 + lane] = route;\n        });\n      barrier_arrive",
-            "* 64 + (plane ^ 1) * 32 + lane] = route;\n        });\n      barrier_arrive",
+            "* 64 + plane * 32 + lane] = route;\n        });\n      Full::arrive",
+            "* 64 + (plane ^ 1) * 32 + lane] = route;\n        });\n      Full::arrive",
         ),
         precision="bf16",
     ),
@@ -1195,12 +1205,12 @@ FUSED = [
             "gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);",
             "gather_patches(patches + (stage & 0) * kPatchBytes, pixels, thread);",
         ),
-        ("second-role-is-never-told", "barrier", "      barrier_arrive<kTurnThreads>(kFull + stage);\n", ""),
+        ("second-role-is-never-told", "barrier", "      Full::arrive(stage);\n", ""),
         (
             "fifth-image-overtakes",
             "race",
-            "if (image >= 2 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);",
-            "if (image >= 4 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);",
+            "if (image >= 2 * int(gridDim.x)) Free::sync(stage);",
+            "if (image >= 4 * int(gridDim.x)) Free::sync(stage);",
         ),
         (
             "a1-multiplied-without-a-fence",
@@ -1297,8 +1307,8 @@ FUSED = [
         (
             "mean-without-what-rounding-took",
             "rounding",
-            "out[256] = float(mean - double(float(mean)));",
-            "out[256] = 0.f;",
+            "to.mean_rest(0) = float(mean - double(float(mean)));",
+            "to.mean_rest(0) = 0.f;",
         ),
         (
             "a-float-variance",
@@ -1365,10 +1375,10 @@ FUSED = [
         "native/kernels/fused/fc1_backward/dgrad.cuh",
         (),
         (
-            "dgrad-does-not-wait-for-H",
+            "dgrad-does-not-wait-for-head",
             "race",
-            "inv_sigma[tid] = bn2[192 + tid];\n  wait_for_predecessor();  // head: dh\n",
-            "inv_sigma[tid] = bn2[192 + tid];\n",
+            "inv_sigma[tid] = bn2.inv_sigma(tid);\n  wait_for_predecessor();  // head: dh\n",
+            "inv_sigma[tid] = bn2.inv_sigma(tid);\n",
         ),
         (
             "xhat-without-the-mean",
@@ -1419,8 +1429,8 @@ FUSED = [
         (
             "a2-read-before-it-is-made",
             "race",
-            "    barrier_arrive<kConvThreads>(kA2Ready);\n    barrier_sync<kRoleThreads>(kWgradOnly);\n",
-            "    barrier_arrive<kConvThreads>(kA2Ready);\n",
+            "    A2Ready::arrive();\n    WgradOnly::sync();\n",
+            "    A2Ready::arrive();\n",
         ),
         (
             "both-halves-update-the-same-units",
@@ -1511,8 +1521,8 @@ FUSED = [
         (
             "mean-as-rounded",
             "rounding",
-            "mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],",
-            "mean = double(s.bn2[128 + channel]),",
+            "mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),",
+            "mean = double(s.bn2.mean(channel)),",
         ),
         (
             "alpha-for-kappa-before-rounding",
@@ -1568,8 +1578,8 @@ FUSED = [
         (
             "dgrad-sees-dz2-before-it-is-made",
             "race",
-            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (images.block.lane == 0) mbarrier_arrive(images.dz2_ready + stage);",
-            "if (images.block.lane == 0) mbarrier_arrive(images.dz2_ready + stage);\n    make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
+            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (images.block.lane == 0) images.dz2_ready[stage].arrive();",
+            "if (images.block.lane == 0) images.dz2_ready[stage].arrive();\n    make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
         ),
         (
             "dz2-multiplied-without-a-fence",
@@ -1586,8 +1596,8 @@ FUSED = [
         (
             "routing-of-the-upper-half",
             "layout",
-            "first_row = (warp >> 2) * 7;\n  mbarrier_wait",
-            "first_row = (warp >> 3) * 7;\n  mbarrier_wait",
+            "first_row = (warp >> 2) * 7;\n  images.filter_arrived->wait",
+            "first_row = (warp >> 3) * 7;\n  images.filter_arrived->wait",
         ),
         precision="bf16",
     ),

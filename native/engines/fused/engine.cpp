@@ -99,8 +99,8 @@ class FusedEngine final : public Engine {
       place(state_.conv2_max, kConv2Values / 32 * 4);
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
-      place(state_.bn1, 4 * kConv1Channels * 4);
-      place(state_.bn2, 5 * kConv2Channels * 4);
+      place(state_.bn1.values, Bn1Operand::kRows * kConv1Channels * 4);
+      place(state_.bn2.values, Bn2Operand::kRows * kConv2Channels * 4);
       place(state_.bn2_sign, kConv2Channels * 4);
       place(state_.moments, kConv1Blocks * kMoments * 8);
     });
@@ -414,8 +414,8 @@ class FusedEngine final : public Engine {
     Samples one = any;
     one.order = identity_order(1);
     kernels_.prepare(state_for(1, one), 0, stream());
-    cuda::upload(state_.bn1, scoring_operands_->bn1, stream());
-    cuda::upload(state_.bn2, scoring_operands_->bn2, stream());
+    cuda::upload(state_.bn1.values, scoring_operands_->bn1, stream());
+    cuda::upload(state_.bn2.values, scoring_operands_->bn2, stream());
   }
 
   // `count` images that a pass by population statistics works on: always as a pass of kEvalChunk images is cut up, so
@@ -636,7 +636,7 @@ class FusedEngine final : public Engine {
     std::ranges::transform(probe.h, probe.routing.relu3.begin(), [](double h) { return std::uint8_t(!(h <= 0)); });
 
     const auto pooled_z2 = download_values(s.pooled_z2, batch * kFeatures);
-    const auto bn2 = download_floats(s.bn2, 2 * kConv2Channels);
+    const auto bn2 = download_floats(s.bn2.values, 2 * kConv2Channels);
     probe.a2.resize(batch * kFeatures);
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t k = 0; k < kFeatures; ++k) {

@@ -48,4 +48,32 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const std::uint32_t (&a)
   mma_tf32(c, a, {b0, b1});
 }
 
+// Of accumulators, by rows and columns of them: to += from, to = from, and x = 0; of kRows rows where `to` has more.
+template <int kRows, int kColumns, int kRowsOfTo>
+__device__ __forceinline__ void add_accumulators(float (&to)[kRowsOfTo][kColumns][4],
+                                                 const float (&from)[kRows][kColumns][4]) {
+#pragma unroll
+  for (int row = 0; row < kRows; ++row)
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[row][column][i] += from[row][column][i];
+}
+template <int kColumns>
+__device__ __forceinline__ void add_accumulators(float (&to)[kColumns][4], const float (&from)[kColumns][4]) {
+#pragma unroll
+  for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[column][i] += from[column][i];
+}
+template <int kRows, int kColumns>
+__device__ __forceinline__ void clear_accumulators(float (&x)[kRows][kColumns][4]) {
+#pragma unroll
+  for (int row = 0; row < kRows; ++row)
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[row][column][i] = 0.f;
+}
+
 }  // namespace mnist::kernels::device

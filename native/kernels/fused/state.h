@@ -48,6 +48,25 @@ struct Samples {
   const std::int32_t* order;
 };
 
+// What the kernels know of a batch norm, y = scale x + shift, by channel, as one array of several rows.
+struct Bn1Operand {
+  static constexpr int kRows = 4;
+  float* values;                                             // (kRows, kConv1Channels)
+  constexpr float& scale(int c) const { return values[c]; }  // of conv1's output in pixel units
+  constexpr float& shift(int c) const { return values[kConv1Channels + c]; }
+  constexpr float& largest_a1(int c) const { return values[2 * kConv1Channels + c]; }    // possible; for fp16 terms
+  constexpr float& filter_scale(int c) const { return values[3 * kConv1Channels + c]; }  // what divided the filter
+};
+struct Bn2Operand {
+  static constexpr int kRows = 5;
+  float* values;                                             // (kRows, kConv2Channels)
+  constexpr float& scale(int c) const { return values[c]; }  // of z2
+  constexpr float& shift(int c) const { return values[kConv2Channels + c]; }
+  constexpr float& mean(int c) const { return values[2 * kConv2Channels + c]; }  // of z2
+  constexpr float& inv_sigma(int c) const { return values[3 * kConv2Channels + c]; }
+  constexpr float& mean_rest(int c) const { return values[4 * kConv2Channels + c]; }  // what mean lost when rounded
+};
+
 // Pointers into the engine's one device allocation. T is the policy's storage type, hidden as void here.
 struct State {
   Samples samples;
@@ -66,11 +85,9 @@ struct State {
   float* conv2_scales;      // of those parts, and of the ones that update will make: conv2_backward sees to it
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update
   void* fc1;                // fc1.weight in T, engine's order
-  void* conv1;              // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[96 + channel]
-  float* bn1;  // scale[32], shift[32] for conv1 outputs in pixel units; the largest possible a1[32] (for fp16 parts);
-               // unit[32] of the packed filter
-  float* bn2;  // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
-               // then what the mean lost in rounding[64]
+  void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, divided by bn1.filter_scale(channel)
+  Bn1Operand bn1;
+  Bn2Operand bn2;
   bool bn2_given;  // population statistics: bn2 is an input of fc1_forward, not a result
   bool overlap;    // the code that runs has programmatic dependent launch
   bool wgmma;      // and wgmma

@@ -48,14 +48,16 @@ struct Conv2BackwardBlock {
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
   static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
-  // Named barriers; those of the two stages are neighbours. Copies end at an mbarrier, `arrived`.
-  enum Barrier { kDgradRole = 1, kDz2Ready = 2, kDone = 4 };
+  // Copies end at an mbarrier, `arrived`; roles meet at these.
+  using DgradRole = NamedBarrier<1, kRoleThreads>;
+  using Dz2Ready = NamedBarrier<2, kConvThreads, 2>;  // of a stage
+  using Done = NamedBarrier<4, kConvThreads, 2>;
   static constexpr int kFilterCopies = kStages;  // the mbarrier behind those of the stages
 
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  std::uint64_t* arrived;  // one a stage, one for the filter
+  MBarrier* arrived;  // one a stage, one for the filter
   int graph_step, lane, y0;
 
   // The grid is even where an image is cut, so a block keeps its half. Later items lie lower in the batch: conv_forward
@@ -140,12 +142,8 @@ struct Conv2BackwardBlock {
     for (int i = tid; i < Shared::kCells * kCellChunks; i += kThreads)
       copy_async_16(stage_address(stage) + Shared::kDy2 + i * 16, gradient_of(item) + i * kChunk<P>);
   }
-  __device__ __forceinline__ void announce_copies(int stage) const {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrived + stage)) : "memory");
-  }
-  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const {
-    mbarrier_wait(arrived + stage, parity);
-  }
+  __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
+  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
   // All of a item but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {
     const auto lines = [&](const void* from, int bytes) {

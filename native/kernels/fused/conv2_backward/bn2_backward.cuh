@@ -25,9 +25,9 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
-  const double scale = s.bn2[channel], mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],
-               inv_sigma = s.bn2[192 + channel];
-  const float shift = s.bn2[64 + channel], gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
+  const double scale = s.bn2.scale(channel), mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),
+               inv_sigma = s.bn2.inv_sigma(channel);
+  const float shift = s.bn2.shift(channel), gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
   const float beta = s.parameters[beta_at + channel];
   wait_for_predecessor();  // fc1_backward: dy2 and its sums
   float dy2[kCells], dy2_xhat[kCells];

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/device/barriers.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/state.h"
 
@@ -16,9 +17,9 @@ namespace mnist::fused {
 template <int kGroups>
 __device__ __forceinline__ void store_routed_tap_sums(const State& s, float* partial, const float (&routed_taps)[2][12],
                                                       float scale) {
-  constexpr int kValues = kConv1Channels * kRoutedTapColumns, kCount = kGroups * kGroupThreads, kBarrier = 1;
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, half = warp & 1, plane = warp >> 1 & 1, g = lane >> 2,
-            t = lane & 3;
+  constexpr int kValues = kConv1Channels * kRoutedTapColumns, kCount = kGroups * kGroupThreads;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, half = warp & 1, plane = warp >> 1 & 1;
+  const auto [g, t] = fragment_place(lane);
 #pragma unroll
   for (int dx = 0; dx < 2; ++dx)
 #pragma unroll
@@ -30,7 +31,7 @@ __device__ __forceinline__ void store_routed_tap_sums(const State& s, float* par
         partial[(2 * (warp >> 1) + dx) * kValues + channel * kRoutedTapColumns + (is_tap ? 3 * u + v : kTaps)] =
             routed_taps[dx][k];
     }
-  barrier_sync<kCount>(kBarrier);
+  NamedBarrier<1, kCount>::sync();
   for (int i = tid; i < kValues; i += kCount) {
     float sum = 0;
 #pragma unroll

@@ -1,6 +1,7 @@
 // How conv1's pooled cells, a1, get into shared memory, and from there to global memory for conv2_backward.
 #pragma once
 
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 #include "kernels/fused/state.h"
@@ -16,7 +17,8 @@ inline constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channe
 // values have 16 bits the next channel of an even one goes behind it.
 template <class P, class Place>
 __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
-  const int g = lane >> 2, t = lane & 3, padding = plane == 0 ? 0 : 7;
+  const auto [g, t] = fragment_place(lane);
+  const int padding = plane == 0 ? 0 : 7;
   if constexpr (sizeof(typename P::T) == 2) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {

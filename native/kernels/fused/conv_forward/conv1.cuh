@@ -6,28 +6,14 @@
 // in the same lane: pooling never leaves the registers.
 #pragma once
 
-#include "kernels/device/bytes.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/shared/image.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 #include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {
-
-// bn1, relu and pooling of a window's four positions. Byte `byte` of route gets 0x80 >> the position that the value
-// came from, or stays 0 where relu made a zero or the cell is padding.
-__device__ __forceinline__ float pooled(const float (&z)[4], float scale, float shift, bool padding, int byte,
-                                        std::uint32_t& route) {
-  const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
-  std::uint32_t where = 0x10u << 8 * byte;  // the first of equals wins
-  where = z[2] == best ? 0x20u << 8 * byte : where;
-  where = z[1] == best ? 0x40u << 8 * byte : where;
-  where = z[0] == best ? 0x80u << 8 * byte : where;
-  const float value = fmaf(scale, best, shift);
-  const bool dead = value <= 0.f || padding;  // not NaN
-  route |= dead ? 0u : where;
-  return dead ? 0.f : value;
-}
 
 // One warp's share: 16 of the 32 channels.
 template <class P>
@@ -35,8 +21,8 @@ struct Conv1 {
   std::uint32_t weight[P::kConv1Terms][4][4];  // A operands: of a term, at a position
   float scale[2], shift[2];                    // of channels g and g + 8
 
-  __device__ __forceinline__ void load(const void* packed, const float* bn1, int channel0, int lane) {
-    const int g = lane >> 2, t = lane & 3;
+  __device__ __forceinline__ void load(const void* packed, Bn1Operand bn1, int channel0, int lane) {
+    const auto [g, t] = fragment_place(lane);
     const auto* words = static_cast<const std::uint32_t*>(packed);
 #pragma unroll
     for (int term = 0; term < P::kConv1Terms; ++term)
@@ -49,8 +35,8 @@ struct Conv1 {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int channel = channel0 + g + 8 * i;
-      scale[i] = bn1[channel] * bn1[96 + channel];
-      shift[i] = bn1[32 + channel];
+      scale[i] = bn1.scale(channel) * bn1.filter_scale(channel);
+      shift[i] = bn1.shift(channel);
     }
   }
 
@@ -73,7 +59,7 @@ struct Conv1 {
   // One plane of it: calls emit(a, route).
   template <class Emit>
   __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
-    const int g = lane >> 2, t = lane & 3;
+    const auto [g, t] = fragment_place(lane);
     const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
     const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
     const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};

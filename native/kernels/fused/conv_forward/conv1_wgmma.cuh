@@ -1,6 +1,7 @@
 // Part of conv_forward by wgmma: conv1, bn1, relu and pooling.
 #pragma once
 
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
 #include "kernels/fused/conv_forward/wgmma_layout.cuh"
@@ -25,7 +26,8 @@ struct A1ChunkPlace {
 template <class P>
 __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0, int plane, int lane,
                                                A1ChunkPlace<P> place) {
-  const int g = lane >> 2, t = lane & 3, padding = plane == 0 ? 0 : 7;
+  const auto [g, t] = fragment_place(lane);
+  const int padding = plane == 0 ? 0 : 7;
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
     __half2 terms[P::kFp16Terms];
@@ -57,8 +59,8 @@ struct Conv1Columns {
 #pragma unroll
       for (int r = 0; r < 4; ++r)
         weight[i / 2][i % 2][r] = words[((2 * i + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
-    scale = s.bn1[channel] * s.bn1[96 + channel];
-    shift = s.bn1[32 + channel];
+    scale = s.bn1.scale(channel) * s.bn1.filter_scale(channel);
+    shift = s.bn1.shift(channel);
     if constexpr (P::kFp16Terms > 0) {
       const float inverse_scale = inverse_of(a1_scale(s, lane));
       scale *= inverse_scale, shift *= inverse_scale;

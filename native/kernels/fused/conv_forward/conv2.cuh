@@ -6,6 +6,7 @@
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/conv3x3.cuh"
 #include "kernels/fused/shared/values.cuh"
@@ -44,15 +45,16 @@ __device__ __forceinline__ void copy_filter_slice(unsigned char* shared, const v
 }
 
 // For every warp of a block: its copies end, and a warp that is to make R = 2 or 4 image rows waits for everyone's.
-// These two kinds are in different places of the code, so each waits at a barrier of its own, R / 2, and only arrives
+// These two kinds are in different places of the code, so each waits at a barrier of its own and only arrives
 // at the other's; a warp that makes no rows, R = 0, only arrives, at both.
 template <int R>
 __device__ __forceinline__ void finish_copies() {
   copy_async_wait<0>();
+  using OfKind = NamedBarrier<1, kConvThreads, 2>;
 #pragma unroll
-  for (int barrier = 1; barrier <= 2; ++barrier)
-    if (barrier != R / 2) barrier_arrive<kConvThreads>(barrier);
-  if (R != 0) barrier_sync<kConvThreads>(R / 2);
+  for (int kind = 0; kind < 2; ++kind)
+    if (kind != R / 2 - 1) OfKind::arrive(kind);
+  if (R != 0) OfKind::sync(R / 2 - 1);
 }
 
 // R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp. Where the filter has two
@@ -62,7 +64,7 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
                                            std::uint32_t filter, unsigned zeros, int image, int quarter, int window_row,
                                            int lane) {
   using T = typename P::T;
-  const int g = lane >> 2, t = lane & 3;
+  const auto [g, t] = fragment_place(lane);
   constexpr int kSteps = kConv1Channels / kStep<P> / kSlices;
   const std::uint32_t rows = a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>;
   float acc[R][2][4] = {};

@@ -5,6 +5,7 @@
 // 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
 #pragma once
 
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/conv_forward/wgmma_layout.cuh"
 #include "kernels/fused/shared/values.cuh"
@@ -104,7 +105,7 @@ struct Conv2Columns {
   // To global memory.
   template <bool kChunks>
   __device__ __forceinline__ void store(const State& s, int image) {
-    const int g = lane >> 2, t = lane & 3;
+    const auto [g, t] = fragment_place(lane);
     if constexpr (sizeof(T) == 2) {
       // Neighbouring lanes swap, so that each has four channels in one piece: even t the first eight's, odd t the
       // others'.

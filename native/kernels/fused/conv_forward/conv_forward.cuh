@@ -94,7 +94,11 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(State s, int graph_step) {
   using Shared = ConvForwardRolesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
-  enum { kRole = 1, kFull = 2, kFree = 4, kStored = 6, kSecondRole = 7 };  // those of the two stages are neighbours
+  using Role = NamedBarrier<1, kRoleThreads>;
+  using Full = NamedBarrier<2, kConvThreads, 2>;  // a1 of a stage
+  using Free = NamedBarrier<4, kConvThreads, 2>;
+  using Stored = NamedBarrier<6, kConvThreads>;
+  using SecondRole = NamedBarrier<7, kRoleThreads>;
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
@@ -123,39 +127,39 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Sta
       unsigned char* const a1 = shared + Shared::kA1 + stage * kA1Bytes<P>;
       if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
       fetch(image + gridDim.x);
-      barrier_sync<kRoleThreads>(kRole);
-      if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);
+      Role::sync();
+      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
       for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
         conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
           store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kSlots * kPitch, plane});
           s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
         });
-      barrier_arrive<kConvThreads>(kFull + stage);
-      barrier_sync<kRoleThreads>(kRole);
+      Full::arrive(stage);
+      Role::sync();
       store_image_a1<P, kRoleThreads, 1>(s, a1, image, tid, 0);
     }
-    barrier_arrive<kConvThreads>(kStored);
+    Stored::arrive();
   } else {
     for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
       copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
     copy_async_commit();
     copy_async_wait<0>();
-    barrier_sync<kRoleThreads>(kSecondRole);  // not kFree: by now the first role may be waiting there
+    SecondRole::sync();  // not Free: by now the first role may be waiting there
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter =
         shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
     float sum[4] = {}, squares[4] = {};
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      barrier_sync<kConvThreads>(kFull + stage);
+      Full::sync(stage);
       const std::uint32_t a1 = shared_address(shared + Shared::kA1 + stage * kA1Bytes<P>);
       int row = row_begin;
       for (; row + 2 <= row_end; row += 2)
         conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
       if (row < row_end) conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
-      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kConvThreads>(kFree + stage);
+      if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(stage);
     }
-    barrier_sync<kConvThreads>(kStored);  // nobody reads a1 any more
+    Stored::sync();  // nobody reads a1 any more
     add_windows(warp_sums, sum, squares, warp, lane);
   }
   __syncthreads();

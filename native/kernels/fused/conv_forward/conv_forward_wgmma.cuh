@@ -50,8 +50,8 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
 
 // The filter by the copy engine; only one thread calls this. `arrived` is an mbarrier of one arrival.
 template <class P>
-__device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, std::uint64_t* arrived) {
-  mbarrier_expect(arrived, WgmmaOperands<P>::kFilterBytes);
+__device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, MBarrier& arrived) {
+  arrived.expect(WgmmaOperands<P>::kFilterBytes);
   copy_bulk(shared_address(shared), packed, WgmmaOperands<P>::kFilterBytes, arrived);
 }
 
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   using Shared = ConvForwardWgmmaShared<P>;
   using Operands = WgmmaOperands<P>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ std::uint64_t arrived;
+  __shared__ MBarrier arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
   unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
 
   const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
   Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
-  if (tid == 0) mbarrier_init(&arrived, 1);
+  if (tid == 0) arrived.init(1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
-  if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
+  if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
 
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
   if (kHalves == 2 || warp < kRoleThreads / 32) {
-    mbarrier_wait(&arrived, 0);
+    arrived.wait(0);
     conv2.start(shared_address(a1), shared_address(filter));
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
@@ -127,14 +127,18 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Shared = ConvForwardWgmmaShared<P>;
-  // Barriers; where there are two they are neighbours.
-  enum { kRole = 1, kFull = 2, kFree = 4, kSecondRole = 6, kEnd = 7, kOutput = 8 };
-  constexpr int kTurnThreads = kRoleThreads + kGroupThreads;    // the first role and a warpgroup of the second
+  constexpr int kTurnThreads = kRoleThreads + kGroupThreads;  // the first role and a warpgroup of the second
+  using Role = NamedBarrier<1, kRoleThreads>;
+  using Full = NamedBarrier<2, kTurnThreads, 2>;  // a1 of a stage
+  using Free = NamedBarrier<4, kTurnThreads, 2>;
+  using SecondRole = NamedBarrier<6, kRoleThreads>;
+  using End = NamedBarrier<7, kConvThreads>;
+  using Output = NamedBarrier<8, kGroupThreads, 2>;             // of a warpgroup of the second role
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
   using Operands = WgmmaOperands<P>;
   constexpr int kPlanes = Operands::kFp16Terms * Operands::kChunks;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ std::uint64_t arrived;
+  __shared__ MBarrier arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
   const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
   unsigned char *const filter = shared + Shared::kRolesFilter, *const pixels = shared + Shared::kRolesImage,
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, graph_step, image, tid);
   };
   fetch(blockIdx.x);
-  if (threadIdx.x == 0) mbarrier_init(&arrived, 1);
+  if (threadIdx.x == 0) arrived.init(1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
@@ -158,7 +162,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   };
   if (first_role) {
     store_image(blockIdx.x + gridDim.x);
-    barrier_sync<kRoleThreads>(kRole);
+    Role::sync();
     gather_patches(patches, pixels, tid);
     wgmma_publish();
   }
@@ -173,12 +177,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
       unsigned char* const here = shared + stage * Shared::kRolesStage;
       const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
-      barrier_sync<kRoleThreads>(kRole);  // the patches are complete and nobody reads the image any more
+      Role::sync();  // the patches are complete and nobody reads the image any more
       store_image(image + 2 * gridDim.x);
-      if (image >= 2 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);
+      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
       float acc[2][4 * Conv1Columns<P>::kRows];
       conv1.start(acc, own_patches, first_row);
-      barrier_sync<kRoleThreads>(kRole);
+      Role::sync();
       int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
       asm volatile("" : "+r"(thread));
       gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
@@ -190,17 +194,17 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_results(acc[0]), wgmma_results(acc[1]);
       conv1.template finish<Conv1Columns<P>::kRows>(acc, here, first_row);
       wgmma_publish();
-      barrier_arrive<kTurnThreads>(kFull + stage);
+      Full::arrive(stage);
     }
-    barrier_arrive<kConvThreads>(kEnd);  // nobody reads the image or patches any more
+    End::arrive();  // nobody reads the image or patches any more
   } else {
     // Its warpgroups take turns, an image each, so that one's products run while the other stores.
     take_registers<kSecondRegisters>();
-    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, &arrived);
+    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
     const int group = warp >> 2;
     Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     left.load_scale(s), right.load_scale(s);
-    mbarrier_wait(&arrived, 0);
+    arrived.wait(0);
     unsigned char* const stage = shared + group * Shared::kRolesStage;
     const int thread = tid % kGroupThreads;
     const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
@@ -208,7 +212,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       const auto part_of = [&](void* tensor, int bytes) {
         return static_cast<char*>(tensor) + std::size_t(image) * bytes;
       };
-      barrier_sync<kTurnThreads>(kFull + group);
+      Full::sync(group);
       if (thread == 0) {  // a1 leaves by the copy engine, as it lies in the stage or from a copy
         if constexpr (P::kFp16Terms > 0)
 #pragma unroll 1
@@ -224,15 +228,15 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       right.start(shared_address(stage), shared_address(filter));
       wgmma_wait<0>();
       if (thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
-      if (image + 2 * int(gridDim.x) < s.batch) barrier_arrive<kTurnThreads>(kFree + group);
+      if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
-        barrier_sync<kGroupThreads>(kOutput + group);
+        Output::sync(group);
         left.stage(output);
         right.stage(output);
         wgmma_publish();
-        barrier_sync<kGroupThreads>(kOutput + group);
+        Output::sync(group);
         if (thread == 0) {
           store_bulk(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
           store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell), output + Shared::kZ2Bytes,
@@ -245,10 +249,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       }
     }
     if (thread == 0) store_bulk_wait();
-    barrier_sync<kConvThreads>(kEnd);
+    End::sync();
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
-    barrier_sync<kRoleThreads>(kSecondRole);
+    SecondRole::sync();
     store_z2_sums<4>(s, warp_sums, tid);
   }
 #endif

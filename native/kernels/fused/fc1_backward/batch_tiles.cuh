@@ -1,6 +1,7 @@
 // What the two roles of fc1_backward share: tiles of the batch in shared memory, their copies and their barriers.
 #pragma once
 
+#include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/policy.cuh"
@@ -28,11 +29,15 @@ struct Fc1BackwardShared {
   static __device__ __forceinline__ int pooled_z2(int n) { return kPooledZ2 + n % kStages * kCellBytes; }
 };
 
-// fc1_backward's barriers: kDgradOnly and kWgradOnly are of one role, at the others one role waits and the other only
-// arrives. A tile begins when both roles are at it: dgrad waits for wgrad at kTileArrived, then releases it at
-// kTileReleased. As a role comes to the next tile's first barrier through this tile's second one, neither gets a
+// fc1_backward's barriers: DgradOnly and WgradOnly are of one role, at the others one role waits and the other only
+// arrives. A tile begins when both roles are at it: dgrad waits for wgrad at TileArrived, then releases it at
+// TileReleased. As a role comes to the next tile's first barrier through this tile's second one, neither gets a
 // phase ahead.
-inline constexpr int kTileArrived = 0, kA2Ready = 1, kDgradOnly = 2, kWgradOnly = 3, kTileReleased = 4;
+using TileArrived = NamedBarrier<0, kConvThreads>;
+using A2Ready = NamedBarrier<1, kConvThreads>;
+using DgradOnly = NamedBarrier<2, kRoleThreads>;
+using WgradOnly = NamedBarrier<3, kRoleThreads>;
+using TileReleased = NamedBarrier<4, kConvThreads>;
 
 // A permutation of every 8 rows. Rows of pooled_z2 and a2 four apart lie in opposite halves of the banks, so this order
 // makes a 16-byte access conflict-free when every four lanes share a row.

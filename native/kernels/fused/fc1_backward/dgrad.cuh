@@ -24,9 +24,10 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   static_assert(kValues == 2 * kGroups && kGroups * sizeof(T) == sizeof(uint2));
   __shared__ float warp_sums[kRowGroups][2][32];
   __shared__ float inv_sigma[32];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const auto [g, t] = fragment_place(lane);
   const int row_group = warp % kRowGroups, column = warp / kRowGroups * 8 * kGroups, my_column = column + t * kValues;
-  const float* bn2 = s.bn2 + column0 % 64;
+  const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
   const std::uint32_t base = shared_address(shared);
 
   std::uint32_t weights[kSteps][kGroups][2];
@@ -53,8 +54,8 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   }
   float mean[kValues], sum[kValues] = {}, sum_xhat[kValues] = {}, largest = 0;
 #pragma unroll
-  for (int v = 0; v < kValues; ++v) mean[v] = bn2[128 + my_column + v];
-  if (tid < 32) inv_sigma[tid] = bn2[192 + tid];
+  for (int v = 0; v < kValues; ++v) mean[v] = bn2.mean(my_column + v);
+  if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
   fetch_dh<P>(s, base, 0);
   fetch_dh<P>(s, base, 1);
@@ -65,8 +66,8 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   const int cell_at = row * Shared::kCellPitch + my_column * Shared::kSize;
   for (int tile = 0, first = 0; first < s.batch; ++tile, first += kRows) {
     copy_async_wait<1>();
-    barrier_sync<kConvThreads>(kTileArrived);  // this tile has arrived, and the last one's readers are done
-    barrier_arrive<kConvThreads>(kTileReleased);
+    TileArrived::sync();  // this tile has arrived, and the last one's readers are done
+    TileReleased::arrive();
     fetch_dh<P>(s, base, tile + 2);
 
     const bool has_samples = first + row_group * 16 < s.batch;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
           }
       }
     }
-    barrier_sync<kConvThreads>(kA2Ready);  // a2
+    A2Ready::sync();  // a2
     if (has_samples) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -131,7 +132,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
     largest = warp_max(largest);
     if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
-  barrier_sync<kRoleThreads>(kDgradOnly);
+  DgradOnly::sync();
   if (tid < 64) {
     const int which = tid >> 5;
     float total = 0;

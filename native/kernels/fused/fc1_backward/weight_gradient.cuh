@@ -3,7 +3,9 @@
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
+#include "kernels/device/mma.cuh"
 #include "kernels/fused/fc1_backward/batch_tiles.cuh"
 #include "kernels/fused/shared/values.cuh"
 
@@ -17,7 +19,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   using Shared = Fc1BackwardShared<P>;
   constexpr int kRows = Shared::kRows, kRowChunks = 32 * Shared::kSize / 16, kRowsAtOnce = kRoleThreads / kRowChunks;
   constexpr int kSteps = kRows / kStep<P>, kUnroll = P::kDrainAccumulators ? 1 : kSteps / 2;  // as registers allow
-  const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = tid >> 5;
+  const auto [g, t] = fragment_place(lane);
   const int hidden = warp % 4 * 32, parity = warp / 4;
   const std::uint32_t base = shared_address(shared);
   const int tiles = (s.batch + kRows - 1) / kRows;
@@ -40,8 +43,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   float scale[kChunk<P>], shift[kChunk<P>];
 #pragma unroll
   for (int i = 0; i < kChunk<P>; ++i) {
-    scale[i] = s.bn2[column0 % 64 + chunk * kChunk<P> + i];
-    shift[i] = s.bn2[64 + column0 % 64 + chunk * kChunk<P> + i];
+    scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * kChunk<P> + i);
+    shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * kChunk<P> + i);
   }
   const float learning_rate = *s.learning_rate;
   wait_for_predecessor();  // head: dh
@@ -51,8 +54,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   float dw[2][4][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
     copy_async_wait<1>();
-    barrier_arrive<kConvThreads>(kTileArrived);
-    barrier_sync<kConvThreads>(kTileReleased);  // this tile has arrived, and the last one's readers are done
+    TileArrived::arrive();
+    TileReleased::sync();  // this tile has arrived, and the last one's readers are done
     fetch_rest(tile + 2);
     fetch_dh<P>(s, base, tile + 2);
 #pragma unroll
@@ -64,8 +67,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       for (int i = 0; i < kChunk<P>; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
     }
-    barrier_arrive<kConvThreads>(kA2Ready);
-    barrier_sync<kRoleThreads>(kWgradOnly);
+    A2Ready::arrive();
+    WgradOnly::sync();
 
     const int steps = min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);  // that have a sample
     float sums[2][4][4] = {};
@@ -110,8 +113,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
 #pragma unroll 1
       for (int step = parity; step < steps; step += 2) multiply(step);
     }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) dw[i >> 4][i >> 2 & 3][i & 3] += sums[i >> 4][i >> 2 & 3][i & 3];
+    add_accumulators(dw, sums);
   }
 
   // dw[0] becomes the 16 units that this warp updates, dw[1] its fellow's.
@@ -128,7 +130,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   for (int n = 0; n < 4; ++n)
     halves[(warp * 4 + n) * 32] = make_float4(dw[1][n][0], dw[1][n][1], dw[1][n][2], dw[1][n][3]);
   copy_async_wait<0>();
-  barrier_sync<kRoleThreads>(kWgradOnly);
+  WgradOnly::sync();
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const float4 other = halves[((warp ^ 4) * 4 + n) * 32];

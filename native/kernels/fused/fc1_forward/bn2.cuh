@@ -51,8 +51,8 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
   const int tid = threadIdx.x;
   if (s.bn2_given) {
     if (tid < kSliceChannels) {
-      bn.scale[tid] = s.bn2[channel_half * kSliceChannels + tid];
-      bn.shift[tid] = s.bn2[kConv2Channels + channel_half * kSliceChannels + tid];
+      bn.scale[tid] = s.bn2.scale(channel_half * kSliceChannels + tid);
+      bn.shift[tid] = s.bn2.shift(channel_half * kSliceChannels + tid);
     }
     __syncthreads();
     return;
@@ -74,12 +74,12 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
     bn.scale[channel] = scale;
     bn.shift[channel] = shift;
     if (blockIdx.x == 0 && blockIdx.y < 2) {  // the first slice of each half
-      float* out = s.bn2 + channel_half * kSliceChannels + channel;
-      out[0] = scale;
-      out[64] = shift;
-      out[128] = float(mean);
-      out[192] = float(inv_sigma);
-      out[256] = float(mean - double(float(mean)));
+      const Bn2Operand to{s.bn2.values + channel_half * kSliceChannels + channel};
+      to.scale(0) = scale;
+      to.shift(0) = shift;
+      to.mean(0) = float(mean);
+      to.inv_sigma(0) = float(inv_sigma);
+      to.mean_rest(0) = float(mean - double(float(mean)));
     }
   }
   __syncthreads();

@@ -3,6 +3,7 @@
 
 #include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
 
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2 bn;
   const std::uint32_t base = shared_address(shared);
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const auto [g, t] = fragment_place(lane);
   const int row0 = blockIdx.x * kRows;
   const int groups = (gridDim.y + 1) / 2, cells = (kCells2 + groups - 1) / groups;
   const int begin = int(blockIdx.y / 2) * cells, end = min(begin + cells, kCells2);

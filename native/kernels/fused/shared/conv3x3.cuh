@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/device/matrix.cuh"
+#include "kernels/device/mma.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 #include "kernels/fused/shared/policy.cuh"
 
@@ -36,9 +37,7 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int v = 0; v < 3; ++v) {
-      if constexpr (P::kDrainAccumulators)
-#pragma unroll
-        for (int i = 0; i < 8 * R; ++i) partial[i >> 3][i >> 2 & 1][i & 3] = 0.f;
+      if constexpr (P::kDrainAccumulators) clear_accumulators(partial);
       const int slot = j + (group == 0 ? Shift::at(0, v) : Shift::at(1, v));
       const std::uint32_t column = image + slot * kPitch + chunk * 16 + step * kStepBytes;
       std::uint32_t pixels[R + 2][4];
@@ -60,9 +59,7 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
           }
         }
       }
-      if constexpr (P::kDrainAccumulators)
-#pragma unroll
-        for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] += partial[i >> 3][i >> 2 & 1][i & 3];
+      if constexpr (P::kDrainAccumulators) add_accumulators(acc, partial);
     }
   }
   if constexpr (!P::kDrainAccumulators)

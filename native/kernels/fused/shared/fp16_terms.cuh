@@ -45,7 +45,7 @@ __device__ __forceinline__ float conv2_weight_scale(float largest) { return powe
 
 // a1's, by a warp.
 __device__ __forceinline__ float a1_scale(const State& s, int lane) {
-  return power_of_two_scale<15, -60>(warp_max(s.bn1[64 + lane]));
+  return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));
 }
 
 // Two values, in scales, in terms, the biggest first.

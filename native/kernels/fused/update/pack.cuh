@@ -105,11 +105,11 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   }
   if (lane == 0) {
     const float shift = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
-    s.bn1[channel] = float(scale * kPixelScale);
-    s.bn1[32 + channel] = shift;
+    s.bn1.scale(channel) = float(scale * kPixelScale);
+    s.bn1.shift(channel) = shift;
     if constexpr (P::kFp16Terms > 0)
-      s.bn1[64 + channel] = fmaxf(fmaf(float(scale * kPixelScale), float(kRoundingSlack) * most, shift), 0.f);
-    s.bn1[96 + channel] = divisor;
+      s.bn1.largest_a1(channel) = fmaxf(fmaf(float(scale * kPixelScale), float(kRoundingSlack) * most, shift), 0.f);
+    s.bn1.filter_scale(channel) = divisor;
   }
 }
 

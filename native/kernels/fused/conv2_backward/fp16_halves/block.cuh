@@ -58,7 +58,7 @@ struct Fp16Halves {
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  std::uint64_t *arrived, *dz2_ready, *done;  // one a stage: copies; dz2; nobody reads it any more
+  MBarrier *arrived, *dz2_ready, *done;  // one a stage: copies; dz2; nobody reads it any more
   int graph_step, lane;
 
   // ---- items -------------------------------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ struct Fp16Halves {
   static __device__ __forceinline__ int stage_of(int item) { return item & 1; }
   static __device__ __forceinline__ int parity_of(int item) { return item >> 1 & 1; }
   __device__ __forceinline__ unsigned char* stage(int item) const { return shared + stage_of(item) * Shared::kStage; }
-  __device__ __forceinline__ void arrive(std::uint64_t* barriers, int item) const {
+  __device__ __forceinline__ void arrive(MBarrier* barriers, int item) const {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(barriers + stage_of(item));
+    if (lane == 0) barriers[stage_of(item)].arrive();
   }
-  __device__ __forceinline__ void wait(std::uint64_t* barriers, int item) const {
-    mbarrier_wait(barriers + stage_of(item), parity_of(item));
+  __device__ __forceinline__ void wait(MBarrier* barriers, int item) const {
+    barriers[stage_of(item)].wait(parity_of(item));
   }
 
   // ---- copies ------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ struct Fp16Halves {
     const int warp = threadIdx.x >> 5 & 3, image = image_of(item), half = half_of(item);
     if (image < 0 || lane != 0) return;
     const std::uint32_t to = shared_address(stage(item));
-    std::uint64_t* const here = arrived + stage_of(item);
+    MBarrier& here = arrived[stage_of(item)];
     // Chunks of `count` from `first` on of z2 or a1, of `of_image` that an image has.
     const auto copy_chunks = [&](const void* tensor, int of_image, int first, int count, auto place) {
       const char* from = static_cast<const char*>(tensor) + (std::size_t(image) * of_image + first) * kChunkedImage +
@@ -117,11 +117,11 @@ struct Fp16Halves {
   // By one thread: announces all copies of a item and starts the last.
   __device__ __forceinline__ void copy_gradient(int item) const {
     if (image_of(item) < 0) return;
-    mbarrier_expect(arrived + stage_of(item), kCopyBytes);
+    arrived[stage_of(item)].expect(kCopyBytes);
     copy_bulk(shared_address(stage(item)) + Shared::kDy2,
               static_cast<const float*>(s.dy2) +
                   (std::size_t(image_of(item)) * kCells2 + half_of(item) * 3 * kPool2Side) * kConv2Channels,
-              Shared::kDy2Bytes, arrived + stage_of(item));
+              Shared::kDy2Bytes, arrived[stage_of(item)]);
   }
 };
 

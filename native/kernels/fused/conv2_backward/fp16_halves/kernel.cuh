@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   using Halves = Fp16Halves<P>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[2], dz2_ready[2], done[2], filter_arrived;
+  __shared__ MBarrier arrived[2], dz2_ready[2], done[2], filter_arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const Halves halves{s, bn, shared, arrived, dz2_ready, done, graph_step, lane};
 
@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      mbarrier_init(arrived + stage, 1);
-      mbarrier_init(dz2_ready + stage, Halves::kMakeDz2Threads / 32);
-      mbarrier_init(done + stage, kConvThreads / 32);
+      arrived[stage].init(1);
+      dz2_ready[stage].init(Halves::kMakeDz2Threads / 32);
+      done[stage].init(kConvThreads / 32);
     }
-    mbarrier_init(&filter_arrived, 1);
+    filter_arrived.init(1);
   }
   __syncthreads();
   for (int stage = 0; stage < 2; ++stage)
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   if (warp < kGroupThreads / 32) {
     for (int item = 0; item < 2; ++item) halves.copy_forward(item);
     if (tid == 0) {
-      mbarrier_expect(&filter_arrived, Shared::kFilterBytes);
-      copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, Shared::kFilterBytes, &filter_arrived);
+      filter_arrived.expect(Shared::kFilterBytes);
+      copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, Shared::kFilterBytes, filter_arrived);
     }
     __syncwarp();
   }

@@ -16,12 +16,12 @@ namespace mnist::fused {
 
 template <class P>
 __device__ __forceinline__ void dgrad_role(const Fp16Halves<P>& halves, float dz2_scale, float conv2_scale,
-                                           std::uint64_t* filter_arrived) {
+                                           MBarrier* filter_arrived) {
   using Shared = Fp16HalvesShared<P>;
   const int warp = uniform(threadIdx.x >> 5), half = warp & 1, plane = warp >> 1;
   auto* const routed_taps = reinterpret_cast<float*>(halves.shared + Shared::kPartial) + threadIdx.x;
   for (int i = 0; i < Shared::kRoutedTapSums; ++i) routed_taps[i * kGroupThreads] = 0.f;
-  mbarrier_wait(filter_arrived, 0);
+  filter_arrived->wait(0);
   for (int item = 0; halves.image_of(item) >= 0; ++item) {
     halves.wait(halves.dz2_ready, item);
     const std::uint32_t here = shared_address(halves.stage(item));
@@ -37,7 +37,7 @@ __device__ __forceinline__ void dgrad_role(const Fp16Halves<P>& halves, float dz
   float sums[2][12];
 #pragma unroll
   for (int i = 0; i < Shared::kRoutedTapSums; ++i) sums[i / 12][i % 12] = routed_taps[i * kGroupThreads];
-  barrier_sync<kGroupThreads>(1);  // nobody reads the filter any more
+  NamedBarrier<1, kGroupThreads>::sync();  // nobody reads the filter any more
   store_routed_tap_sums<1>(halves.s, reinterpret_cast<float*>(halves.shared + Shared::kFilter), sums,
                            dz2_scale * conv2_scale * Fp16Halves<P>::kDa1Scale);
 }

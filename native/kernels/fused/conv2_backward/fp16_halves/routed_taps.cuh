@@ -1,9 +1,9 @@
 // The routed taps of halves of images in fp16 terms, by wgmma.
 #pragma once
 
-#include "kernels/device/bytes.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/fp16_halves/block.cuh"
+#include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = first + i / 2;
-        const std::uint32_t mask = permute_bytes(route[row] << position, i & 1 ? 0xbbaa : 0x9988);
+        const std::uint32_t mask = routing_mask_16(route[row], position, i & 1);
 #pragma unroll
         for (int term = 0; term < P::kFp16Terms; ++term)
           left[position % 2][term][position / 2][i] =

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(State s
   using Shared = Conv2BackwardShared<P, kRows, kStages>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[kStages + 1];
+  __shared__ MBarrier arrived[kStages + 1];
   const int tid = threadIdx.x;
   const Conv2BackwardBlock<P, kRows, kStages> block{
       s, bn, shared, arrived, graph_step, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(State s
   block.template copy_forward<kConvThreads>(item, sample, 0, tid);
   const auto meanwhile = [&] {
     block.template copy_gradient<kConvThreads>(item, 0, tid);
-    if (tid < kStages + 1) mbarrier_init(arrived + tid, kRoleThreads);
+    if (tid < kStages + 1) arrived[tid].init(kRoleThreads);
     for (int stage = 0; stage < kStages; ++stage)
       if (item >= stage * block.stride()) block.clear_padding(stage, tid);
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/barriers.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/fused/conv2_backward/block.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/conv2_backward/mma/routed_taps.cuh"
@@ -24,16 +25,17 @@ __device__ __forceinline__ void store_routed_taps(const Block& block, const floa
                                                   int tid) {
   using Shared = typename Block::Shared;
   constexpr int kValues = kConv1Channels * kRoutedTapColumns;
-  const int warp = tid >> 5, channel0 = (warp & 1) * 16, g = block.lane >> 2, t = block.lane & 3;
+  const int warp = tid >> 5, channel0 = (warp & 1) * 16;
+  const auto [g, t] = fragment_place(block.lane);
   auto* partial = reinterpret_cast<float*>(block.shared + Shared::kFilter);
-  barrier_sync<kRoleThreads>(Block::kDgradRole);  // nobody reads the filter any more
+  Block::DgradRole::sync();  // nobody reads the filter any more
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int n = k >> 2, i = k & 3;
     partial[(warp >> 1) * kValues + (channel0 + (i >> 1) * 8 + g) * kRoutedTapColumns + n * 8 + 2 * t + (i & 1)] =
         sum_of(routed_taps, n, i);
   }
-  barrier_sync<kRoleThreads>(Block::kDgradRole);
+  Block::DgradRole::sync();
   for (int i = tid; i < kValues; i += kRoleThreads)
     block.s.routed_tap_sums[std::size_t(blockIdx.x) * kValues + i] =
         (partial[i] + partial[kValues + i]) + (partial[2 * kValues + i] + partial[3 * kValues + i]);
@@ -64,8 +66,8 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
       if (stage == 0) parity ^= 1;
     }
     make_dz2<kRoleThreads>(block, item, stage, tid);
-    barrier_sync<kRoleThreads>(Block::kDgradRole);
-    barrier_arrive<kConvThreads>(Block::kDz2Ready + stage);
+    Block::DgradRole::sync();
+    Block::Dz2Ready::arrive(stage);
     if (item == block.first_item()) block.wait_for_copies(Block::kFilterCopies, 0);
     const std::uint32_t here = block.stage_address(stage);
     float acc[4][2][4] = {};
@@ -90,7 +92,7 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
         accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, block.lane);
       }
     }
-    barrier_arrive<kConvThreads>(Block::kDone + stage);
+    Block::Done::arrive(stage);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
   }
   store_routed_taps(block, routed_taps, tid);
@@ -121,11 +123,11 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
   for (; item >= 0; item -= block.stride()) {
     const int next_sample = block.sample(item - ahead, tid);
     if (Block::kStages == 1 && item >= ahead) block.fetch(item - ahead, tid);
-    barrier_sync<kConvThreads>(Block::kDz2Ready + stage);
+    Block::Dz2Ready::sync(stage);
     const std::uint32_t here = block.stage_address(stage);
     weight_gradient<P, Block::kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
                                      here + Shared::kA1 + in * int(sizeof(T)), block.lane);
-    barrier_sync<kConvThreads>(Block::kDone + stage);  // nobody reads the stage any more
+    Block::Done::sync(stage);  // nobody reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
   }

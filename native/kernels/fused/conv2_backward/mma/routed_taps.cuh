@@ -2,10 +2,11 @@
 // position.
 #pragma once
 
-#include "kernels/device/bytes.cuh"
+#include "kernels/device/lane.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
 #include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {
 
@@ -20,7 +21,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
                                                        const std::uint32_t (&route)[2], std::uint32_t pixel_lists,
                                                        int lane) {
   using Q = PixelLists<P>;
-  const int g = lane >> 2, t = lane & 3;
+  const auto [g, t] = fragment_place(lane);
   const std::uint32_t tap =
       pixel_lists + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
   const std::uint32_t last_tap =
@@ -46,7 +47,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
         b[1][plane] = g == 0 ? last : ones;
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = packed[i] & permute_bytes(route[i >> 1] << position, i & 1 ? 0xbbaa : 0x9988);
+      for (int i = 0; i < 4; ++i) a[i] = packed[i] & routing_mask_16(route[i >> 1], position, i & 1);
 #pragma unroll
       for (int n = 0; n < 2; ++n) mma_bf16(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
     }
@@ -68,7 +69,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
         b[1] = g == 0 ? b[1] : make_float2(ones, ones);
         std::uint32_t mask[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) mask[i] = permute_bytes(route[plane] << position, 0x8888 + i * 0x1111);
+        for (int i = 0; i < 4; ++i) mask[i] = routing_mask_32(route[plane], position, i);
         // k = t is slot 2t and k = t + 4 slot 2t + 1, the order in which a product's result lies in the registers.
         const auto multiply = [&](const std::uint32_t (&value)[4]) {
           const std::uint32_t a[4] = {value[0] & mask[0], value[2] & mask[2], value[1] & mask[1], value[3] & mask[3]};

@@ -1,7 +1,9 @@
 // Part of conv2_backward: conv2's weight gradient over the rows of one item in shared memory, by warps.
 #pragma once
 
+#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
+#include "kernels/device/mma.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 
@@ -19,7 +21,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
   constexpr int kPlanes = kHalf ? 1 : 2;  // products a row: 16 slots, or 8
   // Rows 0 and 15 of a whole image are padding. Half an image adds the neighbouring rows of a1, but not of dz2.
   constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
-  const int g = lane >> 2, t = lane & 3;
+  const auto [g, t] = fragment_place(lane);
   const auto counts = [](int row) { return kRows == 14 || (row >= 1 && row <= kRows); };  // of dz2
   const auto load_dz = [&](std::uint32_t (&a)[kPlanes][4], int row) {
     if constexpr (kHalf) {
@@ -87,8 +89,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
           for (int plane = 0; plane < kPlanes; ++plane)
 #pragma unroll
             for (int n = 0; n < 2; ++n) P::mma(partial[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) dw[3 * u + v][i >> 2][i & 3] += partial[i >> 2][i & 3];
+          add_accumulators(dw[3 * u + v], partial);
         }
       }
     }

@@ -42,7 +42,7 @@ struct WholeImages {
   static_assert(2 * kDgradRegisters + kWeightGradientRegisters + kMakeDz2Registers == 4 * 65536 / kConvThreads);
 
   const Block& block;
-  std::uint64_t *dz2_ready, *filter_arrived;  // dz2_ready: one a stage
+  MBarrier *dz2_ready, *filter_arrived;  // dz2_ready: one a stage
 
   __device__ __forceinline__ std::uint32_t address_of(int stage) const {
     return shared_address(block.shared) + stage * Shared::kStage;
@@ -50,13 +50,13 @@ struct WholeImages {
   // Until dz2 of this item stands in its stage. The first item's does before the roles part.
   __device__ __forceinline__ void wait_for_dz2(int item, int stage, int& parity) const {
     if (item != block.first_item()) {
-      mbarrier_wait(dz2_ready + stage, parity);
+      dz2_ready[stage].wait(parity);
       if (stage == 0) parity ^= 1;
     }
   }
   // Nobody reads the stage of this item any more.
   __device__ __forceinline__ void release(int item, int stage) const {
-    if (item >= 2 * block.stride()) barrier_arrive<kConvThreads>(Block::kDone + stage);
+    if (item >= 2 * block.stride()) Block::Done::arrive(stage);
   }
 
   // Zeros in the rows above and below dz2, which copies leave alone, and padding around an image's pixels. (Nobody
@@ -81,7 +81,7 @@ struct WholeImages {
     const State& s = block.s;
     const std::uint32_t to = address_of(stage);
     const auto copy = [&](int at, const void* tensor, std::size_t item, int bytes) {
-      copy_bulk(to + at, static_cast<const char*>(tensor) + item * bytes, bytes, block.arrived + stage);
+      copy_bulk(to + at, static_cast<const char*>(tensor) + item * bytes, bytes, block.arrived[stage]);
     };
 #pragma unroll 1
     for (int chunk = 0; chunk < Shared::kChunks2; ++chunk)
@@ -97,11 +97,11 @@ struct WholeImages {
   __device__ __forceinline__ void copy_gradient(int item, int stage) const {
     copy_bulk(address_of(stage) + Shared::kDy2,
               static_cast<const char*>(block.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,
-              block.arrived + stage);
+              block.arrived[stage]);
   }
   __device__ __forceinline__ void copy(int item, int sample, int stage) const {
     wgmma_publish();  // what was written there before comes before
-    mbarrier_expect(block.arrived + stage, kForwardBytes + kGradientBytes);
+    block.arrived[stage].expect(kForwardBytes + kGradientBytes);
     copy_gradient(item, stage);
     copy_forward(item, sample, stage);
   }

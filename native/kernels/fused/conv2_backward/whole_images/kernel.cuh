@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ std::uint64_t arrived[2], dz2_ready[2], filter_arrived;
+  __shared__ MBarrier arrived[2], dz2_ready[2], filter_arrived;
   const int tid = threadIdx.x, group = uniform(tid / kGroupThreads);
   const WholeImages::Block block{s, bn, shared, arrived, graph_step, tid & 31, 0};
   const WholeImages images{block, dz2_ready, &filter_arrived};
@@ -32,24 +32,24 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
   const int item = block.first_item(), second_sample = block.sample(item - block.stride(), tid % kGroupThreads);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      mbarrier_init(arrived + stage, 1);
-      mbarrier_init(dz2_ready + stage, kGroupThreads / 32);
+      arrived[stage].init(1);
+      dz2_ready[stage].init(kGroupThreads / 32);
     }
-    mbarrier_init(&filter_arrived, 1);
-    mbarrier_expect(&filter_arrived, DgradFilter::kBytes);
+    filter_arrived.init(1);
+    filter_arrived.expect(DgradFilter::kBytes);
     images.copy_forward(item, block.sample(item, tid), 0);
-    copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, DgradFilter::kBytes, &filter_arrived);
+    copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, DgradFilter::kBytes, filter_arrived);
   }
   const auto meanwhile = [&] {
     if (tid == 0) {  // only now: the arrival that it counts is the last
-      mbarrier_expect(arrived, WholeImages::kForwardBytes + WholeImages::kGradientBytes);
+      arrived->expect(WholeImages::kForwardBytes + WholeImages::kGradientBytes);
       images.copy_gradient(item, 0);
     }
     for (int stage = 0; stage < 2; ++stage)
       if (item >= stage * block.stride()) images.clear_padding(stage, tid);
   };
   make_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  mbarrier_wait(arrived, 0);
+  arrived->wait(0);
   make_dz2<kConvThreads>(block, item, 0, tid);
   wgmma_publish();
   __syncthreads();

@@ -17,7 +17,7 @@ __device__ __forceinline__ void dgrad_role(const WholeImages& images, int tid) {
   using Shared = WholeImagesShared;
   const int lane = images.block.lane, warp = uniform(tid >> 5);
   const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
-  mbarrier_wait(images.filter_arrived, 0);
+  images.filter_arrived->wait(0);
   float routed_taps[2][12] = {};
   int stage = 0, parity = 0;
   for (int item = images.block.first_item(); item >= 0; item -= images.block.stride()) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void dgrad_role(const WholeImages& images, int tid) {
     images.release(item, stage);
     stage ^= 1;
   }
-  barrier_sync<kRoleThreads>(WholeImages::Block::kDgradRole);  // nobody reads the filter any more
+  WholeImages::Block::DgradRole::sync();  // nobody reads the filter any more
   store_routed_tap_sums<2>(images.block.s, reinterpret_cast<float*>(images.block.shared + Shared::kFilter), routed_taps,
                            1.f);
 }
@@ -58,10 +58,10 @@ __device__ __forceinline__ void make_dz2_role(const WholeImages& images, int tid
     make_dz2<kGroupThreads>(images.block, item, stage, thread);
     wgmma_publish();
     __syncwarp();
-    if (images.block.lane == 0) mbarrier_arrive(images.dz2_ready + stage);
+    if (images.block.lane == 0) images.dz2_ready[stage].arrive();
     stage ^= 1;
     if (next >= 0) {
-      barrier_sync<kConvThreads>(WholeImages::Block::kDone + stage);
+      WholeImages::Block::Done::sync(stage);
       if (thread == 0) {
         images.copy(next, next_sample, stage);
         images.fetch(next - images.block.stride());

@@ -1,9 +1,9 @@
 // The routed taps of whole images in bf16, by wgmma.
 #pragma once
 
-#include "kernels/device/bytes.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/whole_images/block.cuh"
+#include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {
 
@@ -35,8 +35,7 @@ __device__ __forceinline__ void accumulate_routed_taps(const WholeImages&, float
       const __nv_bfloat162 slots = __floats2bfloat162_rn(da1[at], da1[at + 1]);
       const std::uint32_t packed = *reinterpret_cast<const std::uint32_t*>(&slots);
 #pragma unroll
-      for (int dx = 0; dx < 2; ++dx)
-        a[slot][dx][i] = packed & permute_bytes(route[row] << (2 * dy + dx), i & 1 ? 0xbbaa : 0x9988);
+      for (int dx = 0; dx < 2; ++dx) a[slot][dx][i] = packed & routing_mask_16(route[row], 2 * dy + dx, i & 1);
     }
     wgmma_fence();
 #pragma unroll

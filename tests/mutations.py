@@ -1273,7 +1273,7 @@ FUSED = [
         (
             "stage-read-before-it-is-complete",
             "race",
-            "      __syncthreads();  // this stage is complete, and nobody reads the one before any more\n",
+            "      __syncthreads();  // this stage is complete, and no warp reads the one before any more\n",
             "",
         ),
         (
@@ -2044,7 +2044,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/conv2d.cu",
+        "native/kernels/conv2d/naive.cu",
         ("ctest test_conv2d",),
         (
             "padding-is-the-next-row",
@@ -2054,7 +2054,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/relu_max_pool2d.cu",
+        "native/kernels/relu_max_pool2d/naive.cu",
         ("ctest test_relu_max_pool2d",),
         (
             "last-of-equals",
@@ -2070,7 +2070,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/chunks.h",
+        "native/kernels/chunks.h",
         ("ctest test_batch_norm",),
         ("images-between-chunks-lost", "off by one", "return k * batch / chunks;", "return k * (batch / chunks);"),
     ),
@@ -2085,7 +2085,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/log_softmax.cu",
+        "native/kernels/log_softmax/naive.cu",
         ("ctest test_log_softmax",),
         (
             "exponent-of-a-large-score",

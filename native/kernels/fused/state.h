@@ -27,9 +27,9 @@ inline constexpr int kConv1Blocks = 4;        // of update, for conv1's channels
 inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
 
 // Where conv2_backward works by wgmma, conv_forward leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8
-// channels, 14, 16 slots, 8), slots as in conv1.cuh, those of padding 0. And update leaves conv2.weight for its dgrad:
-// for each filter row and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's channels by
-// 8 each), and zeros behind the last.
+// channels, 14, 16 slots, 8), slots as in image_layout.cuh, those of padding 0. And update leaves conv2.weight for its
+// dgrad: for each filter row and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's
+// channels by 8 each), and zeros behind the last.
 inline constexpr int kChunkedRow = 16 * 16, kChunkedImage = kPool1Side * kChunkedRow;  // bytes, of a chunk
 struct DgradFilter {
   static constexpr int kTapBytes = kConv1Channels * 16, kZeroBytes = kTapBytes + 16;  // pieces in different banks
@@ -37,10 +37,10 @@ struct DgradFilter {
   static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
 };
 
-// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes in parts of fp16 (see fp16_terms.cuh): (B, part, chunk of
-// 8 channels, 14, 16 columns, 8), columns from -1 on, in units of a1_scale().
+// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see fp16_terms.cuh): (B, term, chunk of 8
+// channels, 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
 
-// Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
+// Where a step's samples come from: image b of step k of a graph is images[order[k * batch + b]].
 struct Samples {
   const std::uint8_t* images;
   const std::uint8_t* labels;
@@ -78,11 +78,11 @@ struct State {
   const float* upstream;       // gradient of the objective with respect to the mean loss
 
   void* conv2_forward;      // conv2.weight as conv_forward wants it: (64 permuted, 9, 32) T, or
-                            // ([part,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
+                            // ([term,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
   void* conv2_dgrad;        // as conv2_backward's dgrad wants it: (32, 9 flipped, 64) T
-  void* conv2_dgrad_wgmma;  // the same where that works by wgmma: DgradFilter, or (part, 3, chunk of channels, taps 2
+  void* conv2_dgrad_wgmma;  // the same where that works by wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2
                             // to 0, 32, 8)
-  float* conv2_scales;      // of those parts, and of the ones that update will make: conv2_backward sees to it
+  float* conv2_scales;      // of those terms, and of the ones that update will make: conv2_backward sets it
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update
   void* fc1;                // fc1.weight in T, engine's order
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, divided by bn1.filter_scale(channel)
@@ -92,7 +92,7 @@ struct State {
   bool overlap;    // the code that runs has programmatic dependent launch
   bool wgmma;      // and wgmma
 
-  void* a1;                // (B, 196, 32) T, or chunked, or in parts
+  void* a1;                // (B, 196, 32) T, or chunked, or as terms
   std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
   void* z2;                // (B, 196, 64) T, or chunked: sign-folded conv2 output
   void* pooled_z2;         // (B, 49, 64) T, its maximum in each pooling window
@@ -110,15 +110,15 @@ struct State {
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
   double* moment_sums;     // (head blocks, kMoments) of the next batch
   double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
-  StepResult* results;     // one a slot
+  StepResult* results;     // one a step of a graph
   std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
 
   int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
   bool conv_forward_roles;                       // conv1 and conv2 by different warps
-  int fc1_forward_rows, fc1_forward_slices;      // samples of a block; parts the features are cut into
+  int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
   int head_blocks;
   int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
-  bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in parts
+  bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms
 };
 
 using Schedule = std::array<int, 13>;
@@ -139,7 +139,7 @@ struct Launch {
   static void update(const State& state, int graph_step, cudaStream_t stream);
   static void pack(const State& state, cudaStream_t stream);  // all operand copies from `parameters`
   static void prepare(const State& state, int graph_step,
-                      cudaStream_t stream);  // moments and bn1 for this slot's batch
+                      cudaStream_t stream);  // moments and bn1 for this step's batch
 };
 
 bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a

@@ -105,7 +105,7 @@ struct Conv2BackwardBlock {
 
   // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
 
-  // The rows of an image that a item needs of a (B, 196, C) tensor, each pixel to its slot.
+  // The rows of an image that an item needs of a (B, 196, C) tensor, each pixel to its slot.
   template <int C, int kPitch, int kThreads>
   __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
     constexpr int kChunks = C / kChunk<P>;
@@ -116,7 +116,7 @@ struct Conv2BackwardBlock {
       copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
     }
   }
-  // Which sample a item is; asked for one item ahead, so that nobody waits for the answer.
+  // Which sample an item is; asked for one item ahead, so that its load is never waited for.
   __device__ __forceinline__ int sample(int item, int tid) const {
     return item >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(graph_step) * s.batch + item] : 0;
   }
@@ -144,7 +144,7 @@ struct Conv2BackwardBlock {
   }
   __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
   __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
-  // All of a item but the image, towards the L2 cache.
+  // All of an item but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {
     const auto lines = [&](const void* from, int bytes) {
       for (int i = tid * 128; i < bytes; i += kRoleThreads * 128)

@@ -1,4 +1,4 @@
-// The pixels of an image as the routed taps are summed over them.
+// The pixels of an image in the orders in which the routed taps read them: for mma.sync, and for wgmma.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace mnist::fused {
 
-// The pixels of an image for G: one list of 8 for each row and x'' mod 4, x'' = x + 1, because the cells of a plane are
-// 4 pixels apart; so the pixels of two neighbouring slots are neighbours. Lists in memory: x'' = 4j - 2, 4j - 1, 4j, 4j
-// + 1, 4j + 2, 4j + 3 at index j. A window in plane 0 begins at 4j - 2, in plane 1 at 4j. Lists are 35 rows apart,
-// which keeps the 8 taps of a load in different banks.
+// The pixels of an image for the routed taps: one list of 8 for each row and x'' mod 4, x'' = x + 1, because the cells
+// of a plane are 4 pixels apart; so the pixels of two neighbouring slots are neighbours. Index j of the lists
+// holds x'' = 4j - 2, 4j - 1, 4j, 4j + 1, 4j + 2 and 4j + 3. A window in plane 0 begins at 4j - 2, in plane 1 at 4j.
+// Lists are 35 rows apart, which keeps the 8 taps of a load in different banks.
 template <class P>
 struct PixelLists {
   using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::Pixel, float>;

@@ -12,8 +12,8 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// G from the sums of 4 kGroups warps, each of 16 channels, a plane and 7 rows, through `partial` in shared memory,
-// which nobody else uses any more.
+// The routed taps, from the sums of 4 kGroups warps, each of 16 channels, a plane and 7 rows, through `partial` in
+// shared memory, which is free.
 template <int kGroups>
 __device__ __forceinline__ void store_routed_tap_sums(const State& s, float* partial, const float (&routed_taps)[2][12],
                                                       float scale) {

@@ -40,7 +40,7 @@ struct Conv1 {
     }
   }
 
-  // From here on a is in units of `item`.
+  // From here on a is divided by `divisor`, too.
   __device__ __forceinline__ void divide(float divisor) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) scale[i] /= divisor, shift[i] /= divisor;

@@ -44,9 +44,9 @@ __device__ __forceinline__ void copy_filter_slice(unsigned char* shared, const v
   copy_async_commit();
 }
 
-// For every warp of a block: its copies end, and a warp that is to make R = 2 or 4 image rows waits for everyone's.
-// These two kinds are in different places of the code, so each waits at a barrier of its own and only arrives
-// at the other's; a warp that makes no rows, R = 0, only arrives, at both.
+// For every warp of a block: its copies end, and a warp that is to make R = 2 or 4 image rows waits for those of all
+// warps. These two kinds are in different places of the code, so each waits at a barrier of its own and only arrives at
+// the other's; a warp that makes no rows, R = 0, only arrives, at both.
 template <int R>
 __device__ __forceinline__ void finish_copies() {
   copy_async_wait<0>();

@@ -10,8 +10,8 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// a1 and its routing for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows. (Who makes a1 does not
-// store it to global memory at once: wgmma_publish() would wait for that.)
+// a1 and its routing for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows. (The role that makes a1
+// does not store it to global memory at once: wgmma_publish() would wait for that.)
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
   using Operands = WgmmaOperands<P>;

@@ -1,4 +1,4 @@
-// fc1_backward: fc1 backward. dy2 = relu mask of (dh fc1), its channel sums for bn2, and fc1.weight -= lr * dh^T a2, in
+// fc1_backward: dy2 = relu mask of (dh fc1), its channel sums for bn2, and fc1.weight -= lr * dh^T a2, in
 // place.
 //
 // A block owns 32 columns of fc1.weight: half of the channels of one pooled cell. It alone reads or writes them in

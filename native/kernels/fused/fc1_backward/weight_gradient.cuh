@@ -116,7 +116,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
     add_accumulators(dw, sums);
   }
 
-  // dw[0] becomes the 16 units that this warp updates, dw[1] its fellow's.
+  // dw[0] becomes the 16 units that this warp updates, dw[1] the other warp's.
   if (parity == 1)
 #pragma unroll
     for (int i = 0; i < 16; ++i) {

@@ -10,9 +10,9 @@
 namespace mnist::fused {
 
 // A slice of the features is one half of the channels in some of the cells, so that a block needs the sums of these
-// channels only. It goes through shared memory in k_tiles of 128 bytes a row: two cells in bf16, one in float.
+// channels only. It goes through shared memory in tiles of 128 bytes a row: two cells in bf16, one in float.
 template <class P>
-inline constexpr int kStageCells = 128 / (kSliceChannels * int(sizeof(typename P::T)));
+inline constexpr int kTileCells = 128 / (kSliceChannels * int(sizeof(typename P::T)));
 inline constexpr int kStagePitch = 128 + 16;  // odd multiple of 16: no bank conflicts
 inline constexpr int kFc1Stages = 5;          // what 152 KiB of shared memory hold
 template <int kRows>
@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
   constexpr int kWarpRows = kRows < 32 ? kRows : 32, kRowWarps = kRows / kWarpRows;
   constexpr int kWarpHidden = kHidden * kRowWarps / (kThreads / 32);
   constexpr int kM = kWarpRows / 16, kN = kWarpHidden / 8;
-  constexpr int kCellChunks = 8 / kStageCells<P>;     // of 16 bytes, in a stage's row
+  constexpr int kCellChunks = 8 / kTileCells<P>;      // of 16 bytes, in a tile's row
   constexpr int kLaneValues = 4 / int(sizeof(T));     // of a 16-byte chunk that a lane gets from ldmatrix
   constexpr int kValues = kCellChunks * kLaneValues;  // of a cell
   constexpr int kCopyRows = kThreads / 8;             // that the block copies at a time
-  constexpr int kSteps = 128 / 32, kCellSteps = kSteps / kStageCells<P>;
+  constexpr int kSteps = 128 / 32, kCellSteps = kSteps / kTileCells<P>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2 bn;
   const std::uint32_t base = shared_address(shared);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
   const int row0 = blockIdx.x * kRows;
   const int groups = (gridDim.y + 1) / 2, cells = (kCells2 + groups - 1) / groups;
   const int begin = int(blockIdx.y / 2) * cells, end = min(begin + cells, kCells2);
-  const int k_tiles = (end - begin + kStageCells<P> - 1) / kStageCells<P>;
+  const int k_tiles = (end - begin + kTileCells<P> - 1) / kTileCells<P>;
 
   const int warp_row = warp % kRowWarps * kWarpRows, warp_hidden = warp / kRowWarps * kWarpHidden;
   const std::uint32_t weights = base + warp_hidden * kStagePitch + b_lane_offset(lane, kStagePitch);
@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
 
   const int chunk = tid & 7, copy_row = tid >> 3;
   const std::uint32_t to = base + copy_row * kStagePitch + chunk * 16;
-  // Where this thread's chunk of a stage lies in a row of features. Past the slice's end the last cell is repeated,
+  // Where this thread's chunk of a tile lies in a row of features. Past the slice's end the last cell is repeated,
   // and not used; so is the last row past the batch's.
   const auto feature = [&](int channel_half, int k_tile) {
-    const int cell = min(begin + k_tile * kStageCells<P> + chunk / kCellChunks, end - 1);
+    const int cell = min(begin + k_tile * kTileCells<P> + chunk / kCellChunks, end - 1);
     return cell * kConv2Channels + channel_half * kSliceChannels + chunk % kCellChunks * kChunk<P>;
   };
   const auto fetch_weights = [&](int channel_half, int k_tile) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
     const float gamma = s.parameters[kParameters[kBn2Weight].offset + channel];
     const float beta = s.parameters[kParameters[kBn2Bias].offset + channel];
     wait_for_predecessor();  // conv_forward: pooled_z2 and the channel sums
-    // A group of copies a stage, the weights of all in the first. Two k_tiles go ahead of the channel sums; the others
+    // A group of copies a stage, the weights of all in the first. Two tiles go ahead of the channel sums; the others
     // arrive while the statistics are finished.
     constexpr int kEarly = 2;
 #pragma unroll 1
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
 #pragma unroll 1
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
       copy_async_wait<kFc1Stages - 2>();
-      __syncthreads();  // this stage is complete, and nobody reads the one before any more
+      __syncthreads();  // this stage is complete, and no warp reads the one before any more
       if (k_tile > 0) {
         if (const int next = k_tile - 1 + kFc1Stages; next < k_tiles) {
           fetch_weights(channel_half, next);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
       const std::uint32_t at = k_tile % kFc1Stages * kStageBytes<kRows>;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        if (step > 0 && step % kCellSteps == 0 && begin + k_tile * kStageCells<P> + step / kCellSteps >= end) break;
+        if (step > 0 && step % kCellSteps == 0 && begin + k_tile * kTileCells<P> + step / kCellSteps >= end) break;
         std::uint32_t w[kN / 2][4];
 #pragma unroll
         for (int n = 0; n < kN / 2; ++n) load_matrix_x4(w[n], weights + at + n * 16 * kStagePitch + step * 32);

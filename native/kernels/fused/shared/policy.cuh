@@ -32,7 +32,7 @@ template <>
 struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   using Pixel = __nv_bfloat16;           // integers up to 256 are exact
-  static constexpr int kConv1Terms = 1;  // 16-bit parts a conv1 weight is split into
+  static constexpr int kConv1Terms = 1;  // 16-bit terms a conv1 weight is split into
   static constexpr int kFp16Terms = 0;   // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
@@ -68,7 +68,7 @@ struct Policy<Precision::kTf32> {
   }
 };
 
-// fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 parts, which keeps float's accuracy
+// fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 terms, which keeps float's accuracy
 // (what is dropped is below 2^-20 of a product). Tensor cores truncate as they add, so long sums over
 // pixels are moved out of their accumulators every few products (kDrainAccumulators).
 template <>

@@ -47,7 +47,7 @@ __device__ __forceinline__ uint4 pack(const float (&x)[kChunk<P>]) {
     }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
-// The values of x whose fellow in a is positive, 0 for the others: relu's gradient.
+// The values of x where that of a is positive, 0 for the others: relu's gradient.
 template <class P>
 __device__ __forceinline__ uint4 where_positive(uint4 a, uint4 x) {
   const auto keep = [](std::uint32_t of, std::uint32_t word) -> std::uint32_t {

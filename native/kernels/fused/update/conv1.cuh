@@ -1,7 +1,7 @@
 // conv1 and bn1: the closed form of their backward, SGD, and bn1 for the next batch.
 //
-// With G_c, the routed taps, and d_c, their plain sum, from conv2_backward, sigma_c = sqrt(var_c + eps), s =
-// gamma/sigma and Gt = G - d pbar:
+// From conv2_backward come G_c, the routed taps, and d_c, the plain sum of the routed gradient. With
+// sigma_c = sqrt(var_c + eps), s = gamma/sigma and Gt = G - d pbar:
 //   d gamma = w . Gt / sigma,   d beta = d,   dw = s (Gt - (w . Gt / sigma^2) C w),   d bias = 0.
 #pragma once
 

@@ -29,7 +29,7 @@ __global__ void pack_kernel(State s) {
   }
 }
 
-// kConv1Blocks blocks: the moments of a slot's batch, then their channels of conv1 as update leaves them.
+// kConv1Blocks blocks: the moments of a graph step's batch, then their channels of conv1 as update leaves them.
 template <class P>
 __global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int graph_step) {
   __shared__ Bn1Scratch scratch;

@@ -1,5 +1,4 @@
-// Halves of images in fp16 terms: which ones a block owns, their place in shared memory, their copies, and who waits
-// for whom.
+// Halves of images in fp16 terms: which ones a block owns, their place in shared memory, their copies and barriers.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace mnist::fused {
 template <class P>
 struct Fp16HalvesShared {
   static constexpr int kFp16Terms = P::kFp16Terms;
-  using Windows = PixelListRows<Fp16Operands, kPool1Side / 2>;
+  using Pixels = PixelListRows<Fp16Operands, kPool1Side / 2>;
   static constexpr int kRows = kPool1Side / 2, kBufferRows = kRows + 2, kCells = 4 * kPool2Side;
   static constexpr int kRowBytes = kSlots * 16;
   static constexpr int kChunks1 = kConv1Channels / 8, kChunks2 = kConv2Channels / 8;
@@ -26,13 +25,13 @@ struct Fp16HalvesShared {
   static constexpr int kA1 = 16, kA1Term = kChunks1 * kChunkPitch;
   static constexpr int kDz = kA1 + kFp16Terms * kA1Term, kDzTerm = kChunks2 * kChunkPitch + 64;
   static constexpr int kPixelLists = kDz + kDzTerm + kChunks2 * kChunkPitch;
-  static constexpr int kRoute = kPixelLists + Windows::kBytes;
+  static constexpr int kRoute = kPixelLists + Pixels::kBytes;
   static constexpr int kRouteBytes = kRows * kRoute1Words / kPool1Side * 4;
   static constexpr int kDy2 = kRoute + kRouteBytes, kDy2Bytes = kCells * kConv2Channels * 4;
   static constexpr int kImageBytesAt = kDy2 + kDy2Bytes;
   static constexpr int kStage = (kImageBytesAt + kImagePixels + 127) / 128 * 128;
   static constexpr int kFilter = 2 * kStage, kFilterTerm = kConv2Values * 2, kFilterBytes = kFp16Terms * kFilterTerm;
-  static constexpr int kPartial = kFilter + kFilterBytes;  // make_bn2_backward()'s sums, later those of G
+  static constexpr int kPartial = kFilter + kFilterBytes;  // make_bn2_backward()'s sums, later the routed taps'
   static constexpr int kRoutedTapSums = 24;                // of a thread
   static constexpr int kPartialBytes = kConvThreads / 64 * 2 * kConv2Channels * 8;
   static constexpr int kBytes = kPartial + std::max(kPartialBytes, kRoutedTapSums * kGroupThreads * 4);
@@ -52,13 +51,13 @@ struct Fp16Halves {
   static_assert(kDgradRegisters + 3 * kWeightGradientRegisters == 4 * 65536 / kConvThreads);
   static constexpr int kCopyBytes = (2 * Shared::kChunks2 + kFp16Terms * Shared::kChunks1) * 8 * Shared::kRowBytes +
                                     Shared::kRouteBytes + kImagePixels + Shared::kDy2Bytes;
-  // G's left operand is da1 in items of 2^17 of what dgrad sums: 576 products, each below 2^15 x 2^7.
+  // The routed taps' left operand is da1 divided by 2^17, in what dgrad sums: 576 products, each below 2^15 x 2^7.
   static constexpr float kDa1Scale = 1 << 17;
 
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  MBarrier *arrived, *dz2_ready, *done;  // one a stage: copies; dz2; nobody reads it any more
+  MBarrier *arrived, *dz2_ready, *done;  // one a stage: its copies arrived; dz2 is made; it may be overwritten
   int graph_step, lane;
 
   // ---- items -------------------------------------------------------------------------------------------------------
@@ -114,7 +113,7 @@ struct Fp16Halves {
       copy_bulk(to + Shared::kImageBytesAt, s.samples.images + std::size_t(sample) * kImagePixels, kImagePixels, here);
     }
   }
-  // By one thread: announces all copies of a item and starts the last.
+  // By one thread: announces all copies of an item and starts the last.
   __device__ __forceinline__ void copy_gradient(int item) const {
     if (image_of(item) < 0) return;
     arrived[stage_of(item)].expect(kCopyBytes);

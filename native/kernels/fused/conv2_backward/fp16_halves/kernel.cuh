@@ -1,18 +1,17 @@
-// conv2_backward in tf32 and fp32 on Hopper, by wgmma of fp16 terms: see terms.cuh.
+// conv2_backward in tf32 and fp32 on Hopper, by wgmma of fp16 terms: see shared/fp16_terms.cuh.
 //
-// What is computed is as in conv2_backward.cuh. A item of work is half of an image: 7 rows, and the neighbouring one on
+// What is computed is as in mma/kernel.cuh. An item of work is half of an image: 7 rows, and the neighbouring one on
 // either side; shared memory holds two. Small batches have a block for each half, others do an image's two one after
-// the other. Operands lie as wgmma reads them (see wgmma.cuh): [term][chunk of 8 channels][row][slot or column][16
-// bytes]. dz2 takes the place of z2, which has the bytes of two terms: the first four channels of a chunk lie where the
-// big term will, the others where fp32's small term will.
+// the other. Operands lie as wgmma reads them (see device/wgmma.cuh): [term][chunk of 8 channels][row][slot or
+// column][16 bytes]. dz2 takes the place of z2, which has the bytes of two terms: the first four channels of a chunk
+// lie where the big term will, the others where fp32's small term will.
 //
 // Roles are warpgroups:
-//   0        dgrad, then G
-//   1, 2, 3  conv2's weight gradient, a row of taps each; then they make_dz2 dz2 of the next item, and 3, once nobody
-//   reads
-//            this item any more, starts the copies of the item after the next
+//   0        dgrad, then the routed taps
+//   1, 2, 3  conv2's weight gradient, a row of taps each; then they make dz2 of the next item; 3 starts the
+//            copies of the item after the next, once this item's stage is free
 // The tensor cores truncate as they add, so small products come first or by themselves, and what is summed over more
-// than a item is added up outside of them.
+// than an item is added up outside of them.
 #pragma once
 
 #include "kernels/device/registers.cuh"
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   }
   __syncthreads();
   for (int stage = 0; stage < 2; ++stage)
-    Shared::Windows::clear(shared + stage * Shared::kStage + Shared::kPixelLists, tid);
+    Shared::Pixels::clear(shared + stage * Shared::kStage + Shared::kPixelLists, tid);
   wgmma_publish();
   __syncthreads();
   if (warp < kGroupThreads / 32) {

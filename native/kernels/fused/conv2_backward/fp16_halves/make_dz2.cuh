@@ -18,7 +18,7 @@ __device__ __forceinline__ void make_dz2(const Fp16Halves<P>& halves, int item, 
   if (thread < 16 * 7) {  // 16 rows of the padded image
     const int row = thread / 7, y = kPool1Side * half + row - 1;
     if (y >= 0 && y < kImageSide)
-      Shared::Windows::store_word(
+      Shared::Pixels::store_word(
           here + Shared::kPixelLists, row, thread % 7,
           reinterpret_cast<const std::uint32_t*>(here + Shared::kImageBytesAt)[y * 7 + thread % 7]);
   }

@@ -37,7 +37,7 @@ __device__ __forceinline__ void dgrad_role(const Fp16Halves<P>& halves, float dz
   float sums[2][12];
 #pragma unroll
   for (int i = 0; i < Shared::kRoutedTapSums; ++i) sums[i / 12][i % 12] = routed_taps[i * kGroupThreads];
-  NamedBarrier<1, kGroupThreads>::sync();  // nobody reads the filter any more
+  NamedBarrier<1, kGroupThreads>::sync();  // no warp reads the filter any more
   store_routed_tap_sums<1>(halves.s, reinterpret_cast<float*>(halves.shared + Shared::kFilter), sums,
                            dz2_scale * conv2_scale * Fp16Halves<P>::kDa1Scale);
 }

@@ -13,8 +13,8 @@ namespace mnist::fused {
 template <class P>
 __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, float* routed_taps, const float (&da1)[28],
                                                        const std::uint32_t (&route)[7], std::uint32_t rows) {
-  using Windows = typename Fp16HalvesShared<P>::Windows;
-  const std::uint64_t pixels = wgmma_operand(rows, Windows::kCellsBytes, 8 * Windows::kRowBytes);
+  using Pixels = typename Fp16HalvesShared<P>::Pixels;
+  const std::uint64_t pixels = wgmma_operand(rows, Pixels::kCellsBytes, 8 * Pixels::kRowBytes);
   __half2 terms[P::kFp16Terms][14];
 #pragma unroll
   for (int i = 0; i < 14; ++i) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
 #pragma unroll
       for (int position = 0; position < 4; ++position) {
         const int dx = position % 2, dy = position / 2;
-        const int at = first * Windows::kCellsBytes + dx * 2 * Windows::kListBytes + dy * Windows::kRowBytes;
+        const int at = first * Pixels::kCellsBytes + dx * 2 * Pixels::kListBytes + dy * Pixels::kRowBytes;
         const bool begins = term + 1 == P::kFp16Terms && dy == 0 && (P::kFp16Terms == 2 || pair == 0);
         wgmma_fp16(sum[dx], left[dx][term][dy], pixels + at / 16, !begins);
       }

@@ -1,21 +1,23 @@
-// conv2_backward: from dy2 back to the weights of both convolutions. For each image: dz2, its dgrad through conv2 to
-// conv1's pooled cells, and the two weight gradients.
+// conv2_backward by mma.sync: from dy2 back to the weights of both convolutions.
 //
-// With D the gradient routed to each window's maximum, batch norm's backward is dz2 = s D + alpha + kappa z2 by
+// For each image it computes dz2, its dgrad through conv2 to conv1's pooled cells, and what the two weight gradients
+// sum. With D the gradient routed to each window's maximum, batch norm's backward is dz2 = s D + alpha + kappa z2 by
 // channel; alpha and kappa come from fc1_backward's sums. conv1's layer needs no dense gradient at all: its weight
-// gradient follows in closed form from G[c] = sum over windows of the gradient times the 9 pixels under the winning
-// position and from the batch's pixel moments (see update.cuh), so only G leaves this kernel.
+// gradient follows in closed form from the batch's pixel moments and from the *routed taps*, for each channel the sum
+// over pooling windows of the gradient times the 9 pixels under the winning position (see update/conv1.cuh). So only
+// these leave this kernel.
 //
-// A item is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image rows, and
-// the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has other kernels:
-// for whole images in bf16 backward2_wgmma.cuh, which uses much of this one, and in tf32 and fp32 backward2_parts.cuh.
+// An item of work is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image
+// rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has other
+// kernels: whole_images/ in bf16, which uses much of this one, and fp16_halves/ in tf32 and fp32.
 //
-// Two roles of 8 warps work side by side, so that the tensor cores are busy while dz2 is dz2_ready and G added up:
-//   data role:   waits for a item's copies, forms dz2 where z2 was, then the dgrad, then G
-//   weight role: once dz2 is dz2_ready, conv2's weight gradient, which stays in registers over all items; then it
-//   starts
-//                the copies of the item that takes this one's place: with kStages = 2 the one after the next; with 1,
-//                where shared memory holds no more, the next, which was fetched as far as the L2 cache meanwhile
+// Two roles of 8 warps work side by side, so that the tensor cores are busy while one of them makes dz2 and sums the
+// routed taps:
+//   dgrad role            waits for an item's copies, makes dz2 where z2 was, then the dgrad, then the routed taps
+//   weight gradient role  once dz2 is made, conv2's weight gradient, which stays in registers over all items; then it
+//                         starts the copies of the item that takes this one's place: with kStages = 2 the one after the
+//                         next; with 1, where shared memory holds no more, the next, which was fetched as far as the L2
+//                         cache meanwhile
 #pragma once
 
 #include "kernels/fused/conv2_backward/mma/roles.cuh"

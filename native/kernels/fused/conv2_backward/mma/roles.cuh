@@ -19,7 +19,7 @@ __device__ __forceinline__ float sum_of(const float (&routed_taps)[kSums][2][4],
     return (routed_taps[0][n][i] + routed_taps[1][n][i]) + (routed_taps[2][n][i] + routed_taps[3][n][i]);
 }
 
-// G from the sums of 8 warps, each of the half of the channels that its lowest bit says.
+// The routed taps, from the sums of 8 warps, each of the half of the channels that its lowest bit says.
 template <int kSums, class Block>
 __device__ __forceinline__ void store_routed_taps(const Block& block, const float (&routed_taps)[kSums][2][4],
                                                   int tid) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_routed_taps(const Block& block, const floa
   const int warp = tid >> 5, channel0 = (warp & 1) * 16;
   const auto [g, t] = fragment_place(block.lane);
   auto* partial = reinterpret_cast<float*>(block.shared + Shared::kFilter);
-  Block::DgradRole::sync();  // nobody reads the filter any more
+  Block::DgradRole::sync();  // no warp reads the filter any more
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int n = k >> 2, i = k & 3;
@@ -41,8 +41,9 @@ __device__ __forceinline__ void store_routed_taps(const Block& block, const floa
         (partial[i] + partial[kValues + i]) + (partial[2 * kValues + i] + partial[3 * kValues + i]);
 }
 
-// da1, the gradient of conv1's pooled cells, and from it G: a warp makes 4 or 3 rows of 16 channels. Of half an
-// image, over half of conv2's channels: G is linear in da1, so its parts need not be added up before.
+// da1, the gradient of conv1's pooled cells, and from it the routed taps: a warp makes 4 or 3 rows of 16 channels. Of
+// half an image it sums over half of conv2's channels: the routed taps are linear in da1, so nothing need be added up
+// before.
 template <class Block>
 __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
   using P = typename Block::P;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
   };
   float dw[kTaps][2][4] = {};
   int stage = 0, item = block.first_item();
-  // Here, while this role has nothing to do yet: the data role needs the filter last. A small batch waits for it, a
+  // Here, while this role has nothing to do yet: the dgrad role needs the filter last. A small batch waits for it, a
   // large one rather has the registers.
 #pragma unroll(Block::kHalfImage ? 4 : 1)
   for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
@@ -127,11 +128,12 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
     const std::uint32_t here = block.stage_address(stage);
     weight_gradient<P, Block::kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
                                      here + Shared::kA1 + in * int(sizeof(T)), block.lane);
-    Block::Done::sync(stage);  // nobody reads the stage any more
+    Block::Done::sync(stage);  // no warp reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
   }
-  // Whole stores: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies where.
+  // Stores of 16 bytes a lane: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies
+  // where.
   auto* to = reinterpret_cast<float4*>(block.s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)

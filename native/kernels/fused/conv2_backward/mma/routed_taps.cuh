@@ -1,4 +1,4 @@
-// Part of conv2_backward: G, the gradient of conv1's pooled cells times the 9 pixels under each window's winning
+// The routed taps by mma.sync: the gradient of conv1's pooled cells times the 9 pixels under each window's winning
 // position.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace mnist::fused {
 
-// G of one image row and 16 channels: gradient `da1` (rows = channels, columns = slots of a plane) times the pixels
+// Those of one image row and 16 channels: gradient `da1` (rows = channels, columns = slots of a plane) times the pixels
 // under the position that `route` names: one product a position, with the other windows' gradients masked to 0. Bit 7 -
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
 // one instruction. Column 9 of the result is the plain sum, bn1's d beta. `pixel_lists` is the address of the row's

@@ -1,4 +1,4 @@
-// Whole images in bf16: their place in shared memory, their copies, and who waits for whom.
+// Whole images in bf16: their place in shared memory, their copies and barriers.
 #pragma once
 
 #include "kernels/device/barriers.cuh"
@@ -47,19 +47,19 @@ struct WholeImages {
   __device__ __forceinline__ std::uint32_t address_of(int stage) const {
     return shared_address(block.shared) + stage * Shared::kStage;
   }
-  // Until dz2 of this item stands in its stage. The first item's does before the roles part.
+  // Until dz2 of this item stands in its stage. The first item's does before the block divides into roles.
   __device__ __forceinline__ void wait_for_dz2(int item, int stage, int& parity) const {
     if (item != block.first_item()) {
       dz2_ready[stage].wait(parity);
       if (stage == 0) parity ^= 1;
     }
   }
-  // Nobody reads the stage of this item any more.
+  // No warp of this role reads the stage of this item any more.
   __device__ __forceinline__ void release(int item, int stage) const {
     if (item >= 2 * block.stride()) Block::Done::arrive(stage);
   }
 
-  // Zeros in the rows above and below dz2, which copies leave alone, and padding around an image's pixels. (Nobody
+  // Zeros in the rows above and below dz2, which copies leave alone, and padding around an image's pixels. (Nothing
   // reads those rows of a1.)
   __device__ __forceinline__ void clear_padding(int stage, int tid) const {
     unsigned char* const here = block.shared + stage * Shared::kStage;
@@ -73,7 +73,7 @@ struct WholeImages {
 
   // ---- copies ------------------------------------------------------------------------------------------------------
 
-  // By one thread. Of a item, what is known before fc1_backward has run, and dy2.
+  // By one thread. Of an item, what is known before fc1_backward has run, and dy2.
   static constexpr int kForwardBytes =
       (Shared::kChunks1 + Shared::kChunks2) * kChunkedImage + kRoute1Words * 4 + kImagePixels;
   static constexpr int kGradientBytes = kCells2 * kConv2Channels * 2;
@@ -106,7 +106,7 @@ struct WholeImages {
     copy_forward(item, sample, stage);
   }
 
-  // All of a item but the image, towards the L2 cache.
+  // All of an item but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int item) const {
     const State& s = block.s;
     const auto fetch = [&](const void* tensor, int bytes) {

@@ -1,11 +1,11 @@
 // conv2_backward of whole images in bf16 on Hopper, whose wgmma multiplies faster than mma.sync and needs few
 // instructions.
 //
-// What is computed and what a block owns is as in conv2_backward.cuh. Operands lie as wgmma reads them (see wgmma.cuh):
-// chunks of 8 channels apart, [chunk][row][slot][16 bytes]. Roles are warpgroups:
-//   0, 1  dgrad of 7 image rows each, then G of them
+// What is computed and what a block owns is as in mma/kernel.cuh. Operands lie as wgmma reads them (see
+// device/wgmma.cuh): chunks of 8 channels apart, [chunk][row][slot][16 bytes]. Roles are warpgroups:
+//   0, 1  dgrad of 7 image rows each, then their routed taps
 //   2     conv2's weight gradient, all of it in registers over all items
-//   3     waits for the copies of a item, forms dz2 where z2 was while the others work on the item before, and once
+//   3     waits for the copies of an item, makes dz2 where z2 was while the others work on the item before, and once
 //         they are done with that starts the copies that take its place
 #pragma once
 

@@ -34,12 +34,12 @@ __device__ __forceinline__ void dgrad_role(const WholeImages& images, int tid) {
     images.release(item, stage);
     stage ^= 1;
   }
-  WholeImages::Block::DgradRole::sync();  // nobody reads the filter any more
+  WholeImages::Block::DgradRole::sync();  // no warp reads the filter any more
   store_routed_tap_sums<2>(images.block.s, reinterpret_cast<float*>(images.block.shared + Shared::kFilter), routed_taps,
                            1.f);
 }
 
-// The first item is images.dz2_ready already.
+// dz2 of the first item is made already.
 __device__ __forceinline__ void make_dz2_role(const WholeImages& images, int tid, int second_sample) {
   const int second = images.block.first_item() - images.block.stride();
   if (tid == 0 && second >= 0) {

@@ -9,17 +9,17 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Adds G of 7 rows of cells, the first of which begins at `rows`; `da1` as dgrad() returns it, `route` the warp's
-// words of the routing. A product's k are the slots of two rows of cells, and da1, packed, is its left operand. Its
-// columns are the lists of either plane; a warp wants those of its own. At dx = 0 and 1 they are different lists, so
-// these have sums of their own. The first row goes alone.
+// Adds the routed taps of 7 rows of cells, the first of which begins at `rows`; `da1` as dgrad() returns it, `route`
+// the warp's words of the routing. A product's k are the slots of two rows of cells, and da1, packed, is its left
+// operand. Its columns are the lists of either plane; a warp wants those of its own. At dx = 0 and 1 they are different
+// lists, so these have sums of their own. The first row goes alone.
 __device__ __forceinline__ void accumulate_routed_taps(const WholeImages&, float (&routed_taps)[2][12],
                                                        const float (&da1)[28], const std::uint32_t (&route)[7],
                                                        std::uint32_t rows) {
   using Shared = WholeImagesShared;
-  using Windows = Shared::Pixels;
+  using Pixels = Shared::Pixels;
   constexpr int kInFlight = 3;  // with 4 ptxas serializes the products, for want of registers
-  const std::uint64_t pixels = wgmma_operand(rows, Windows::kCellsBytes, 8 * Windows::kRowBytes);
+  const std::uint64_t pixels = wgmma_operand(rows, Pixels::kCellsBytes, 8 * Pixels::kRowBytes);
   std::uint32_t a[kInFlight][2][4];
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void accumulate_routed_taps(const WholeImages&, float
     wgmma_fence();
 #pragma unroll
     for (int dx = 0; dx < 2; ++dx) {
-      const int at = first * Windows::kCellsBytes + dx * 2 * Windows::kListBytes + dy * Windows::kRowBytes;
+      const int at = first * Pixels::kCellsBytes + dx * 2 * Pixels::kListBytes + dy * Pixels::kRowBytes;
       wgmma_bf16(routed_taps[dx], a[slot][dx], pixels + at / 16, true);
     }
     wgmma_commit();

@@ -1,9 +1,9 @@
 // batch_norm: blocks sum chunks of a channel, one thread a channel adds them, one thread an element normalises.
 #include "cuda/check.h"
+#include "kernels/batch_norm/naive_ops.h"
+#include "kernels/chunks.h"
 #include "kernels/device/block_sum.cuh"
 #include "kernels/device/for_each_of_chunk.cuh"
-#include "kernels/naive/batch_norm.h"
-#include "kernels/naive/chunks.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {

@@ -1,6 +1,6 @@
 // normalize: one thread a pixel.
 #include "cuda/check.h"
-#include "kernels/naive/normalize.h"
+#include "kernels/normalize.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {

@@ -1,8 +1,8 @@
 // conv2d: one thread an output, the loops of the definition inside it.
 #include "cuda/check.h"
+#include "kernels/chunks.h"
+#include "kernels/conv2d/naive_ops.h"
 #include "kernels/device/block_sum.cuh"
-#include "kernels/naive/chunks.h"
-#include "kernels/naive/conv2d.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {

@@ -1,6 +1,6 @@
 // log_softmax: one thread a row forward, one thread an element backward.
 #include "cuda/check.h"
-#include "kernels/naive/log_softmax.h"
+#include "kernels/log_softmax/naive_ops.h"
 
 namespace mnist::kernels::naive {
 namespace {

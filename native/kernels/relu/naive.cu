@@ -1,6 +1,6 @@
 // relu: one thread an element.
 #include "cuda/check.h"
-#include "kernels/naive/relu.h"
+#include "kernels/relu/naive_ops.h"
 
 namespace mnist::kernels::naive {
 namespace {

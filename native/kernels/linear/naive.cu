@@ -1,6 +1,6 @@
 // linear: one thread an output, a dot product inside it.
 #include "cuda/check.h"
-#include "kernels/naive/linear.h"
+#include "kernels/linear/naive_ops.h"
 
 namespace mnist::kernels::naive {
 namespace {

@@ -1,6 +1,6 @@
 // relu_max_pool2d: one thread a 2x2 window.
 #include "cuda/check.h"
-#include "kernels/naive/relu_max_pool2d.h"
+#include "kernels/relu_max_pool2d/naive_ops.h"
 #include "mnist/engine.h"
 
 namespace mnist::kernels::naive {

@@ -967,7 +967,7 @@ HOST = [
 
 FUSED = [
     *of(
-        "native/kernels/fused/policy.cuh",
+        "native/kernels/device/loads.cuh",
         (),
         (
             "last-row-added-twice",
@@ -984,10 +984,10 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/policy.cuh",
+        "native/kernels/fused/shared/policy.cuh",
         (),
-        ("small-by-big-forgotten", "rounding", "    mma_tf32(c, a_small, big_part(b0), big_part(b1));\n", ""),
-        ("big-by-small-forgotten", "rounding", "    mma_tf32(c, a_big, small_part(b0), small_part(b1));\n", ""),
+        ("small-by-big-forgotten", "rounding", "    mma_tf32(c, a_small, big_term(b0), big_term(b1));\n", ""),
+        ("big-by-small-forgotten", "rounding", "    mma_tf32(c, a_big, small_term(b0), small_term(b1));\n", ""),
         (
             "big-part-cut-instead-of-rounded",
             "rounding",
@@ -997,18 +997,42 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/policy.cuh",
+        "native/kernels/fused/shared/policy.cuh",
         (),
         (
             "tf32-not-rounded-when-stored",
             "rounding",
-            "return __uint_as_float(kernels::device::to_tf32(x)); }",
+            "return __uint_as_float(to_tf32(x)); }",
             "return __uint_as_float(__float_as_uint(x) & 0xff800000u); }",
         ),
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/conv1.cuh",
+        "native/kernels/fused/shared/image.cuh",
+        (),
+        (
+            "padding-below-is-not-set",
+            "boundary",
+            "i < count * kImageBytes / 16; i += blockDim.x)",
+            "i < (count * kImageBytes - kImagePitch * 2) / 16; i += blockDim.x)",
+        ),
+        ("one-column-to-the-left", "off by one", "(y + 1) * kImagePitch + x + 1;", "(y + 1) * kImagePitch + x;"),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/shared/fp16_terms.cuh",
+        (),
+        (
+            "range-of-the-first-channels",
+            "scale from a part",
+            "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));",
+            "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane & 15)));",
+        ),
+        ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/shared/routing.cuh",
         (),
         (
             "second-of-equals-wins",
@@ -1022,18 +1046,21 @@ FUSED = [
             "const bool dead = value <= 0.f || padding;",
             "const bool dead = value < 0.f || padding;",
         ),
-        (
-            "padding-below-is-not-set",
-            "boundary",
-            "i < count * kImageBytes / 16; i += blockDim.x)",
-            "i < (count * kImageBytes - kImagePitch * 2) / 16; i += blockDim.x)",
-        ),
-        ("one-column-to-the-left", "off by one", "(y + 1) * kImagePitch + x + 1;", "(y + 1) * kImagePitch + x;"),
-        ("scale-in-another-unit", "unit", "scale[i] = bn1[channel] * bn1[96 + channel];", "scale[i] = bn1[channel];"),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv1.cuh",
+        (),
+        (
+            "filter-scale-forgotten",
+            "unit",
+            "scale[i] = bn1.scale(channel) * bn1.filter_scale(channel);",
+            "scale[i] = bn1.scale(channel);",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
         (),
         (
             "plane-of-the-second-seven-rows",
@@ -1052,9 +1079,9 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
         (),
-        ("shift-in-another-unit", "unit", "scale *= inverse_unit, shift *= inverse_unit;", "scale *= inverse_unit;"),
+        ("shift-in-another-unit", "unit", "scale *= inverse_scale, shift *= inverse_scale;", "scale *= inverse_scale;"),
         (
             "filter-without-its-small-part",
             "rounding",
@@ -1064,7 +1091,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
         (),
         (
             "first-step-not-added",
@@ -1082,7 +1109,7 @@ FUSED = [
         (
             "padding-columns-counted",
             "boundary",
-            "const bool padding = half == 1 && (lane & 3) == 3;",
+            "const bool padding = side == 1 && (lane & 3) == 3;",
             "const bool padding = false;",
         ),
         (
@@ -1094,20 +1121,25 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
         (),
-        ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Part + tap / 3", "(tap / 3"),
-        ("unit-of-a1-alone", "unit", "unit = a1_unit(s, lane) * s.conv2_units[0];", "unit = a1_unit(s, lane);"),
+        ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Term + tap / 3", "(tap / 3"),
+        (
+            "scale-of-a1-alone",
+            "unit",
+            "acc_scale = a1_scale(s, lane) * s.conv2_scales[0];",
+            "acc_scale = a1_scale(s, lane);",
+        ),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/forward1.cuh",
+        "native/kernels/fused/conv_forward/conv_forward.cuh",
         ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
         (
             "third-image-does-not-wait",
             "race",
-            "if (image >= 2 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);",
-            "if (image >= 3 * int(gridDim.x)) barrier_sync<kConvThreads>(kFree + stage);",
+            "if (image >= 2 * int(gridDim.x)) Free::sync(stage);",
+            "if (image >= 3 * int(gridDim.x)) Free::sync(stage);",
         ),
         (
             "image-fetched-twice",
@@ -1115,17 +1147,22 @@ FUSED = [
             "      fetch(image + gridDim.x);\n",
             "      fetch(image + (image < 2 * int(gridDim.x) ? gridDim.x : 0));\n",
         ),
-        ("eighth-window-is-no-padding", "boundary", "  if (g == 7) return;", "  if (g == 8) return;"),
         (
             "routing-of-the-other-plane",
             "layout",
-            "* 64 + plane * 32 + lane] = route;\n        });\n      barrier_arrive",
-            "* 64 + (plane ^ 1) * 32 + lane] = route;\n        });\n      barrier_arrive",
+            "* 64 + plane * 32 + lane] = route;\n        });\n      Full::arrive",
+            "* 64 + (plane ^ 1) * 32 + lane] = route;\n        });\n      Full::arrive",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/forward1.cuh",
+        "native/kernels/fused/conv_forward/conv2.cuh",
+        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
+        ("eighth-window-is-no-padding", "boundary", "  if (g == 7) return;", "  if (g == 8) return;"),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv_forward/conv2.cuh",
         (),
         (
             "last-groups-sums-forgotten",
@@ -1142,7 +1179,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/forward1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
         (),
         (
             "last-row-of-a1-left-zero",
@@ -1168,12 +1205,12 @@ FUSED = [
             "gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);",
             "gather_patches(patches + (stage & 0) * kPatchBytes, pixels, thread);",
         ),
-        ("second-role-is-never-told", "barrier", "      barrier_arrive<kTurnThreads>(kFull + stage);\n", ""),
+        ("second-role-is-never-told", "barrier", "      Full::arrive(stage);\n", ""),
         (
             "fifth-image-overtakes",
             "race",
-            "if (image >= 2 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);",
-            "if (image >= 4 * int(gridDim.x)) barrier_sync<kTurnThreads>(kFree + stage);",
+            "if (image >= 2 * int(gridDim.x)) Free::sync(stage);",
+            "if (image >= 4 * int(gridDim.x)) Free::sync(stage);",
         ),
         (
             "a1-multiplied-without-a-fence",
@@ -1188,21 +1225,21 @@ FUSED = [
             "    left.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);\n",
         ),
         (
-            "e2-of-the-image-before",
+            "pooled_z2-of-the-image-before",
             "layout",
-            "store_bulk(part_of(s.e2, kCells2 * Shared::kE2Cell)",
-            "store_bulk(part_of(s.e2, kCells2 * Shared::kE2Cell) - (image > 300 ? kCells2 * Shared::kE2Cell : 0)",
+            "store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell)",
+            "store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell) - (image > 300 ? kCells2 * Shared::kPooledZ2Cell : 0)",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/forward1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
         (),
         (
             "right-half-without-a-unit",
             "unit",
-            "left.load_unit(s), right.load_unit(s);",
-            "left.load_unit(s), right.unit = 1.f;",
+            "left.load_scale(s), right.load_scale(s);",
+            "left.load_scale(s), right.unit = 1.f;",
         ),
         (
             "one-part-of-a1-stored",
@@ -1213,44 +1250,43 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/forward2.cuh",
+        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
         (),
         (
             "half-of-fc1s-inputs-above-4224",
             "boundary",
-            "last = both ? 1 : half; half <= last; ++half) {",
-            "last = half; half <= last; ++half) {",
-        ),
-        (
-            "labels-of-the-first-rows-again",
-            "pipeline",
-            "for (; row < end; row += 8, label = label_of(row)) {",
-            "for (; row < end; row += 8) {",
+            "last = both ? 1 : channel_half; channel_half <= last;",
+            "last = channel_half; channel_half <= last;",
         ),
         (
             "last-stage-of-the-ring-not-fetched",
             "pipeline",
-            "if (const int next = stage - 1 + kForward2Stages; next < stages) {",
-            "if (const int next = stage - 1 + kForward2Stages; next + 1 < stages) {",
+            "if (const int next = k_tile - 1 + kFc1Stages; next < k_tiles) {",
+            "if (const int next = k_tile - 1 + kFc1Stages; next + 1 < k_tiles) {",
         ),
         (
             "second-half-overwrites-the-first",
             "race",
-            "    if (half < last) __syncthreads();  // before the buffers and bn are written again\n",
+            "    if (channel_half < last) __syncthreads();  // before the buffers and bn are written again\n",
             "",
         ),
         (
             "stage-read-before-it-is-complete",
             "race",
-            "      __syncthreads();  // this stage is complete, and nobody reads the one before any more\n",
+            "      __syncthreads();  // this stage is complete, and no warp reads the one before any more\n",
             "",
         ),
         (
             "rows-behind-the-batch-stored",
             "boundary",
-            "        if (row < s.batch)\n          *reinterpret_cast<float2*>(s.h_parts",
-            "        if (row < s.batch + 8)\n          *reinterpret_cast<float2*>(s.h_parts",
+            "        if (row < s.batch)\n          *reinterpret_cast<float2*>(s.h_slices",
+            "        if (row < s.batch + 8)\n          *reinterpret_cast<float2*>(s.h_slices",
         ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/fc1_forward/bn2.cuh",
+        (),
         (
             "scale-of-the-first-half-only",
             "state",
@@ -1258,10 +1294,55 @@ FUSED = [
             "if (blockIdx.x == 0 && blockIdx.y < 1) {",
         ),
         (
+            "a-row-of-z2-sums-forgotten",
+            "partial sum",
+            "for_rows<Bn2::kGroups, 9>(s.conv_forward_blocks, group, load, add);",
+            "for_rows<Bn2::kGroups, 9>(s.conv_forward_blocks - 1, group, load, add);",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/fc1_forward/bn2.cuh",
+        (),
+        (
+            "mean-without-what-rounding-took",
+            "rounding",
+            "to.mean_rest(0) = float(mean - double(float(mean)));",
+            "to.mean_rest(0) = 0.f;",
+        ),
+        (
+            "a-float-variance",
+            "rounding",
+            "fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);",
+            "fmax(float((which == 0 ? other : sum) * s.inv_n2) - float(mean * mean), 0.f);",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
+        (),
+        (
+            "sums-never-drained",
+            "accumulator",
+            "acc[i / 4 / kN][i / 4 % kN][i % 4] += partial[i / 4 / kN][i / 4 % kN][i % 4];",
+            "acc[i / 4 / kN][i / 4 % kN][i % 4] = partial[i / 4 / kN][i / 4 % kN][i % 4];",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/head/head.cuh",
+        (),
+        (
+            "labels-of-the-first-rows-again",
+            "pipeline",
+            "for (; row < end; row += 8, label = label_of(row)) {",
+            "for (; row < end; row += 8) {",
+        ),
+        (
             "next-moments-of-this-batch",
             "state",
-            "order[std::size_t(slot + 1) * s.batch + b]) * kMoments + column];",
-            "order[std::size_t(slot) * s.batch + b]) * kMoments + column];",
+            "order[std::size_t(graph_step + 1) * s.batch + b]) * kMoments + column];",
+            "order[std::size_t(graph_step) * s.batch + b]) * kMoments + column];",
         ),
         (
             "moments-of-every-other-image",
@@ -1288,81 +1369,16 @@ FUSED = [
             "const float upstream = *s.upstream / float(s.batch);",
             "const float upstream = *s.upstream / 64.f;",
         ),
-        (
-            "a-row-of-z2-sums-forgotten",
-            "partial sum",
-            "for_rows<Bn2::kGroups, 9>(s.f1_blocks, group, load, add);",
-            "for_rows<Bn2::kGroups, 9>(s.f1_blocks - 1, group, load, add);",
-        ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/forward2.cuh",
+        "native/kernels/fused/fc1_backward/dgrad.cuh",
         (),
         (
-            "mean-without-what-rounding-took",
-            "rounding",
-            "out[256] = float(mean - double(float(mean)));",
-            "out[256] = 0.f;",
-        ),
-        (
-            "a-float-variance",
-            "rounding",
-            "fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);",
-            "fmax(float((which == 0 ? other : sum) * s.inv_n2) - float(mean * mean), 0.f);",
-        ),
-        (
-            "sums-never-drained",
-            "accumulator",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] += part[i / 4 / kN][i / 4 % kN][i % 4];",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] = part[i / 4 / kN][i / 4 % kN][i % 4];",
-        ),
-        precision="fp32",
-    ),
-    *of(
-        "native/kernels/fused/backward1.cuh",
-        (),
-        (
-            "dgrad-does-not-wait-for-H",
+            "dgrad-does-not-wait-for-head",
             "race",
-            "inv_sigma[tid] = bn2[192 + tid];\n  wait_for_predecessor();  // H: dh\n",
-            "inv_sigma[tid] = bn2[192 + tid];\n",
-        ),
-        (
-            "one-row-behind-the-batch",
-            "boundary",
-            '"r"(row0 + row < count ? 16 : 0)',
-            '"r"(row0 + row <= count ? 16 : 0)',
-        ),
-        (
-            "last-step-of-a-ragged-chunk",
-            "off by one",
-            "min((s.batch - chunk * kRows + kStep<P> - 1) / kStep<P>, kSteps);",
-            "min((s.batch - chunk * kRows) / kStep<P>, kSteps);",
-        ),
-        (
-            "chunks-in-two-of-three-stages",
-            "pipeline",
-            "return kE2 + n % kStages * kCellBytes; }",
-            "return kE2 + n % 2 * kCellBytes; }",
-        ),
-        (
-            "bf16-copy-of-fc1-not-updated",
-            "stale copy",
-            "*reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);",
-            "(void)stored;",
-        ),
-        (
-            "a2-read-before-it-is-formed",
-            "race",
-            "    barrier_arrive<kConvThreads>(kA2Formed);\n    barrier_sync<kRoleThreads>(kWgradOnly);\n",
-            "    barrier_arrive<kConvThreads>(kA2Formed);\n",
-        ),
-        (
-            "both-halves-update-the-same-units",
-            "layout",
-            "const int unit = hidden + parity * 16 + g + i * 8, column",
-            "const int unit = hidden + g + i * 8, column",
+            "inv_sigma[tid] = bn2.inv_sigma(tid);\n  wait_for_predecessor();  // head: dh\n",
+            "inv_sigma[tid] = bn2.inv_sigma(tid);\n",
         ),
         (
             "xhat-without-the-mean",
@@ -1373,13 +1389,59 @@ FUSED = [
         (
             "sums-of-the-first-tiles",
             "partial sum",
-            "for (int k = 0; k < kTiles; ++k) total += warp_sums[k][which][lane];",
-            "for (int k = 0; k < kTiles / 2; ++k) total += warp_sums[k][which][lane];",
+            "for (int k = 0; k < kRowGroups; ++k) total += warp_sums[k][which][lane];",
+            "for (int k = 0; k < kRowGroups / 2; ++k) total += warp_sums[k][which][lane];",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/backward1.cuh",
+        "native/kernels/fused/fc1_backward/batch_tiles.cuh",
+        (),
+        (
+            "one-row-behind-the-batch",
+            "boundary",
+            '"r"(row0 + row < count ? 16 : 0)',
+            '"r"(row0 + row <= count ? 16 : 0)',
+        ),
+        (
+            "chunks-in-two-of-three-stages",
+            "pipeline",
+            "return kPooledZ2 + n % kStages * kCellBytes; }",
+            "return kPooledZ2 + n % 2 * kCellBytes; }",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
+        (),
+        (
+            "last-step-of-a-ragged-chunk",
+            "off by one",
+            "min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);",
+            "min((s.batch - tile * kRows) / kStep<P>, kSteps);",
+        ),
+        (
+            "bf16-copy-of-fc1-not-updated",
+            "stale copy",
+            "*reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);",
+            "(void)stored;",
+        ),
+        (
+            "a2-read-before-it-is-made",
+            "race",
+            "    A2Ready::arrive();\n    WgradOnly::sync();\n",
+            "    A2Ready::arrive();\n",
+        ),
+        (
+            "both-halves-update-the-same-units",
+            "layout",
+            "const int unit = hidden + parity * 16 + g + i * 8, column",
+            "const int unit = hidden + g + i * 8, column",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/fc1_backward/dgrad.cuh",
         (),
         (
             "last-products-not-drained",
@@ -1390,13 +1452,13 @@ FUSED = [
         (
             "largest-of-one-warp",
             "scale from a part",
-            "if (lane == 0) s.g2_max[blockIdx.x * kGradientWarps + warp] = largest;",
-            "if (lane == 0) s.g2_max[blockIdx.x * kGradientWarps + warp] = warp == 0 ? largest : 0.f;",
+            "if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;",
+            "if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = warp == 0 ? largest : 0.f;",
         ),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/backward1.cuh",
+        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
         (),
         (
             "tf32-copy-of-fc1-not-updated",
@@ -1407,9 +1469,14 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/backward2.cuh",
+        "native/kernels/fused/conv2_backward/make_dz2.cuh",
         (),
-        ("gradient-to-every-tie", "tie", "        left &= ~here;\n", ""),
+        ("gradient-to-every-tie", "tie", "      left &= ~here;\n", ""),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        (),
         ("last-cell-counted-again", "boundary", "    if (group + k * kGroups < kCells2) {\n", "    {\n"),
         (
             "beta-not-updated",
@@ -1417,18 +1484,17 @@ FUSED = [
             "s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);",
             "s.parameters[beta_at + tid] = beta;",
         ),
-        ("gradient-before-B1-is-done", "race", "  wait_for_predecessor();  // B1: g2 and its sums\n", ""),
+        (
+            "gradient-before-fc1-backward-is-done",
+            "race",
+            "  wait_for_predecessor();  // fc1_backward: dy2 and its sums\n",
+            "",
+        ),
         (
             "alpha-without-the-mean",
             "formula",
             "float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);",
             "float(-scale * dbeta * s.inv_n2);",
-        ),
-        (
-            "padding-row-of-half-an-image",
-            "boundary",
-            "const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0)",
-            "const int row = kHalfImage ? (y0 > 0 ? 0 : 0)",
         ),
         (
             "new-sign-of-gamma-unfolded",
@@ -1439,13 +1505,24 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/backward2.cuh",
+        "native/kernels/fused/conv2_backward/block.cuh",
+        (),
+        (
+            "padding-row-of-half-an-image",
+            "boundary",
+            "const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0)",
+            "const int row = kHalfImage ? (y0 > 0 ? 0 : 0)",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
         (),
         (
             "mean-as-rounded",
             "rounding",
-            "mean = double(s.bn2[128 + channel]) + s.bn2[256 + channel],",
-            "mean = double(s.bn2[128 + channel]),",
+            "mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),",
+            "mean = double(s.bn2.mean(channel)),",
         ),
         (
             "alpha-for-kappa-before-rounding",
@@ -1462,7 +1539,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_weight.cuh",
+        "native/kernels/fused/conv2_backward/mma/weight_gradient.cuh",
         (),
         (
             "neighbour-row-of-half-an-image",
@@ -1473,7 +1550,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/routed_pixels.cuh",
+        "native/kernels/fused/conv2_backward/mma/routed_taps.cuh",
         (),
         (
             "plain-sum-of-nothing",
@@ -1484,13 +1561,13 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/backward2_wgmma.cuh",
+        "native/kernels/fused/conv2_backward/whole_images/roles.cuh",
         (),
         (
             "parity-wrong-from-the-fifth-image",
             "parity",
-            "      if (stage == 1) parity ^= 1;\n",
-            "      if (stage == 1) parity = 1;\n",
+            "    if (stage == 1) parity ^= 1;\n",
+            "    if (stage == 1) parity = 1;\n",
         ),
         (
             "pixels-of-the-second-image-for-ever",
@@ -1499,85 +1576,74 @@ FUSED = [
             "copy(next, second_sample, stage);",
         ),
         (
+            "dgrad-sees-dz2-before-it-is-made",
+            "race",
+            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (images.block.lane == 0) images.dz2_ready[stage].arrive();",
+            "if (images.block.lane == 0) images.dz2_ready[stage].arrive();\n    make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
+        ),
+        (
+            "dz2-multiplied-without-a-fence",
+            "fence",
+            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n",
+            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n",
+        ),
+        (
+            "routed-taps-of-one-group",
+            "partial sum",
+            "store_routed_tap_sums<2>(images.block.s,",
+            "store_routed_tap_sums<1>(images.block.s,",
+        ),
+        (
+            "routing-of-the-upper-half",
+            "layout",
+            "first_row = (warp >> 2) * 7;\n  images.filter_arrived->wait",
+            "first_row = (warp >> 3) * 7;\n  images.filter_arrived->wait",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/whole_images/block.cuh",
+        (),
+        (
             "row-above-dz2-not-cleared",
             "boundary",
             "row = i / kSlots % 2 * (kPool1Side + 1), slot",
             "row = (kPool1Side + 1), slot",
         ),
-        ("row-below-a1-multiplied", "boundary", "if (in < 1 || in > kPool1Side) continue;", "if (in < 1) continue;"),
         (
-            "dgrad-sees-dz2-before-it-is-formed",
-            "race",
-            "block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n      __syncwarp();\n      if (block.lane == 0) mbarrier_arrive(formed + stage);",
-            "if (block.lane == 0) mbarrier_arrive(formed + stage);\n      block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n      __syncwarp();",
-        ),
-        (
-            "dz2-multiplied-without-a-fence",
-            "fence",
-            "block.form<kGroupThreads>(unit, stage, thread);\n      kernels::device::wgmma_publish();\n",
-            "block.form<kGroupThreads>(unit, stage, thread);\n",
-        ),
-        ("G-of-one-group", "partial sum", "store_g1_sums<2>(block.s,", "store_g1_sums<1>(block.s,"),
-        (
-            "routing-of-the-upper-half",
+            "one-gradient-for-all-images",
             "layout",
-            "first_row = (warp >> 2) * 7;\n    mbarrier_wait",
-            "first_row = (warp >> 3) * 7;\n    mbarrier_wait",
+            "static_cast<const char*>(block.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,",
+            "static_cast<const char*>(block.s.dy2) + std::size_t(item % 600) * kGradientBytes, kGradientBytes,",
         ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/whole_images/weight_gradient.cuh",
+        (),
+        ("row-below-a1-multiplied", "boundary", "if (in < 1 || in > kPool1Side) continue;", "if (in < 1) continue;"),
         (
             "second-order-of-the-planes",
             "layout",
             "wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);",
             "wgmma_bf16_columns(dw[3 * u + 2], in_order[row & 1], swapped + at + 1, true);",
         ),
-        (
-            "one-gradient-for-all-images",
-            "layout",
-            "static_cast<const char*>(block.s.g2) + std::size_t(unit) * kGradientBytes, kGradientBytes,",
-            "static_cast<const char*>(block.s.g2) + std::size_t(unit % 600) * kGradientBytes, kGradientBytes,",
-        ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/backward2_parts.cuh",
+        "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
         (),
         (
             "parity-wrong-from-the-fifth-unit",
             "parity",
-            "static __device__ __forceinline__ int parity_of(int unit) { return unit >> 1 & 1; }",
-            "static __device__ __forceinline__ int parity_of(int unit) { return unit > 1; }",
-        ),
-        ("big-by-small-of-dgrad", "rounding", "        multiply_inner(small, 0, 1, true);\n", ""),
-        ("first-four-rows-not-drained", "accumulator", "        if (kParts == 2 && first > 0) add(dw);\n", ""),
-        (
-            "unit-of-the-weights-forgotten",
-            "unit",
-            "sums, dz_unit * weight_unit * kDa1Unit);",
-            "sums, dz_unit * kDa1Unit);",
-        ),
-        (
-            "unit-of-half-of-the-channels",
-            "scale from a part",
-            "const float largest = fmaxf(bn.largest[0], bn.largest[1]), dz_unit",
-            "const float largest = bn.largest[0], dz_unit",
-        ),
-        (
-            "unit-without-room-to-grow",
-            "scale from a part",
-            "const float unit = conv2_unit_of(warp_max(largest));\n    if (lane == 0) s.conv2_units[1] = unit;",
-            "const float unit = conv2_unit_of(warp_max(largest)) / 1024;\n    if (lane == 0) s.conv2_units[1] = unit;",
+            "static __device__ __forceinline__ int parity_of(int item) { return item >> 1 & 1; }",
+            "static __device__ __forceinline__ int parity_of(int item) { return item > 1; }",
         ),
         (
             "second-half-of-an-image-never-done",
             "boundary",
-            "return s.batch - 1 - int(blockIdx.x) - unit / 2 * int(gridDim.x);",
-            "return unit & 1 ? -1 : s.batch - 1 - int(blockIdx.x) - unit / 2 * int(gridDim.x);",
-        ),
-        (
-            "alpha-in-another-unit",
-            "unit",
-            "bn.alpha[tid] /= dz_unit, bn.kappa[tid] /= dz_unit;",
-            "bn.kappa[tid] /= dz_unit;",
+            "return s.batch - 1 - int(blockIdx.x) - item / 2 * int(gridDim.x);",
+            "return item & 1 ? -1 : s.batch - 1 - int(blockIdx.x) - item / 2 * int(gridDim.x);",
         ),
         (
             "copies-never-awaited",
@@ -1588,19 +1654,48 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/parts.cuh",
+        "native/kernels/fused/conv2_backward/fp16_halves/dgrad.cuh",
         (),
-        (
-            "range-of-the-first-channels",
-            "scale from a part",
-            "return unit_of<15, -60>(warp_max(s.bn1[64 + lane]));",
-            "return unit_of<15, -60>(warp_max(s.bn1[64 + (lane & 15)]));",
-        ),
-        ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
+        ("big-by-small-of-dgrad", "rounding", "      multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/update.cuh",
+        "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
+        (),
+        ("first-four-rows-not-drained", "accumulator", "      if (P::kFp16Terms == 2 && first > 0) add(dw);\n", ""),
+        (
+            "scale-of-the-weights-forgotten",
+            "unit",
+            "dz2_scale * conv2_scale * Fp16Halves<P>::kDa1Scale);",
+            "dz2_scale * Fp16Halves<P>::kDa1Scale);",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/fp16_halves/kernel.cuh",
+        (),
+        (
+            "scale-of-half-of-the-channels",
+            "scale from a part",
+            "const float largest = fmaxf(bn.largest[0], bn.largest[1]),",
+            "const float largest = bn.largest[0],",
+        ),
+        (
+            "unit-without-room-to-grow",
+            "scale from a part",
+            "const float scale = conv2_weight_scale(warp_max(largest));\n    if (lane == 0) s.conv2_scales[1] = scale;",
+            "const float scale = conv2_weight_scale(warp_max(largest)) / 1024;\n    if (lane == 0) s.conv2_scales[1] = scale;",
+        ),
+        (
+            "alpha-in-another-unit",
+            "unit",
+            "bn.alpha[tid] /= dz2_scale, bn.kappa[tid] /= dz2_scale;",
+            "bn.kappa[tid] /= dz2_scale;",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/update/conv1.cuh",
         (),
         (
             "next-batchs-moments-are-this-ones",
@@ -1615,10 +1710,10 @@ FUSED = [
             "begin_conv1<P>(s, scratch.next, channel, weight, gamma, beta);",
         ),
         (
-            "last-blocks-sums-of-G",
+            "last-blocks-sums-of-the-routed-taps",
             "partial sum",
-            "s.g1_sums + block * kColumns4 * 4, s.b2_blocks, kConv1Channels",
-            "s.g1_sums + block * kColumns4 * 4, s.b2_blocks - 1, kConv1Channels",
+            "kColumns4 * 4, s.conv2_backward_blocks,",
+            "kColumns4 * 4, s.conv2_backward_blocks - 1,",
         ),
         (
             "moments-kept-from-the-first-step",
@@ -1626,32 +1721,47 @@ FUSED = [
             "  s.moments[block * kMoments + tid] = total;\n",
             "  if (s.moments[block * kMoments + tid] == 0) s.moments[block * kMoments + tid] = total;\n",
         ),
-        ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         ("bn1s-scale-not-updated", "stale copy", "    s.parameters[gamma_at + channel] = gamma;\n", ""),
-        (
-            "loss-is-a-sum",
-            "unit",
-            "s.results[slot].loss = double(total) / s.batch;",
-            "s.results[slot].loss = double(total) / 64;",
-        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/update/pack.cuh",
+        (),
+        ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         ("filter-of-dgrad-not-flipped", "layout", "const int flipped = kTaps - 1 - tap;", "const int flipped = tap;"),
         (
             "first-weights-of-dgrad-for-ever",
             "stale copy",
-            "if (wgmma) static_cast<T*>(s.conv2_pieces)[at / 2 + out % 8] = stored;",
-            "if (wgmma && s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_pieces)[at / 2 + out % 8] = stored;",
+            "if (wgmma) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;",
+            "if (wgmma && s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;",
         ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/update/head.cuh",
+        (),
+        (
+            "loss-is-a-sum",
+            "unit",
+            "s.results[graph_step].loss = double(total) / s.batch;",
+            "s.results[graph_step].loss = double(total) / 64;",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/update/conv2.cuh",
+        (),
         ("an-old-order-of-B2s-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update.cuh",
+        "native/kernels/fused/update/conv2.cuh",
         (),
-        ("unit-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_units[0] = unit;\n", ""),
+        ("scale-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_scales[0] = scale;\n", ""),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/moments.cu",
+        "native/kernels/fused/around/moments.cu",
         ("ctest test_fused_moments",),
         (
             "products-without-the-offset",
@@ -1669,8 +1779,8 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/window.cu",
-        (f"{REPORTED} -m gpu -k '{{spec}}'",),
+        "native/kernels/fused/around/set_steps.cu",
+        ("test_reported_values.py -m gpu -k '{spec}'",),
         (
             "one-rate-for-all-steps",
             "option",
@@ -1680,8 +1790,8 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/scoring.cu",
-        (f"{REPORTED} -m gpu -k '{{spec}}'",),
+        "native/kernels/fused/around/scoring.cu",
+        ("test_reported_values.py -m gpu -k '{spec}'",),
         ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b];", "best == labels[b];"),
         (
             "images-of-the-first-block",
@@ -1704,8 +1814,8 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/slab.cu",
-        (f"{REPORTED} -m gpu -k '{{spec}}'",),
+        "native/kernels/fused/around/slab.cu",
+        ("test_reported_values.py -m gpu -k '{spec}'",),
         (
             "fc1-as-pytorch-has-it",
             "layout",
@@ -1724,17 +1834,17 @@ FUSED = [
         "native/kernels/fused/launch.cuh",
         (),
         (
-            "last-tile-of-F2",
+            "last-tile-of-fc1-forward",
             "off by one",
-            "const int tiles = (s.batch + s.f2_rows - 1) / s.f2_rows;",
-            "const int tiles = s.batch / s.f2_rows + 1;",
-            "it only decides how finely F2 and H are cut up, where a tile too many is as right: the grid of F2 has a line of its own",
+            "const int tiles = (s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows;",
+            "const int tiles = s.batch / s.fc1_forward_rows + 1;",
+            "it only decides how finely fc1_forward and head are cut up, where a tile too many is as right: the grid of fc1_forward has a line of its own",
         ),
         (
-            "rows-of-F2-cut-off",
+            "rows-of-fc1-forward-cut-off",
             "off by one",
-            "const dim3 grid((s.batch + s.f2_rows - 1) / s.f2_rows, s.f2_slices);",
-            "const dim3 grid(std::max(s.batch / s.f2_rows, 1), s.f2_slices);",
+            "const dim3 grid((s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows, s.fc1_forward_slices);",
+            "const dim3 grid(std::max(s.batch / s.fc1_forward_rows, 1), s.fc1_forward_slices);",
         ),
         (
             "mean-over-another-count",
@@ -1753,8 +1863,8 @@ ENGINES = [
         (
             "order-of-the-first-32-steps-again",
             "pipeline",
-            "set_window(window_, order + done * batch, (now + 1) * batch,",
-            "set_window(window_, order, (now + 1) * batch,",
+            "set_steps(window_, order + done * batch, (now + 1) * batch,",
+            "set_steps(window_, order, (now + 1) * batch,",
         ),
         (
             "rates-of-the-first-32-steps-again",
@@ -1934,7 +2044,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/conv2d.cu",
+        "native/kernels/conv2d/naive.cu",
         ("ctest test_conv2d",),
         (
             "padding-is-the-next-row",
@@ -1944,7 +2054,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/relu_max_pool2d.cu",
+        "native/kernels/relu_max_pool2d/naive.cu",
         ("ctest test_relu_max_pool2d",),
         (
             "last-of-equals",
@@ -1960,7 +2070,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/chunks.h",
+        "native/kernels/chunks.h",
         ("ctest test_batch_norm",),
         ("images-between-chunks-lost", "off by one", "return k * batch / chunks;", "return k * (batch / chunks);"),
     ),
@@ -1975,7 +2085,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/naive/log_softmax.cu",
+        "native/kernels/log_softmax/naive.cu",
         ("ctest test_log_softmax",),
         (
             "exponent-of-a-large-score",

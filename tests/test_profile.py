@@ -13,7 +13,7 @@ from mnist_cuda.engine import Engine, OpTime
 from mnist_cuda.model import init_parameters
 
 BATCH = 24
-FUSED = ["F1", "F2", "H", "B1", "B2", "U"]
+FUSED = ["conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update"]
 CPU = ["prepare", "conv_forward", "linear_forward", "linear_backward", "conv_backward", "update"]
 LAYERS = [
     "gather",

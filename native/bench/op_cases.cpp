@@ -7,8 +7,8 @@
 #include <random>
 
 #include "cpu/reference_ops.h"
-#include "kernels/naive/batch_norm.h"
-#include "kernels/naive/conv2d.h"
+#include "kernels/batch_norm/naive_ops.h"
+#include "kernels/conv2d/naive_ops.h"
 #include "kernels/relu/relu.h"
 #include "mnist/model.h"
 

@@ -2,8 +2,7 @@
 #include "bench/roof_launch.h"
 #include "bench/roofs.h"
 #include "cuda/buffer.h"
-#include "kernels/device/mma_bf16.cuh"
-#include "kernels/device/mma_tf32.cuh"
+#include "kernels/device/mma.cuh"
 
 namespace mnist::bench {
 namespace {

@@ -1,21 +1,21 @@
 // Engine `naive`: the reference's ops as CUDA kernels, one launch an op and one thread an output, in float or double.
 //
 // Read beside reference.cpp: the same calls in the same order. What a step costs and why is in the comments above the
-// launchers in kernels/naive/. In double, and able to follow a routing as the reference is, it is the oracle of the
-// other engines where the reference would take minutes.
+// launchers, in the naive_ops.h of each op. In double, and able to follow a routing as the reference is, it is the
+// oracle of the other engines where the reference would take minutes.
 #include <algorithm>
 #include <array>
 
 #include "engines/cuda_engine.h"
 #include "engines/engines.h"
-#include "kernels/naive/batch_norm.h"
-#include "kernels/naive/chunks.h"
-#include "kernels/naive/conv2d.h"
-#include "kernels/naive/linear.h"
-#include "kernels/naive/log_softmax.h"
-#include "kernels/naive/normalize.h"
-#include "kernels/naive/relu.h"
-#include "kernels/naive/relu_max_pool2d.h"
+#include "kernels/batch_norm/naive_ops.h"
+#include "kernels/chunks.h"
+#include "kernels/conv2d/naive_ops.h"
+#include "kernels/linear/naive_ops.h"
+#include "kernels/log_softmax/naive_ops.h"
+#include "kernels/normalize.h"
+#include "kernels/relu/naive_ops.h"
+#include "kernels/relu_max_pool2d/naive_ops.h"
 #include "mnist/thresholds.h"
 
 namespace mnist {

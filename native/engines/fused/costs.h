@@ -13,7 +13,7 @@ struct LaunchCost {
 };
 
 struct LaunchCosts {
-  LaunchCost forward1, forward2, head, backward1, backward2, update;
+  LaunchCost conv_forward, fc1_forward, head, fc1_backward, conv2_backward, update;
 };
 
 // Every array that passes from launch to launch is written once and read once by each that wants it, and the
@@ -25,29 +25,29 @@ inline LaunchCosts launch_costs(const State& s, Precision precision) {
   const Unit convolutions = bf16 || !s.wgmma ? unit : fp32 ? Unit::kTensorFp16x3 : Unit::kTensorFp16;
   const double batch = s.batch, value = bf16 ? 2 : 4;
   // Bytes of the arrays of a batch; State says what they are.
-  const double cells1 = s.b2_wgmma ? kChunkedImage / 16 : kCells1;
+  const double cells1 = s.conv2_backward_wgmma ? kChunkedImage / 16 : kCells1;
   const double value_of_a1 = convolutions == Unit::kTensorFp16 ? 2 : value;
   const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value_of_a1 + kRoute1Words * 4),
                z2 = batch * cells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
-               h_parts = batch * s.f2_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
+               h_slices = batch * s.fc1_forward_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
                dh = batch * kHidden * value;
-  // And of weights, and of the sums that U adds up.
+  // And of weights, and of the sums that update adds up.
   const double fc1 = double(kParameters[kFc1Weight].size), fc2 = 4.0 * kClasses * kHidden,
                head_sums = 4.0 * s.head_blocks * kHeadValues,
-               conv_sums = 4.0 * s.b2_blocks * (kConv2Values + kConv1Channels * kG1Columns);
+               conv_sums = 4.0 * s.conv2_backward_blocks * (kConv2Values + kConv1Channels * kRoutedTapColumns);
   const double conv1 = conv2d_cost(s.batch, 1, kConv1Channels, kImageSide).flops,
                conv2 = conv2d_cost(s.batch, kConv1Channels, kConv2Channels, kPool1Side).flops,
                linear1 = linear_cost(s.batch, kFeatures, kHidden).flops,
                linear2 = linear_cost(s.batch, kHidden, kClasses).flops;
   return {
-      .forward1 = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, convolutions},
-      .forward2 = {{pooled + fc1 * value + h_parts, linear1}, unit},
-      .head = {{h_parts + fc2 + h + dh + head_sums, 3 * linear2}},
+      .conv_forward = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, convolutions},
+      .fc1_forward = {{pooled + fc1 * value + h_slices, linear1}, unit},
+      .head = {{h_slices + fc2 + h + dh + head_sums, 3 * linear2}},
       // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
-      .backward1 = {{dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1}, unit},
-      .backward2 = {{images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
-                     2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
-                    convolutions},
+      .fc1_backward = {{dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1}, unit},
+      .conv2_backward = {{images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
+                          2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
+                         convolutions},
       .update = {{conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
   };
 }

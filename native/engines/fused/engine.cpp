@@ -93,14 +93,14 @@ class FusedEngine final : public Engine {
     state_.learning_rate = window_rates_.data();
     carve(small_, [&](auto place) {
       place(state_.conv2_forward, kConv2Values * value_bytes_);
-      place(state_.conv2_data, kConv2Values * value_bytes_);
-      place(state_.conv2_pieces, std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
-      place(state_.conv2_units, 2 * 4);
+      place(state_.conv2_dgrad, kConv2Values * value_bytes_);
+      place(state_.conv2_dgrad_wgmma, std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
+      place(state_.conv2_scales, 2 * 4);
       place(state_.conv2_max, kConv2Values / 32 * 4);
       if (shadow()) place(state_.fc1, kHidden * kFeatures * value_bytes_);
       place(state_.conv1, 2 * 4 * kConv1Channels * 16 * 2);
-      place(state_.bn1, 4 * kConv1Channels * 4);
-      place(state_.bn2, 5 * kConv2Channels * 4);
+      place(state_.bn1.values, Bn1Operand::kRows * kConv1Channels * 4);
+      place(state_.bn2.values, Bn2Operand::kRows * kConv2Channels * 4);
       place(state_.bn2_sign, kConv2Channels * 4);
       place(state_.moments, kConv1Blocks * kMoments * 8);
     });
@@ -229,23 +229,23 @@ class FusedEngine final : public Engine {
     graphs_.clear();
     reserved_ = 0;
     const std::int64_t blocks1 = means_.multiprocessors, blocks2 = blocks1 + 1;
-    const std::int64_t cells1 = means_.wgmma ? kChunkedImage / 16 : kCells1;  // as B2 wants them
+    const std::int64_t cells1 = means_.wgmma ? kChunkedImage / 16 : kCells1;  // as conv2_backward wants them
     carve(workspace_, [&](auto place) {
       place(state_.a1, batch * kConv1Channels * cells1 * value_bytes_);
       place(state_.route1, batch * kRoute1Words * 4);
       place(state_.z2, batch * kConv2Channels * cells1 * value_bytes_);
-      place(state_.e2, batch * kFeatures * value_bytes_);
-      place(state_.g2, batch * kFeatures * value_bytes_);
+      place(state_.pooled_z2, batch * kFeatures * value_bytes_);
+      place(state_.dy2, batch * kFeatures * value_bytes_);
       place(state_.z2_sums, blocks1 * 2 * kConv2Channels * 4);
-      place(state_.h_parts, (blocks1 * 128 + batch) * kHidden * 4);
+      place(state_.h_slices, (blocks1 * 128 + batch) * kHidden * 4);
       place(state_.h, batch * kHidden * 4);
       place(state_.logits, batch * kClasses * 4);
       place(state_.dh, batch * kHidden * value_bytes_);
       place(state_.head_sums, blocks2 * kHeadValues * 4);
-      place(state_.g2_sums, 2 * kFeatures * 4);
-      place(state_.g2_max, 2 * kCells2 * kGradientWarps * 4);
+      place(state_.dy2_sums, 2 * kFeatures * 4);
+      place(state_.dy2_max, 2 * kCells2 * kGradientWarps * 4);
       place(state_.conv2_sums, blocks2 * kConv2Values * 4);
-      place(state_.g1_sums, blocks2 * kConv1Channels * kG1Columns * 4);
+      place(state_.routed_tap_sums, blocks2 * kConv1Channels * kRoutedTapColumns * 4);
       place(state_.moment_sums, blocks2 * kMoments * 8);
       place(window_, (kUnroll + 1) * batch * 4);
     });
@@ -268,17 +268,17 @@ class FusedEngine final : public Engine {
       timer_->phase(phase);
       timer_->op(does, cost.cost, cost.unit);
     };
-    mark("F1", "conv1, bn1, pool1, conv2", costs.forward1);
-    kernels_.forward1(s, slot, stream());
-    mark("F2", "bn2, pool2, fc1", costs.forward2);
-    kernels_.forward2(s, stream());
-    mark("H", "fc2, loss, fc2 backward", costs.head);
+    mark("conv_forward", "conv1, bn1, pool1, conv2", costs.conv_forward);
+    kernels_.conv_forward(s, slot, stream());
+    mark("fc1_forward", "bn2, pool2, fc1", costs.fc1_forward);
+    kernels_.fc1_forward(s, stream());
+    mark("head", "fc2, loss, fc2 backward", costs.head);
     kernels_.head(s, slot, stream());
-    mark("B1", "fc1 backward, its SGD", costs.backward1);
-    kernels_.backward1(s, stream());
-    mark("B2", "conv2 backward", costs.backward2);
-    kernels_.backward2(s, slot, stream());
-    mark("U", "conv1 backward, SGD", costs.update);
+    mark("fc1_backward", "fc1 backward, its SGD", costs.fc1_backward);
+    kernels_.fc1_backward(s, stream());
+    mark("conv2_backward", "conv2 backward", costs.conv2_backward);
+    kernels_.conv2_backward(s, slot, stream());
+    mark("update", "conv1 backward, SGD", costs.update);
     kernels_.update(s, slot, stream());
     timer_->end_step();
   }
@@ -302,7 +302,7 @@ class FusedEngine final : public Engine {
     const State s = state_for(batch, window);
     for (std::int64_t done = 0; done < steps;) {
       const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, kUnroll))));
-      set_window(window_, order + done * batch, (now + 1) * batch, window_rates_.data(), rates + done, now, stream());
+      set_steps(window_, order + done * batch, (now + 1) * batch, window_rates_.data(), rates + done, now, stream());
       if (done == 0 && !continues) kernels_.prepare(s, 0, stream());
       if (check_every_step_)
         for (int slot = 0; slot < now; ++slot) {
@@ -381,7 +381,7 @@ class FusedEngine final : public Engine {
 
   // ---- evaluation --------------------------------------------------------------------------------------------------
 
-  // 0 .. count - 1 for the images of a pass, then zeros for the batch that H looks ahead to.
+  // 0 .. count - 1 for the images of a pass, then zeros for the batch that head looks ahead to.
   const std::int32_t* identity_order(std::int64_t count) {
     auto& order = identity_orders_[count];
     if (order.size() == 0) {
@@ -399,12 +399,13 @@ class FusedEngine final : public Engine {
     return {values.begin(), values.end()};
   }
 
-  // What F1 and F2 read of both batch norms under the population statistics, kept until these or a parameter change.
+  // What conv_forward and fc1_forward read of both batch norms under the population statistics, kept until these or a
+  // parameter change.
   struct ScoringOperands {
     std::vector<float> bn1, bn2;
   };
 
-  // F1's filters and both batch norms as scoring wants them. H's next batch is a matter of training.
+  // conv_forward's filters and both batch norms as scoring wants them. head's next batch is a matter of training.
   void prepare_scoring(const Samples& any) {
     if (!scoring_operands_) {
       const auto parameters = convolution_parameters();
@@ -413,8 +414,8 @@ class FusedEngine final : public Engine {
     Samples one = any;
     one.order = identity_order(1);
     kernels_.prepare(state_for(1, one), 0, stream());
-    cuda::upload(state_.bn1, scoring_operands_->bn1, stream());
-    cuda::upload(state_.bn2, scoring_operands_->bn2, stream());
+    cuda::upload(state_.bn1.values, scoring_operands_->bn1, stream());
+    cuda::upload(state_.bn2.values, scoring_operands_->bn2, stream());
   }
 
   // `count` images that a pass by population statistics works on: always as a pass of kEvalChunk images is cut up, so
@@ -422,7 +423,7 @@ class FusedEngine final : public Engine {
   State scoring_state(std::int64_t count, const Samples& samples) const {
     State s = state_for(kEvalChunk, samples);
     s.batch = int(count);
-    s.f1_blocks = std::min(s.f1_blocks, int(count));
+    s.conv_forward_blocks = std::min(s.conv_forward_blocks, int(count));
     s.bn2_given = true;
     return s;
   }
@@ -438,8 +439,8 @@ class FusedEngine final : public Engine {
     samples.order = identity_order(count);
     State s = scoring_state(count, samples);
     s.logits = logits;
-    kernels_.forward1(s, 0, stream());
-    kernels_.forward2(s, stream());
+    kernels_.conv_forward(s, 0, stream());
+    kernels_.fc1_forward(s, stream());
     kernels_.head(s, 0, stream());
   }
 
@@ -467,8 +468,8 @@ class FusedEngine final : public Engine {
       } else {
         const State s = state_for(count, samples);
         kernels_.prepare(s, 0, stream());
-        kernels_.forward1(s, 0, stream());
-        kernels_.forward2(s, stream());
+        kernels_.conv_forward(s, 0, stream());
+        kernels_.fc1_forward(s, stream());
         kernels_.head(s, 0, stream());
       }
       std::ranges::copy(download_floats(state_.logits, count * kClasses), scores.begin() + first * kClasses);
@@ -554,8 +555,8 @@ class FusedEngine final : public Engine {
       Samples piece = samples;
       piece.order = identity_order(count);
       const State s = scoring_state(count, piece);
-      kernels_.forward1(s, 0, stream());
-      add_z2_sums(sums, s.z2_sums, s.f1_blocks, stream());
+      kernels_.conv_forward(s, 0, stream());
+      add_z2_sums(sums, s.z2_sums, s.conv_forward_blocks, stream());
     });
     set_bn2_statistics(statistics_, parameters, download_doubles(sums, kSums), double(dataset_size()));
     scoring_operands_->bn2 = bn2_operand(parameters, statistics_);
@@ -634,12 +635,12 @@ class FusedEngine final : public Engine {
     probe.routing.relu3.resize(batch * kHidden);
     std::ranges::transform(probe.h, probe.routing.relu3.begin(), [](double h) { return std::uint8_t(!(h <= 0)); });
 
-    const auto e2 = download_values(s.e2, batch * kFeatures);
-    const auto bn2 = download_floats(s.bn2, 2 * kConv2Channels);
+    const auto pooled_z2 = download_values(s.pooled_z2, batch * kFeatures);
+    const auto bn2 = download_floats(s.bn2.values, 2 * kConv2Channels);
     probe.a2.resize(batch * kFeatures);
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t k = 0; k < kFeatures; ++k) {
-        const double y = bn2[k % 64] * e2[b * kFeatures + k] + bn2[64 + k % 64];
+        const double y = bn2[k % 64] * pooled_z2[b * kFeatures + k] + bn2[64 + k % 64];
         probe.a2[b * kFeatures + torch_feature(k)] = y <= 0 ? 0 : y;
       }
     // A learning rate of 0 leaves parameters alone, but not where a gradient is infinite.

@@ -11,11 +11,11 @@ struct Kernels {
   Schedule (*schedule)(const State&);
   int (*shared_needed)();
   bool (*overlaps)();
-  void (*forward1)(const State&, int, cudaStream_t);
-  void (*forward2)(const State&, cudaStream_t);
+  void (*conv_forward)(const State&, int, cudaStream_t);
+  void (*fc1_forward)(const State&, cudaStream_t);
   void (*head)(const State&, int, cudaStream_t);
-  void (*backward1)(const State&, cudaStream_t);
-  void (*backward2)(const State&, int, cudaStream_t);
+  void (*fc1_backward)(const State&, cudaStream_t);
+  void (*conv2_backward)(const State&, int, cudaStream_t);
   void (*update)(const State&, int, cudaStream_t);
   void (*pack)(const State&, cudaStream_t);
   void (*prepare)(const State&, int, cudaStream_t);
@@ -24,8 +24,8 @@ struct Kernels {
 template <Precision kPrecision>
 constexpr Kernels kernels_of() {
   using L = Launch<kPrecision>;
-  return {L::configure, L::schedule,  L::shared_needed, L::overlaps, L::forward1, L::forward2,
-          L::head,      L::backward1, L::backward2,     L::update,   L::pack,     L::prepare};
+  return {L::configure, L::schedule,     L::shared_needed,  L::overlaps, L::conv_forward, L::fc1_forward,
+          L::head,      L::fc1_backward, L::conv2_backward, L::update,   L::pack,         L::prepare};
 }
 
 inline Kernels kernels_for(Precision precision) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/fused/conv1_constants.h"
+#include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

@@ -1,7 +1,7 @@
 // The tables of batch_norm.
 #include "kernels/batch_norm/batch_norm.h"
 
-#include "kernels/naive/batch_norm.h"
+#include "kernels/batch_norm/naive_ops.h"
 
 namespace mnist::kernels {
 namespace {

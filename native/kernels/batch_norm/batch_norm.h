@@ -1,7 +1,7 @@
 // The ladder of batch_norm statistics: mean and biased variance by channel of x (B,C,A); mean, var (C); sets.
 //
 //   cost     batch_norm_statistics_cost (kernels/cost.h): once through x is the least; memory bound
-// `partial` is scratch of batch_norm_partial_size(B,C) floats (kernels/naive/batch_norm.h).
+// `partial` is scratch of batch_norm_partial_size(B,C) floats (naive_ops.h).
 #pragma once
 
 #include <cuda_runtime_api.h>

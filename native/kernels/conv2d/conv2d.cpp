@@ -3,7 +3,7 @@
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
-#include "kernels/naive/conv2d.h"
+#include "kernels/conv2d/naive_ops.h"
 
 namespace mnist::kernels {
 

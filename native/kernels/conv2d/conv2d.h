@@ -3,7 +3,7 @@
 //
 //   cost     conv2d_cost (kernels/cost.h)
 // Any sizes >= 1, but `tiled` takes sides up to 52. One more variant keeps memory of its own: fft.h. The backwards
-// have tables too; naive's kernels are in kernels/naive/conv2d.h, and bench/ladders.h puts the libraries' beside them.
+// have tables too; naive's kernels are in naive_ops.h, and bench/ladders.h puts the libraries' beside them.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,7 @@
 #include "cuda/check.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/conv2d/gather.cuh"
-#include "kernels/device/mma_tf32.cuh"
+#include "kernels/device/mma.cuh"
 
 namespace mnist::kernels {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/naive/chunks.h"
+#include "kernels/chunks.h"
 
 namespace mnist::kernels::device {
 

@@ -13,13 +13,11 @@
 #include <cstdint>
 
 #include "kernels/device/delays.cuh"
+#include "kernels/device/lane.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace mnist::kernels::device {
-
-// What a warp's lanes agree on, as the compiler can see: operands of wgmma are then made by the uniform datapath.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // Of an operand at shared address `address`: `k_stride` and `row_stride` bytes from a core matrix to the next along k
 // and across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
@@ -49,19 +47,6 @@ template <int kCount>
 __device__ __forceinline__ void wgmma_results(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// How many registers each thread of this warpgroup may have from here on, a multiple of 8. Who takes more than the
-// kernel was started with waits until others have given some back.
-template <int kCount>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-  delay();
-}
-template <int kCount>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-  delay();
 }
 
 // d = a b, or d += a b where `add`: 64 rows by kColumns, one k-step of 32 bytes, both operands K-major. Warp w holds

@@ -1,7 +1,8 @@
 // What the fused kernels share in device memory, and the launchers of the phases of one step.
 //
-// One step is F1 -> F2 -> H -> B1 -> B2 -> U, each a launch; a boundary between launches is a barrier of the whole
-// grid, and there is one exactly where every batch-wide sum is needed. docs/fused.md has the derivation.
+// One step is conv_forward -> fc1_forward -> head -> fc1_backward -> conv2_backward -> update, each a launch; a
+// boundary between launches is a barrier of the whole grid, and there is one exactly where every batch-wide sum is
+// needed. docs/fused.md has the derivation.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,14 +22,14 @@ inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  //
 inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
-inline constexpr int kG1Columns = 16;     // of a channel's routed sums: 9 taps, their total, 6 unused
-inline constexpr int kConv1Blocks = 4;    // of U, for conv1's channels
-inline constexpr int kGradientWarps = 8;  // of a block of B1, which make g2
+inline constexpr int kRoutedTapColumns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kConv1Blocks = 4;        // of update, for conv1's channels
+inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
 
-// Where B2 works by wgmma, F1 leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8 channels, 14, 16
-// slots, 8), slots as in conv1.cuh, those of padding 0. And U leaves conv2.weight for its dgrad: for each filter row
-// and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's channels by 8 each), and zeros
-// behind the last.
+// Where conv2_backward works by wgmma, conv_forward leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8
+// channels, 14, 16 slots, 8), slots as in image_layout.cuh, those of padding 0. And update leaves conv2.weight for its
+// dgrad: for each filter row and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's
+// channels by 8 each), and zeros behind the last.
 inline constexpr int kChunkedRow = 16 * 16, kChunkedImage = kPool1Side * kChunkedRow;  // bytes, of a chunk
 struct DgradFilter {
   static constexpr int kTapBytes = kConv1Channels * 16, kZeroBytes = kTapBytes + 16;  // pieces in different banks
@@ -36,15 +37,34 @@ struct DgradFilter {
   static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
 };
 
-// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes in parts of fp16 (see parts.cuh): (B, part, chunk of 8
-// channels, 14, 16 columns, 8), columns from -1 on, in units of a1_unit().
+// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see fp16_terms.cuh): (B, term, chunk of 8
+// channels, 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
 
-// Where a step's samples come from: image b of step `slot` is images[order[slot * batch + b]].
+// Where a step's samples come from: image b of step k of a graph is images[order[k * batch + b]].
 struct Samples {
   const std::uint8_t* images;
   const std::uint8_t* labels;
   const double* moments;  // kMoments of each image
   const std::int32_t* order;
+};
+
+// What the kernels know of a batch norm, y = scale x + shift, by channel, as one array of several rows.
+struct Bn1Operand {
+  static constexpr int kRows = 4;
+  float* values;                                             // (kRows, kConv1Channels)
+  constexpr float& scale(int c) const { return values[c]; }  // of conv1's output in pixel units
+  constexpr float& shift(int c) const { return values[kConv1Channels + c]; }
+  constexpr float& largest_a1(int c) const { return values[2 * kConv1Channels + c]; }    // possible; for fp16 terms
+  constexpr float& filter_scale(int c) const { return values[3 * kConv1Channels + c]; }  // what divided the filter
+};
+struct Bn2Operand {
+  static constexpr int kRows = 5;
+  float* values;                                             // (kRows, kConv2Channels)
+  constexpr float& scale(int c) const { return values[c]; }  // of z2
+  constexpr float& shift(int c) const { return values[kConv2Channels + c]; }
+  constexpr float& mean(int c) const { return values[2 * kConv2Channels + c]; }  // of z2
+  constexpr float& inv_sigma(int c) const { return values[3 * kConv2Channels + c]; }
+  constexpr float& mean_rest(int c) const { return values[4 * kConv2Channels + c]; }  // what mean lost when rounded
 };
 
 // Pointers into the engine's one device allocation. T is the policy's storage type, hidden as void here.
@@ -57,50 +77,48 @@ struct State {
   const float* learning_rate;  // of this step
   const float* upstream;       // gradient of the objective with respect to the mean loss
 
-  void* conv2_forward;  // conv2.weight as F1 wants it: (64 permuted, 9, 32) T, or
-                        // ([part,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
-  void* conv2_data;     // as B2's dgrad wants it: (32, 9 flipped, 64) T
-  void* conv2_pieces;   // the same where that works by wgmma: DgradFilter, or (part, 3, chunk of channels, taps 2 to 0,
-                        // 32, 8)
-  float* conv2_units;   // of those parts, and of the ones that U will make: B2 sees to it
-  float* conv2_max;     // (kConv2Values / 32) the largest |conv2.weight| of each warp of U
-  void* fc1;            // fc1.weight in T, engine's order
-  void* conv1;          // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, in units of bn1[96 + channel]
-  float* bn1;  // scale[32], shift[32] for conv1 outputs in pixel units; the largest possible a1[32] (for fp16 parts);
-               // unit[32] of the packed filter
-  float* bn2;  // scale[64], shift[64], mean[64], 1/sigma[64] of the sign-folded conv2 output,
-               // then what the mean lost in rounding[64]
-  bool bn2_given;  // population statistics: bn2 is an input of F2, not a result
+  void* conv2_forward;      // conv2.weight as conv_forward wants it: (64 permuted, 9, 32) T, or
+                            // ([term,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
+  void* conv2_dgrad;        // as conv2_backward's dgrad wants it: (32, 9 flipped, 64) T
+  void* conv2_dgrad_wgmma;  // the same where that works by wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2
+                            // to 0, 32, 8)
+  float* conv2_scales;      // of those terms, and of the ones that update will make: conv2_backward sets it
+  float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update
+  void* fc1;                // fc1.weight in T, engine's order
+  void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, divided by bn1.filter_scale(channel)
+  Bn1Operand bn1;
+  Bn2Operand bn2;
+  bool bn2_given;  // population statistics: bn2 is an input of fc1_forward, not a result
   bool overlap;    // the code that runs has programmatic dependent launch
   bool wgmma;      // and wgmma
 
-  void* a1;               // (B, 196, 32) T, or chunked, or in parts
-  std::uint32_t* route1;  // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
-  void* z2;               // (B, 196, 64) T, or chunked: sign-folded conv2 output
-  void* e2;               // (B, 49, 64) T, its maximum in each pooling window
-  float* z2_sums;         // (F1 blocks, 128): sum[64], sum of squares[64]
-  float* h_parts;         // (F2 slices, B, 128)
-  float* h;               // (B, 128) after relu
-  float* logits;          // (B, 10)
-  void* dh;               // (B, 128) T
-  float* head_sums;       // (H blocks, kHeadValues)
-  void* g2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
-  float* g2_sums;         // (2, 49, 64): over the batch, of g2 and of g2 * xhat
-  float* g2_max;          // (98, kGradientWarps) the largest |g2| of each warp of B1
-  float* conv2_sums;      // (B2 blocks, 18432), in the order of B2's stores
-  float* g1_sums;         // (B2 blocks, 32, kG1Columns)
-  float* bn2_sign;        // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
-  double* moment_sums;    // (H blocks, kMoments) of the next batch
-  double* moments;        // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
-  StepResult* results;    // one a slot
-  std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe wants it
+  void* a1;                // (B, 196, 32) T, or chunked, or as terms
+  std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
+  void* z2;                // (B, 196, 64) T, or chunked: sign-folded conv2 output
+  void* pooled_z2;         // (B, 49, 64) T, its maximum in each pooling window
+  float* z2_sums;          // (conv_forward blocks, 128): sum[64], sum of squares[64]
+  float* h_slices;         // (fc1_forward slices, B, 128)
+  float* h;                // (B, 128) after relu
+  float* logits;           // (B, 10)
+  void* dh;                // (B, 128) T
+  float* head_sums;        // (head blocks, kHeadValues)
+  void* dy2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
+  float* dy2_sums;         // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat
+  float* dy2_max;          // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward
+  float* conv2_sums;       // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
+  float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
+  float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
+  double* moment_sums;     // (head blocks, kMoments) of the next batch
+  double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
+  StepResult* results;     // one a step of a graph
+  std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
 
-  int f1_halves, f1_blocks;  // halves of an image that a block makes at a time
-  bool f1_roles;             // conv1 and conv2 by different warps
-  int f2_rows, f2_slices;    // samples of a block; parts the features are cut into
+  int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
+  bool conv_forward_roles;                       // conv1 and conv2 by different warps
+  int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
   int head_blocks;
-  int b2_rows, b2_blocks;  // of a block: rows of an image at a time
-  bool b2_wgmma;           // B2 works by wgmma; a1 and z2 are then chunked, or a1 is in parts
+  int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
+  bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms
 };
 
 using Schedule = std::array<int, 13>;
@@ -113,14 +131,15 @@ struct Launch {
   static Schedule schedule(const State& state);
   static int shared_needed();  // bytes a block without which some phase cannot run
   static bool overlaps();      // whether the code that this GPU runs has programmatic dependent launch
-  static void forward1(const State& state, int slot, cudaStream_t stream);
-  static void forward2(const State& state, cudaStream_t stream);
-  static void head(const State& state, int slot, cudaStream_t stream);
-  static void backward1(const State& state, cudaStream_t stream);
-  static void backward2(const State& state, int slot, cudaStream_t stream);
-  static void update(const State& state, int slot, cudaStream_t stream);
-  static void pack(const State& state, cudaStream_t stream);               // all operand copies from `parameters`
-  static void prepare(const State& state, int slot, cudaStream_t stream);  // moments and bn1 for this slot's batch
+  static void conv_forward(const State& state, int graph_step, cudaStream_t stream);
+  static void fc1_forward(const State& state, cudaStream_t stream);
+  static void head(const State& state, int graph_step, cudaStream_t stream);
+  static void fc1_backward(const State& state, cudaStream_t stream);
+  static void conv2_backward(const State& state, int graph_step, cudaStream_t stream);
+  static void update(const State& state, int graph_step, cudaStream_t stream);
+  static void pack(const State& state, cudaStream_t stream);  // all operand copies from `parameters`
+  static void prepare(const State& state, int graph_step,
+                      cudaStream_t stream);  // moments and bn1 for this step's batch
 };
 
 bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a
@@ -138,7 +157,7 @@ void initialize_slab(float* torch, const Pcg64& from, cudaStream_t stream);
 // sums[kMoments] += the moments of `count` images; `scratch` has sum_moments_scratch() elements.
 void sum_moments(double* sums, double* scratch, const double* moments, std::int64_t count, cudaStream_t stream);
 std::int64_t sum_moments_scratch();
-// sums[2 * kConv2Channels] += what F1's blocks left, a block after the other.
+// sums[2 * kConv2Channels] += what conv_forward's blocks left, a block after the other.
 void add_z2_sums(double* sums, const float* z2_sums, int blocks, cudaStream_t stream);
 
 // Loss and hits of each of the score_blocks(count) runs of images, summed in a fixed order: logits (count, 10), labels
@@ -149,7 +168,7 @@ std::int64_t score_blocks(std::int64_t count);
 
 // What a graph of steps reads at fixed addresses: to_order[i] = order[i], i < samples, and to_rates[k] = rates[k],
 // k < steps. One launch for both; the order's arrays aligned to 4 bytes.
-void set_window(std::int32_t* to_order, const std::int32_t* order, std::int64_t samples, float* to_rates,
-                const float* rates, int steps, cudaStream_t stream);
+void set_steps(std::int32_t* to_order, const std::int32_t* order, std::int64_t samples, float* to_rates,
+               const float* rates, int steps, cudaStream_t stream);
 
 }  // namespace mnist::fused

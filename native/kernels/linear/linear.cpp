@@ -3,7 +3,7 @@
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
-#include "kernels/naive/linear.h"
+#include "kernels/linear/naive_ops.h"
 
 namespace mnist::kernels {
 namespace {

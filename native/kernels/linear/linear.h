@@ -1,7 +1,7 @@
 // The ladder of linear forward: y = x w^T + bias, shapes y (B,O) <- x (B,I), w (O,I), bias (O), float32; sets.
 //
 //   cost     linear_cost (kernels/cost.h)
-// Any B, I, O >= 1. The backward has naive's kernels only (kernels/naive/linear.h), and a table for bench/ladders.h to
+// Any B, I, O >= 1. The backward has naive's kernels only (naive_ops.h), and a table for bench/ladders.h to
 // put the libraries' beside them. Both matrices hold the summed index I side by side, so a tile of either is read row
 // by row.
 #pragma once

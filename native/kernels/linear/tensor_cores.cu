@@ -1,6 +1,6 @@
 // linear, tensor cores: 64x64 outputs a block, 32x32 a warp, in tf32.
 #include "cuda/check.h"
-#include "kernels/device/mma_tf32.cuh"
+#include "kernels/device/mma.cuh"
 #include "kernels/linear/linear.h"
 
 namespace mnist::kernels {

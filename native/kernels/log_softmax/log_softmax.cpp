@@ -1,7 +1,7 @@
 // The table of log_softmax forward.
 #include "kernels/log_softmax/log_softmax.h"
 
-#include "kernels/naive/log_softmax.h"
+#include "kernels/log_softmax/naive_ops.h"
 
 namespace mnist::kernels {
 

@@ -1,7 +1,7 @@
 // The table of relu forward.
 #include "kernels/relu/relu.h"
 
-#include "kernels/naive/relu.h"
+#include "kernels/relu/naive_ops.h"
 
 namespace mnist::kernels {
 

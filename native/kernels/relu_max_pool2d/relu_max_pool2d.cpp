@@ -1,7 +1,7 @@
 // The table of relu_max_pool2d forward.
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
-#include "kernels/naive/relu_max_pool2d.h"
+#include "kernels/relu_max_pool2d/naive_ops.h"
 
 namespace mnist::kernels {
 

@@ -1,4 +1,4 @@
-// The ladder of relu_max_pool2d forward; what it computes stands in kernels/naive/relu_max_pool2d.h.
+// The ladder of relu_max_pool2d forward; what it computes stands in kernels/relu_max_pool2d/naive_ops.h.
 //
 //   cost     relu_max_pool2d_forward_cost (kernels/cost.h); memory bound
 #pragma once

@@ -2,7 +2,7 @@
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/batch_norm/batch_norm.h"
-#include "kernels/naive/batch_norm.h"
+#include "kernels/batch_norm/naive_ops.h"
 #include "mnist/model.h"
 
 using namespace mnist;

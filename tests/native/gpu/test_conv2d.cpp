@@ -1,9 +1,9 @@
 // conv2d against the reference: every row of the ladders; those of libraries on the network's own layers.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
+#include "kernels/chunks.h"
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/naive/chunks.h"
-#include "kernels/naive/conv2d.h"
+#include "kernels/conv2d/naive_ops.h"
 #include "mnist/model.h"
 
 using namespace mnist;

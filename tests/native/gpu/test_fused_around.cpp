@@ -88,15 +88,15 @@ void test_window() {
   const std::vector<float> rates = {0.5f, 0.25f, 0.125f};
   const Guarded<std::int32_t> from(order), to(7);
   const Guarded<float> from_rates(rates), to_rates(3);
-  fused::set_window(to.data(), from.data(), 7, to_rates.data(), from_rates.data(), 3, nullptr);
-  CHECK(to.read("set_window") == order);
-  CHECK(to_rates.read("set_window") == rates);
+  fused::set_steps(to.data(), from.data(), 7, to_rates.data(), from_rates.data(), 3, nullptr);
+  CHECK(to.read("set_steps") == order);
+  CHECK(to_rates.read("set_steps") == rates);
   std::vector<std::int32_t> many(1000003);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = std::int32_t(i * 7);
   const Guarded<std::int32_t> gmany(many), copy(std::int64_t(many.size()));
-  fused::set_window(copy.data(), gmany.data(), std::int64_t(many.size()), to_rates.data(), from_rates.data(), 3,
-                    nullptr);
-  CHECK(copy.read("set_window") == many);
+  fused::set_steps(copy.data(), gmany.data(), std::int64_t(many.size()), to_rates.data(), from_rates.data(), 3,
+                   nullptr);
+  CHECK(copy.read("set_steps") == many);
 }
 
 }  // namespace

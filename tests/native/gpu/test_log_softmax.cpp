@@ -2,7 +2,7 @@
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/log_softmax/log_softmax.h"
-#include "kernels/naive/log_softmax.h"
+#include "kernels/log_softmax/naive_ops.h"
 
 using namespace mnist;
 using namespace testing;

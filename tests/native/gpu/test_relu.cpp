@@ -1,7 +1,7 @@
 // relu: every variant exact, with its decisions; naive's backward.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
-#include "kernels/naive/relu.h"
+#include "kernels/relu/naive_ops.h"
 #include "kernels/relu/relu.h"
 
 using namespace mnist;

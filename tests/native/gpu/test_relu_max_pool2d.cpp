@@ -1,7 +1,7 @@
 // relu_max_pool2d: every row's values equal to the reference's, and our decisions, ties and NaN included.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
-#include "kernels/naive/relu_max_pool2d.h"
+#include "kernels/relu_max_pool2d/naive_ops.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
 using namespace mnist;

@@ -1,7 +1,7 @@
 // The ends of a step: normalising, gathering by index, and recording loss and right answers.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
-#include "kernels/naive/normalize.h"
+#include "kernels/normalize.h"
 #include "kernels/step.h"
 #include "mnist/model.h"
 

@@ -1,0 +1,161 @@
+// The items of work that a block of conv2_backward owns, their place in shared memory and their copies.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/device/barriers.cuh"
+#include "kernels/device/copies.cuh"
+#include "kernels/fused/conv2_backward/bn2_backward.cuh"
+#include "kernels/fused/conv2_backward/pixel_lists.cuh"
+#include "kernels/fused/shared/image_layout.cuh"
+
+namespace mnist::fused {
+
+template <class P, int kRows, int kStages>
+struct Conv2BackwardShared {
+  using Pixels = PixelLists<P>;
+  static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
+  static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next
+  static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
+  // Of a stage. Pixels that are padding are set once, by the prologue.
+  static constexpr int kA1 = 0;
+  static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
+  static constexpr int kPixelLists = kDz + ((kRows + 2) * kSlots + 1) * kDzPitch;
+  static constexpr int kRoute = kPixelLists + Pixels::kBytes;
+  static constexpr int kDy2 = kRoute + kRows * kRoute1Words / kPool1Side * 4;
+  static constexpr int kImageBytesAt = kDy2 + kCells * kConv2Channels * int(sizeof(typename P::T));
+  // make_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
+  static constexpr int kPartialBytes = kConvThreads / 64 * 2 * kConv2Channels * 8;
+  static constexpr int kStage = std::max(kImageBytesAt + kImagePixels, kRoute + kPartialBytes);
+  static constexpr int kFilter = kStages * kStage;
+  static constexpr int kEnd = kFilter + 32 * kFilterPitch<P, kConv2Channels>;
+  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : kEnd;
+  static constexpr int kBytes = kEnd + (kStages == 2 ? 0 : kPartialBytes);
+  static_assert(kRoute % 16 == 0 && kDy2 % 16 == 0 && kStage % 16 == 0);
+};
+
+// The items that a block owns and their copies in shared memory, which Shared lays out.
+template <class Policy, int kRowsOfItem, int kStageCount,
+          class Layout = Conv2BackwardShared<Policy, kRowsOfItem, kStageCount>>
+struct Conv2BackwardBlock {
+  using P = Policy;
+  using Shared = Layout;
+  using T = typename P::T;
+  using Pixels = typename Shared::Pixels;
+  static constexpr int kRows = kRowsOfItem, kStages = kStageCount;
+  static constexpr bool kHalfImage = kRows == 7;
+  static constexpr int kCellChunks = kConv2Channels / kChunk<P>;     // 16-byte chunks of a cell
+  static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
+  static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
+
+  // Copies end at an mbarrier, `arrived`; roles meet at these.
+  using DgradRole = NamedBarrier<1, kRoleThreads>;
+  using Dz2Ready = NamedBarrier<2, kConvThreads, 2>;  // of a stage
+  using Done = NamedBarrier<4, kConvThreads, 2>;
+  static constexpr int kFilterCopies = kStages;  // the mbarrier behind those of the stages
+
+  const State& s;
+  const Bn2Backward& bn;
+  unsigned char* shared;
+  MBarrier* arrived;  // one a stage, one for the filter
+  int graph_step, lane, y0;
+
+  // The grid is even where an image is cut, so a block keeps its half. Later items lie lower in the batch: conv_forward
+  // wrote the highest last, so they are the likeliest to be in the L2 cache still.
+  __device__ __forceinline__ int first_item() const {
+    return s.batch - 1 - (kHalfImage ? int(blockIdx.x) / 2 : int(blockIdx.x));
+  }
+  __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
+  __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
+  __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
+  // Opaque to the compiler: where there is but one stage it would compute every address behind it once, before the loop
+  // over the items, and spill them.
+  __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
+    std::uint32_t address = shared_address(shared) + stage * Shared::kStage;
+    asm volatile("" : "+r"(address));
+    return address;
+  }
+  __device__ __forceinline__ const T* pixels_of(const void* tensor, int channels, int image) const {
+    return static_cast<const T*>(tensor) + (std::size_t(image) * kCells1 + first_pixel_row() * kPool1Side) * channels;
+  }
+  __device__ __forceinline__ const T* gradient_of(int image) const {
+    return static_cast<const T*>(s.dy2) + (std::size_t(image) * kCells2 + first_cell()) * kConv2Channels;
+  }
+  __device__ __forceinline__ const std::uint32_t* route_of(int image) const {
+    return s.route1 + std::size_t(image) * kRoute1Words + y0 * (kRouteBytes / 4);
+  }
+
+  // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and
+  // below.
+  __device__ __forceinline__ void clear_padding(int stage, int tid) const {
+    constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
+    constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
+    for (int i = tid; i < (kSides + kSlotsLeft) * kChunks; i += kConvThreads) {
+      const int chunk = i % kChunks, which = i / kChunks, left = which - kSides;
+      const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0) : left / (kSlots - 2) * (kRows + 1);
+      const int at = left < 0                 ? which / 2 * kSlots + which % 2 * (kSlots - 1)
+                     : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
+                                              : row * kSlots + 1 + left % (kSlots - 2);
+      const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
+                                      : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
+      *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
+    }
+    Pixels::clear(shared + stage * Shared::kStage + Shared::kPixelLists, tid);
+  }
+
+  // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
+
+  // The rows of an image that an item needs of a (B, 196, C) tensor, each pixel to its slot.
+  template <int C, int kPitch, int kThreads>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
+    constexpr int kChunks = C / kChunk<P>;
+    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
+    const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
+    for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
+      const int y = pixel / kPool1Side, x = pixel % kPool1Side;
+      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
+    }
+  }
+  // Which sample an item is; asked for one item ahead, so that its load is never waited for.
+  __device__ __forceinline__ int sample(int item, int tid) const {
+    return item >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(graph_step) * s.batch + item] : 0;
+  }
+  // What is known before fc1_backward has run.
+  template <int kThreads>
+  __device__ __forceinline__ void copy_forward(int item, int sample, int stage, int tid) const {
+    const std::uint32_t to = stage_address(stage);
+    copy_pixels<kConv2Channels, Shared::kDzPitch, kThreads>(to + Shared::kDz, s.z2, item, tid);
+    copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + Shared::kA1, s.a1, item, tid);
+    copy_route_and_bytes<kThreads>(item, sample, stage, tid);
+  }
+  template <int kThreads>
+  __device__ __forceinline__ void copy_route_and_bytes(int item, int sample, int stage, int tid) const {
+    const std::uint32_t to = stage_address(stage);
+    for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
+      copy_async_16(to + Shared::kRoute + i * 16, route_of(item) + i * 4);
+    if (tid < kImagePixels / 16)
+      copy_async_16(to + Shared::kImageBytesAt + tid * 16,
+                    s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
+  }
+  template <int kThreads>
+  __device__ __forceinline__ void copy_gradient(int item, int stage, int tid) const {
+    for (int i = tid; i < Shared::kCells * kCellChunks; i += kThreads)
+      copy_async_16(stage_address(stage) + Shared::kDy2 + i * 16, gradient_of(item) + i * kChunk<P>);
+  }
+  __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
+  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
+  // All of an item but the image, towards the L2 cache.
+  __device__ __forceinline__ void fetch(int item, int tid) const {
+    const auto lines = [&](const void* from, int bytes) {
+      for (int i = tid * 128; i < bytes; i += kRoleThreads * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
+    };
+    constexpr int kPixels = kPixelRows * kPool1Side, kSize = sizeof(T);
+    lines(pixels_of(s.z2, kConv2Channels, item), kPixels * kConv2Channels * kSize);
+    lines(pixels_of(s.a1, kConv1Channels, item), kPixels * kConv1Channels * kSize);
+    lines(gradient_of(item), Shared::kCells * kConv2Channels * kSize);
+    lines(route_of(item), kRows * kRouteBytes);
+  }
+};
+
+}  // namespace mnist::fused

@@ -1,0 +1,94 @@
+// bn2's backward from fc1_backward's sums, with SGD of its parameters.
+//
+// With D the gradient routed to each window's maximum, batch norm's backward is dz2 = s D + alpha + kappa z2 by
+// channel.
+#pragma once
+
+#include "kernels/device/copies.cuh"
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/lane.cuh"
+#include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+// bn2's backward by channel, in shared memory: dz2 = scale * D + alpha + kappa * z2.
+struct alignas(16) Bn2Backward {
+  float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
+  float largest[kConvWarps];  // kBounds: of half of the channels each, what |dz2| cannot exceed
+};
+
+// Waits for fc1_backward and for all copies. While its loads are on their way it calls meanwhile().
+template <bool kBounds = false, class Meanwhile>
+__device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
+                                                  Meanwhile meanwhile) {
+  constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
+  constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
+  const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
+  const double scale = s.bn2.scale(channel), mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),
+               inv_sigma = s.bn2.inv_sigma(channel);
+  const float shift = s.bn2.shift(channel), gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
+  const float beta = s.parameters[beta_at + channel];
+  wait_for_predecessor();  // fc1_backward: dy2 and its sums
+  float dy2[kCells], dy2_xhat[kCells];
+#pragma unroll
+  for (int k = 0; k < kCells; ++k) {
+    const int cell = min(group + k * kGroups, kCells2 - 1);
+    dy2[k] = s.dy2_sums[cell * 64 + channel];
+    dy2_xhat[k] = s.dy2_sums[(kCells2 + cell) * 64 + channel];
+  }
+  float largest = 0;
+  if constexpr (kBounds)
+    for (int i = tid; i < 2 * kCells2 * kGradientWarps; i += kConvThreads) largest = fmaxf(largest, s.dy2_max[i]);
+  meanwhile();
+  copy_async_commit();
+  double sum = 0, sum_xhat = 0;
+#pragma unroll
+  for (int k = 0; k < kCells; ++k)
+    if (group + k * kGroups < kCells2) {
+      sum += dy2[k];
+      sum_xhat += dy2_xhat[k];
+    }
+  partial[group][0][channel] = sum;
+  partial[group][1][channel] = sum_xhat;
+  if constexpr (kBounds) {
+    largest = warp_max(largest);
+    if ((tid & 31) == 0) bn.largest[tid >> 5] = largest;
+  }
+  __syncthreads();
+  if (tid < kConv2Channels) {
+    double dbeta = 0, dgamma = 0;
+    for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
+    // An error of alpha or kappa repeats at every pixel, where dz2 itself sums up to 0: alpha goes with kappa as
+    // rounded.
+    const float kappa = float(-scale * dgamma * inv_sigma * s.inv_n2);
+    bn.scale[tid] = float(scale);
+    bn.shift[tid] = shift;
+    bn.kappa[tid] = kappa;
+    bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);
+    if constexpr (kBounds) {  // |xhat| is at most the root of how many there are
+#pragma unroll
+      for (int k = 0; k < kConvWarps; ++k) largest = fmaxf(largest, bn.largest[k]);
+      largest = warp_max(float(scale) *
+                         (largest + fabsf(float(dbeta * s.inv_n2)) + fabsf(float(dgamma)) * sqrtf(float(s.inv_n2))));
+    }
+    if (blockIdx.x == 0) {  // no other block reads bn2's parameters in this phase
+      const float sign = gamma < 0 ? -1.f : 1.f;
+      s.bn2_sign[tid] = sign;  // of the step that is ending: update folds it out of conv2's gradient
+      s.parameters[gamma_at + tid] = gamma - learning_rate * float(sign * dgamma);
+      s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);
+      if (s.gradients) {
+        s.gradients[gamma_at + tid] = float(sign * dgamma);
+        s.gradients[beta_at + tid] = float(dbeta);
+      }
+    }
+  }
+  copy_async_wait<0>();
+  __syncthreads();
+  if constexpr (kBounds) {
+    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;
+    __syncthreads();
+  }
+}
+
+}  // namespace mnist::fused

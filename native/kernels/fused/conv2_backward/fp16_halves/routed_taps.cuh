@@ -1,0 +1,73 @@
+// The routed taps of halves of images in fp16 terms, by wgmma.
+#pragma once
+
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/conv2_backward/fp16_halves/block.cuh"
+#include "kernels/fused/shared/routing.cuh"
+
+namespace mnist::fused {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// As accumulate_routed_taps() of whole images, of terms of da1. The sums are in halves.shared memory, 24 a thread.
+template <class P>
+__device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, float* routed_taps, const float (&da1)[28],
+                                                       const std::uint32_t (&route)[7], std::uint32_t rows) {
+  using Pixels = typename Fp16HalvesShared<P>::Pixels;
+  const std::uint64_t pixels = wgmma_operand(rows, Pixels::kCellsBytes, 8 * Pixels::kRowBytes);
+  __half2 terms[P::kFp16Terms][14];
+#pragma unroll
+  for (int i = 0; i < 14; ++i) {
+    __half2 two[P::kFp16Terms];
+    split(da1[2 * i] / Fp16Halves<P>::kDa1Scale, da1[2 * i + 1] / Fp16Halves<P>::kDa1Scale, two);
+#pragma unroll
+    for (int term = 0; term < P::kFp16Terms; ++term) terms[term][i] = two[term];
+  }
+  // The products of two rows of cells at a time; with two terms their sums are then taken out of the tensor cores.
+  constexpr int kBuffers = 3 - P::kFp16Terms;
+  float sum[2][12];
+  std::uint32_t a[kBuffers][2][P::kFp16Terms][2][4];  // [][dx][term][dy]
+  const auto add = [&] {
+#pragma unroll
+    for (int dx = 0; dx < 2; ++dx) {
+      wgmma_results(sum[dx]);
+#pragma unroll
+      for (int i = 0; i < 12; ++i) routed_taps[(12 * dx + i) * kGroupThreads] += sum[dx][i];
+    }
+  };
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const int first = pair == 0 ? 0 : 2 * pair - 1;
+    if (pair >= kBuffers) wgmma_wait<kBuffers - 1>();
+    if (P::kFp16Terms == 2 && pair > 0) add();
+    auto& left = a[pair % kBuffers];
+#pragma unroll
+    for (int position = 0; position < 4; ++position)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first + i / 2;
+        const std::uint32_t mask = routing_mask_16(route[row], position, i & 1);
+#pragma unroll
+        for (int term = 0; term < P::kFp16Terms; ++term)
+          left[position % 2][term][position / 2][i] =
+              pair == 0 && i >= 2 ? 0 : mask & *reinterpret_cast<const std::uint32_t*>(&terms[term][2 * row + (i & 1)]);
+      }
+    wgmma_fence();
+#pragma unroll
+    for (int term = P::kFp16Terms - 1; term >= 0; --term)
+#pragma unroll
+      for (int position = 0; position < 4; ++position) {
+        const int dx = position % 2, dy = position / 2;
+        const int at = first * Pixels::kCellsBytes + dx * 2 * Pixels::kListBytes + dy * Pixels::kRowBytes;
+        const bool begins = term + 1 == P::kFp16Terms && dy == 0 && (P::kFp16Terms == 2 || pair == 0);
+        wgmma_fp16(sum[dx], left[dx][term][dy], pixels + at / 16, !begins);
+      }
+    wgmma_commit();
+  }
+  wgmma_wait<0>();
+  add();
+}
+
+#endif
+
+}  // namespace mnist::fused

@@ -1,0 +1,169 @@
+// conv_forward: images -> conv1, bn1, relu, pool (in shared memory) -> conv2 -> z2, its window maxima pooled_z2, its
+// channel sums. Hopper has other kernels, forward1_wgmma.cuh.
+#pragma once
+
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/fused/conv_forward/a1.cuh"
+#include "kernels/fused/conv_forward/conv1.cuh"
+#include "kernels/fused/conv_forward/conv2.cuh"
+
+namespace mnist::fused {
+
+template <class P>
+struct ConvForwardShared {
+  static constexpr int kFilter = 0;
+  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;
+  static constexpr int kImage = kA1 + kA1Bytes<P>;
+  static constexpr int kBytes = kImage + kImageBytes;
+};
+
+// Small batches: a block makes z2 of one image, or of half of it: rows 0 .. 7 or 8 .. 13. All 16 warps make what it
+// needs of a1 (both halves, rows 7 and 8). Then 8 warps a half make z2, each 16 channels of 4 rows or the last 2.
+template <class P, int kHalves>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, int graph_step) {
+  using Shared = ConvForwardShared<P>;
+  constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
+  constexpr int kConv2Warps = 8 * kHalves, kSlices = kFilterSlices<P>;
+  constexpr int kOwnRows = kPool1Side / 2 * kHalves;  // of a1, stored by this block
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, quarter = warp & 3;
+  const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
+  unsigned char* const a1 = shared + Shared::kA1;
+
+  const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
+  const unsigned zeros = zero_scales(s, quarter, lane);
+  for (int i = tid; i < kA1Bytes<P> / 16; i += kConvThreads) reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(shared + Shared::kImage, 1);
+  __syncthreads();
+  if (tid < kImageWords) store_image_word<P>(shared + Shared::kImage, tid, word);
+
+  wait_for_predecessor();  // update: filters and bn1
+  Conv1<P> conv1;
+  const int channel0 = (warp & 1) * 16;
+  conv1.load(s.conv1, s.bn1, channel0, lane);
+  __syncthreads();  // also keeps these loads, which conv1 waits for, ahead of the copies
+#pragma unroll
+  for (int slice = 0; slice < kSlices; ++slice) copy_filter_slice<P>(shared + Shared::kFilter, s.conv2_forward, slice);
+  const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
+#pragma unroll 1
+  for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
+    const int cy = first_row + i / 2, plane = i & 1;
+    conv1.half_row(
+        shared_address(shared + Shared::kImage), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
+          store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kSlots * kPitch, plane});
+          if (i < 2 * kOwnRows)
+            s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+        });
+  }
+  copy_async_wait<kSlices - 1>();  // the filter's first slice
+  __syncthreads();
+
+  float sum[4] = {}, squares[4] = {};
+  if (kHalves == 2) store_image_a1<P, kConvThreads, 1>(s, a1, image, tid, 0);
+  if (warp < kConv2Warps) {
+    const std::uint32_t filter =
+        shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
+    const int row = 4 * half + warp / 4 * 2;  // of windows
+    if (row + 2 <= kPool2Side)
+      conv2_rows<P, 4, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+    else
+      conv2_rows<P, 2, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+  } else {
+    store_image_a1<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
+    if (kSlices == 2) finish_copies<0>();
+  }
+
+  __syncthreads();
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(a1);
+  if (warp < kConv2Warps) add_windows(warp_sums, sum, squares, warp, lane);
+  __syncthreads();
+  store_z2_sums<kConv2Warps / 4>(s, warp_sums, tid);
+}
+
+// Large batches: a block takes one image at a time, in two roles of 8 warps. The first makes a1 of the next image while
+// the second makes z2 of this one: conv1 is bound by instructions, conv2 by the tensor cores.
+template <class P>
+struct ConvForwardRolesShared {
+  static constexpr int kFilter = 0;
+  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;  // two
+  static constexpr int kImage = kA1 + 2 * kA1Bytes<P>;                                    // two
+  static constexpr int kBytes = kImage + 2 * kImageBytes;
+};
+
+template <class P>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(State s, int graph_step) {
+  using Shared = ConvForwardRolesShared<P>;
+  constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
+  using Role = NamedBarrier<1, kRoleThreads>;
+  using Full = NamedBarrier<2, kConvThreads, 2>;  // a1 of a stage
+  using Free = NamedBarrier<4, kConvThreads, 2>;
+  using Stored = NamedBarrier<6, kConvThreads>;
+  using SecondRole = NamedBarrier<7, kRoleThreads>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
+  const bool first_role = threadIdx.x < kRoleThreads;
+
+  // The image of a item: a word a thread, fetched one item ahead.
+  std::uint32_t word = 0;
+  const auto fetch = [&](int image) {
+    if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, graph_step, image, tid);
+  };
+  fetch(blockIdx.x);
+  const unsigned zeros = zero_scales(s, warp & 3, lane);
+  for (int i = threadIdx.x; i < 2 * kA1Bytes<P> / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(shared + Shared::kImage, 2);
+  __syncthreads();
+
+  wait_for_predecessor();                                                      // update: filters and bn1
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(shared + Shared::kA1);  // of the second role, at the end
+  if (first_role) {
+    const int channel0 = (warp & 1) * 16;
+    Conv1<P> conv1;
+    conv1.load(s.conv1, s.bn1, channel0, lane);
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      unsigned char* const pixels = shared + Shared::kImage + stage * kImageBytes;
+      unsigned char* const a1 = shared + Shared::kA1 + stage * kA1Bytes<P>;
+      if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+      fetch(image + gridDim.x);
+      Role::sync();
+      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
+      for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
+        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
+          store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kSlots * kPitch, plane});
+          s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+        });
+      Full::arrive(stage);
+      Role::sync();
+      store_image_a1<P, kRoleThreads, 1>(s, a1, image, tid, 0);
+    }
+    Stored::arrive();
+  } else {
+    for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
+      copy_filter_chunk<P, kConv1Channels>(shared + Shared::kFilter, s.conv2_forward, i);
+    copy_async_commit();
+    copy_async_wait<0>();
+    SecondRole::sync();  // not Free: by now the first role may be waiting there
+    const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
+    const std::uint32_t filter =
+        shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
+    float sum[4] = {}, squares[4] = {};
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      Full::sync(stage);
+      const std::uint32_t a1 = shared_address(shared + Shared::kA1 + stage * kA1Bytes<P>);
+      int row = row_begin;
+      for (; row + 2 <= row_end; row += 2)
+        conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
+      if (row < row_end) conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
+      if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(stage);
+    }
+    Stored::sync();  // nobody reads a1 any more
+    add_windows(warp_sums, sum, squares, warp, lane);
+  }
+  __syncthreads();
+  store_z2_sums<2>(s, warp_sums, threadIdx.x);
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,261 @@
+// conv_forward on Hopper: as conv_forward.cuh, with conv2, and for large batches conv1, by wgmma.
+#pragma once
+
+#include "kernels/device/registers.cuh"
+#include "kernels/fused/conv_forward/conv1_wgmma.cuh"
+#include "kernels/fused/conv_forward/conv2_wgmma.cuh"
+#include "kernels/fused/conv_forward/conv_forward.cuh"
+
+namespace mnist::fused {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// a1 and its routing for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows. (The role that makes a1
+// does not store it to global memory at once: wgmma_publish() would wait for that.)
+template <class P, int kThreads, int kPieces>
+__device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
+  using Operands = WgmmaOperands<P>;
+  constexpr int kRoutes = kRoute1Words / 4 / kPieces;
+  if constexpr (P::kFp16Terms > 0) {
+    constexpr int kRows = kPool1Side / kPieces, kCount = Operands::kFp16Terms * Operands::kChunks * kRows * 16;
+#pragma unroll 2
+    for (int i = tid; i < kCount; i += kThreads) {
+      const int plane = i / (kRows * 16), at = (piece * kRows + i / 16 % kRows) * 16 + i % 16;
+      static_cast<uint4*>(
+          s.a1)[(std::size_t(image) * Operands::kFp16Terms * Operands::kChunks + plane) * (kChunkedImage / 16) + at] =
+          *reinterpret_cast<const uint4*>(stage + plane * Operands::kPlane + Operands::kRow + at * 16);
+    }
+  } else if constexpr (kChunked<P, kPieces == 1>) {
+    constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
+#pragma unroll 2  // registers are scarce
+    for (int i = tid; i < kCount; i += kThreads) {
+      const int chunk = i / kOfChunk, row = i % kOfChunk / 16, slot = i % 16, column = 2 * (slot % 8) + slot / 8;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCount + i] =
+          *reinterpret_cast<const uint4*>(stage + chunk * Operands::kPlane + (row + 1) * Operands::kRow + column * 16);
+    }
+  } else {
+    constexpr int kChunks = Operands::kChunks, kCount = kCells1 * kChunks / kPieces;
+#pragma unroll 2
+    for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
+      const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
+          *reinterpret_cast<const uint4*>(stage + i % kChunks * Operands::kPlane + at * 16);
+    }
+  }
+#pragma unroll 2
+  for (int i = piece * kRoutes + tid; i < (piece + 1) * kRoutes; i += kThreads)
+    reinterpret_cast<uint4*>(s.route1)[std::size_t(image) * (kRoute1Words / 4) + i] =
+        reinterpret_cast<const uint4*>(stage + ConvForwardWgmmaShared<P>::kRoute)[i];
+}
+
+// The filter by the copy engine; only one thread calls this. `arrived` is an mbarrier of one arrival.
+template <class P>
+__device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, MBarrier& arrived) {
+  arrived.expect(WgmmaOperands<P>::kFilterBytes);
+  copy_bulk(shared_address(shared), packed, WgmmaOperands<P>::kFilterBytes, arrived);
+}
+
+#endif
+
+// Small batches: as conv_forward_kernel(). A warpgroup makes 8 rows (or the last 6) of half of the columns.
+template <class P, int kHalves>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(State s, int graph_step) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Shared = ConvForwardWgmmaShared<P>;
+  using Operands = WgmmaOperands<P>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ MBarrier arrived;
+  const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
+  const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
+  unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
+  auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
+
+  const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
+  Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
+  if (tid == 0) arrived.init(1);
+  for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(pixels, 1);
+  __syncthreads();
+  if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+
+  wait_for_predecessor();  // update: filters and bn1
+  if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
+  Conv1<P> conv1;
+  const int channel0 = (warp & 1) * 16;
+  conv1.load(s.conv1, s.bn1, channel0, lane);
+  if constexpr (P::kFp16Terms > 0) conv1.divide(a1_scale(s, lane));
+  conv2.load_scale(s);
+  __syncthreads();
+  const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
+#pragma unroll 1
+  for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
+    const int cy = first_row + i / 2, plane = i & 1;
+    conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
+      const A1ChunkPlace<P> place{a1 + (cy + 1) * Operands::kRow, plane};
+      if constexpr (P::kFp16Terms > 0)
+        store_a1_terms(a, channel0, plane, lane, place);
+      else
+        store_a1<P>(a, channel0, plane, lane, place);
+      routes[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+    });
+  }
+  wgmma_publish();
+  __syncthreads();
+
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
+  if (kHalves == 2 || warp < kRoleThreads / 32) {
+    arrived.wait(0);
+    conv2.start(shared_address(a1), shared_address(filter));
+    if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
+    wgmma_wait<0>();
+    wgmma_results(conv2.acc);
+    conv2.template store<kChunked<P, kHalves == 2>>(s, image);
+    conv2.add_columns(warp_sums[warp]);
+  } else {
+    store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
+  }
+  __syncthreads();
+  store_z2_sums<2 * kHalves>(s, warp_sums, tid);
+#endif
+}
+
+// Large batches: as conv_forward_roles_kernel(). The first role makes an image's patches while conv1's products of the
+// one before run. The second role's two warpgroups take turns, and an image's a1 leaves while conv2's products of it
+// run.
+template <class P>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(State s, int graph_step) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Shared = ConvForwardWgmmaShared<P>;
+  constexpr int kTurnThreads = kRoleThreads + kGroupThreads;  // the first role and a warpgroup of the second
+  using Role = NamedBarrier<1, kRoleThreads>;
+  using Full = NamedBarrier<2, kTurnThreads, 2>;  // a1 of a stage
+  using Free = NamedBarrier<4, kTurnThreads, 2>;
+  using SecondRole = NamedBarrier<6, kRoleThreads>;
+  using End = NamedBarrier<7, kConvThreads>;
+  using Output = NamedBarrier<8, kGroupThreads, 2>;             // of a warpgroup of the second role
+  constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
+  using Operands = WgmmaOperands<P>;
+  constexpr int kPlanes = Operands::kFp16Terms * Operands::kChunks;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ MBarrier arrived;
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
+  const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
+  unsigned char *const filter = shared + Shared::kRolesFilter, *const pixels = shared + Shared::kRolesImage,
+                       *const patches = shared + Shared::kPatches;
+
+  // An image: a word a thread, fetched ahead.
+  std::uint32_t word = 0;
+  const auto fetch = [&](int image) {
+    if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, graph_step, image, tid);
+  };
+  fetch(blockIdx.x);
+  if (threadIdx.x == 0) arrived.init(1);
+  for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(pixels, 1);
+  wgmma_publish();  // zeros around a1, by both roles
+  __syncthreads();
+  const auto store_image = [&](int next) {
+    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+    fetch(next);
+  };
+  if (first_role) {
+    store_image(blockIdx.x + gridDim.x);
+    Role::sync();
+    gather_patches(patches, pixels, tid);
+    wgmma_publish();
+  }
+
+  wait_for_predecessor();                                        // update: filters and bn1
+  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end; reach into `patches`
+  if (first_role) {
+    give_registers<kFirstRegisters>();
+    const Conv1Columns<P> conv1(s, warp & 3, lane);
+    const int first_row = warp / 4 * kPool1Side;  // of patches
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      unsigned char* const here = shared + stage * Shared::kRolesStage;
+      const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
+      Role::sync();  // the patches are complete and nobody reads the image any more
+      store_image(image + 2 * gridDim.x);
+      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
+      float acc[2][4 * Conv1Columns<P>::kRows];
+      conv1.start(acc, own_patches, first_row);
+      Role::sync();
+      int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
+      asm volatile("" : "+r"(thread));
+      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
+      wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
+      conv1.template finish<0>(acc, here, first_row);
+      conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
+      wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
+      conv1.template finish<Conv1Columns<P>::kRows>(acc, here, first_row);
+      wgmma_publish();
+      Full::arrive(stage);
+    }
+    End::arrive();  // nobody reads the image or patches any more
+  } else {
+    // Its warpgroups take turns, an image each, so that one's products run while the other stores.
+    take_registers<kSecondRegisters>();
+    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
+    const int group = warp >> 2;
+    Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
+    left.load_scale(s), right.load_scale(s);
+    arrived.wait(0);
+    unsigned char* const stage = shared + group * Shared::kRolesStage;
+    const int thread = tid % kGroupThreads;
+    const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
+    for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += 2 * gridDim.x) {
+      const auto part_of = [&](void* tensor, int bytes) {
+        return static_cast<char*>(tensor) + std::size_t(image) * bytes;
+      };
+      Full::sync(group);
+      if (thread == 0) {  // a1 leaves by the copy engine, as it lies in the stage or from a copy
+        if constexpr (P::kFp16Terms > 0)
+#pragma unroll 1
+          for (int plane = 0; plane < kPlanes; ++plane)
+            store_bulk(part_of(s.a1, kPlanes * kChunkedImage) + plane * kChunkedImage,
+                       shared_address(stage) + plane * Operands::kPlane + Operands::kRow, kChunkedImage);
+        else
+          store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
+        store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
+        store_bulk_commit();
+      }
+      left.start(shared_address(stage), shared_address(filter));
+      right.start(shared_address(stage), shared_address(filter));
+      wgmma_wait<0>();
+      if (thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
+      if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(group);
+      wgmma_results(left.acc);
+      wgmma_results(right.acc);
+      if constexpr (Shared::kCopies) {
+        Output::sync(group);
+        left.stage(output);
+        right.stage(output);
+        wgmma_publish();
+        Output::sync(group);
+        if (thread == 0) {
+          store_bulk(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
+          store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell), output + Shared::kZ2Bytes,
+                     kCells2 * Shared::kPooledZ2Cell);
+          store_bulk_commit();
+        }
+      } else {
+        left.template store<true>(s, image);
+        right.template store<true>(s, image);
+      }
+    }
+    if (thread == 0) store_bulk_wait();
+    End::sync();
+    left.add_columns(warp_sums[8 * group + (warp & 3)]);
+    right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
+    SecondRole::sync();
+    store_z2_sums<4>(s, warp_sums, tid);
+  }
+#endif
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,72 @@
+// conv_forward by wgmma: how operands and results lie in shared memory, and how they get there.
+//
+// a1: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh. Filter:
+// [tap][chunk][64 channels][16 bytes]. In fp32 there are two of each: see fp16_terms.cuh.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/fp16_terms.cuh"
+#include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/image_layout.cuh"
+
+namespace mnist::fused {
+
+template <class P>
+struct WgmmaOperands {
+  static constexpr int kFp16Terms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
+  static constexpr int kOfChunk = 8;  // values, of 16 bits
+  static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
+  // Chunks lie apart so that those of two pixels are in different banks. Padding columns may read past the end of a
+  // chunk, and past that of the last one.
+  static constexpr int kPlane = kSlotsOfImage * 16 + 32;
+  static constexpr int kRow = 16 * 16;
+  static constexpr int kA1Term = kChunks * kPlane, kA1Bytes = kFp16Terms * kA1Term;
+  static constexpr int kFilterChunk = kConv2Channels * 16;
+  static constexpr int kFilterTerm = kTaps * kChunks * kFilterChunk, kFilterBytes = kFp16Terms * kFilterTerm;
+};
+
+// conv1's operand by wgmma: the 4 x 4 pixels that a pooling window sees, [upper or lower half of them][row of windows]
+// [plane][slot][16 bytes].
+inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
+inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
+
+// Whether conv_forward leaves z2 chunked, and a1 chunked or split, for conv2_backward: configure() sets
+// State::conv2_backward_wgmma for just these.
+template <class P, bool kWholeImages>
+inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(typename P::T) == 2);
+
+template <class P>
+struct ConvForwardWgmmaShared {
+  using Operands = WgmmaOperands<P>;
+  // Of a stage: a1 and its routing, in the order of State::route1.
+  static constexpr int kRoute = (Operands::kA1Bytes + 127) / 128 * 128, kStage = kRoute + kRoute1Words * 4;
+  // Small batches.
+  static constexpr int kFilter = kStage, kImage = kFilter + Operands::kFilterBytes;
+  static constexpr int kWarpSums = kConvWarps * 2 * 16 * 4;  // where the image was
+  static constexpr int kBytes = kImage + std::max(kImageBytes, kWarpSums);
+  // Large batches: two stages, each with a copy of a1 as conv2_backward wants it; two patches; and for each warpgroup
+  // of the second role an image of z2 and pooled_z2 on its way out, with a cell for what is not wanted.
+  static constexpr bool kCopies = sizeof(typename P::T) == 2;
+  static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
+  static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
+  static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
+  static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kPooledZ2Cell = kConv2Channels * 2;
+  static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kPooledZ2Cell : 0;
+  static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+__device__ __forceinline__ __nv_bfloat162 firsts(__nv_bfloat162 a, __nv_bfloat162 b) { return __lows2bfloat162(a, b); }
+__device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __highs2bfloat162(a, b);
+}
+__device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
+__device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
+
+#endif
+
+}  // namespace mnist::fused

@@ -1,0 +1,103 @@
+// bn2's scale and shift from conv_forward's channel sums, and bn2 with relu of an operand of fc1.
+#pragma once
+
+#include "kernels/device/loads.cuh"
+#include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+inline constexpr int kSliceChannels = kConv2Channels / 2;  // of a slice of the features: see fc1_forward.cuh
+
+// bn2's scale and shift for one half of the channels in shared memory: from conv_forward's block sums in training, from
+// s.bn2 otherwise.
+struct __align__(16) Bn2 {
+  static constexpr int kGroups = kThreads / 16;
+  double partial[kGroups][2][kSliceChannels + 2];  // sums and squares; padded for finish_bn2()'s reads
+  float scale[kSliceChannels], shift[kSliceChannels];
+};
+
+__device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int channel_half) {
+  if (s.bn2_given) return;
+  const int column = threadIdx.x & 15, group = threadIdx.x >> 4;
+  // Four rows are added in float: conversions to double are slow.
+  float4 four = {};
+  double total[4] = {};
+  const auto flush = [&] {
+    total[0] += four.x, total[1] += four.y, total[2] += four.z, total[3] += four.w;
+    four = {};
+  };
+  const float* sums = s.z2_sums + (column >> 3) * kConv2Channels + channel_half * kSliceChannels + (column & 7) * 4;
+  const auto load = [&](int row) {
+    return *reinterpret_cast<const float4*>(sums + std::size_t(row) * 2 * kConv2Channels);
+  };
+  const auto add = [&](float4 x, int k) {
+    four.x += x.x, four.y += x.y, four.z += x.z, four.w += x.w;
+    if (k % 4 == 3) flush();
+  };
+  if (s.conv_forward_blocks > Bn2::kGroups * 4)
+    for_rows<Bn2::kGroups, 9>(s.conv_forward_blocks, group, load, add);  // a row an SM in one round
+  else
+    for_rows<Bn2::kGroups, 4>(s.conv_forward_blocks, group, load, add);
+  flush();
+  auto* to = reinterpret_cast<double2*>(bn.partial[group][column >> 3]) + (column & 7) * 2;
+  to[0] = make_double2(total[0], total[1]);
+  to[1] = make_double2(total[2], total[3]);
+}
+
+// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, whose gamma and beta they bring.
+__device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_half, float gamma, float beta) {
+  const int tid = threadIdx.x;
+  if (s.bn2_given) {
+    if (tid < kSliceChannels) {
+      bn.scale[tid] = s.bn2.scale(channel_half * kSliceChannels + tid);
+      bn.shift[tid] = s.bn2.shift(channel_half * kSliceChannels + tid);
+    }
+    __syncthreads();
+    return;
+  }
+  __syncthreads();
+  const int channel = tid >> 3, which = tid & 1, quarter = tid >> 1 & 3;
+  double sum = 0;
+#pragma unroll
+  for (int k = 0; k < Bn2::kGroups; k += 4) sum += bn.partial[k + quarter][which][channel];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+  const double other = __shfl_xor_sync(0xffffffffu, sum, 1);
+  const double mean = (which == 0 ? sum : other) * s.inv_n2;
+  const double var = fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);
+  const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
+  if ((tid & 7) == 0) {
+    const double exact = fabs(double(gamma)) * inv_sigma;
+    const float scale = float(exact), shift = float(beta - exact * mean);
+    bn.scale[channel] = scale;
+    bn.shift[channel] = shift;
+    if (blockIdx.x == 0 && blockIdx.y < 2) {  // the first slice of each half
+      const Bn2Operand to{s.bn2.values + channel_half * kSliceChannels + channel};
+      to.scale(0) = scale;
+      to.shift(0) = shift;
+      to.mean(0) = float(mean);
+      to.inv_sigma(0) = float(inv_sigma);
+      to.mean_rest(0) = float(mean - double(float(mean)));
+    }
+  }
+  __syncthreads();
+}
+
+// relu(scale * x + shift) of the values in one register of an operand, rounded as they are stored.
+template <class P, int kCount>
+__device__ __forceinline__ std::uint32_t bn2_relu(std::uint32_t x, const float (&scale)[kCount],
+                                                  const float (&shift)[kCount], int first) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    const float low = fmaf(scale[first], __uint_as_float(x << 16), shift[first]);
+    const float high = fmaf(scale[first + 1], __uint_as_float(x & 0xffff0000u), shift[first + 1]);
+    std::uint32_t result;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));  // keeps a NaN
+    return result;
+  } else {
+    return __float_as_uint(P::store(relu_keep_nan(fmaf(scale[first], __uint_as_float(x), shift[first]))));
+  }
+}
+
+}  // namespace mnist::fused

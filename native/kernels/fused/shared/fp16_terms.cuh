@@ -1,0 +1,62 @@
+// fp16 terms: conv2's operands in tf32 and fp32 by wgmma, which is twice as fast with fp16 as with tf32 and has the
+// layouts of a weight gradient for 16-bit values only.
+//
+// fp16 has tf32's 11 significant bits, and tf32's x becomes one term, fp16(x / scale). fp32's x becomes two, big =
+// fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x big + big x small + small
+// x big, then keep float's accuracy as 3xTF32 does.
+//
+// fp16's exponents are few, so each tensor is divided by a scale: a power of two, such that the largest value that the
+// tensor can hold is below 2^15 scales. (fp16 ends at 2^16.) Beyond its significant bits a value loses at most 2^-25
+// scales, 2^-40 of that largest one: a bound that is a thousand times too large does no harm.
+//   a1      from bn1's scale and shift, the filter and the range of a pixel: nothing larger is possible
+//   conv2   from the weights before their last update: their own maximum would be known a phase too late. It was below
+//           2^7 scales and a scale is at least 2^-12, so that in one update weights may grow 512 times, and always up
+//           to 16; beyond, results stop being finite. (A channel with small weights is magnified by batch norm: what it
+//           loses is 2^-32 of the largest weight.)
+//   dz2     from the largest dy2 and bn2's sums: |xhat| cannot exceed sqrt(N)
+//   da1     from what it sums over: see conv2_backward/fp16_halves/
+// Tensors stay float in memory, but for a1 on its way from conv_forward to conv2_backward.
+#pragma once
+
+#include "kernels/device/lane.cuh"
+#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+// What wgmma multiplies, where P's own values have 32 bits.
+struct Fp16Operands {
+  using T = __half;
+  using Pixel = __half;
+};
+
+// The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.
+template <int kBits, int kAtLeast = -100>
+__device__ __forceinline__ float power_of_two_scale(float largest) {
+  const int exponent = int(__float_as_uint(largest) >> 23 & 255) - 126 - kBits;
+  return __int_as_float(127 + min(max(exponent, kAtLeast), 120) << 23);
+}
+__device__ __forceinline__ float inverse_of(float scale) {
+  return __uint_as_float((254u << 23) - __float_as_uint(scale));
+}
+
+// For conv2's weights.
+__device__ __forceinline__ float conv2_weight_scale(float largest) { return power_of_two_scale<7, -12>(largest); }
+
+// a1's, by a warp.
+__device__ __forceinline__ float a1_scale(const State& s, int lane) {
+  return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));
+}
+
+// Two values, divided by their scale already, as terms, the biggest first.
+template <int kFp16Terms>
+__device__ __forceinline__ void split(float x, float y, __half2 (&terms)[kFp16Terms]) {
+#pragma unroll
+  for (int term = 0; term < kFp16Terms; ++term) {
+    terms[term] = __floats2half2_rn(x, y);
+    const float2 big = __half22float2(terms[term]);
+    x -= big.x, y -= big.y;
+  }
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,49 @@
+// How 14x14 images with channels lie in shared memory, for mma.sync: [16 rows][2 planes][8 slots][channels].
+//
+// A row of 14 cells is handled as two planes of 8 slots: padded column x' = x + 1 lies in plane x' & 1, slot x' >> 1.
+// Cells of one plane are two pixels apart in every direction that matters, which makes each tap a constant shift and
+// keeps shared memory free of bank conflicts. Slot 0 of plane 0 and slot 7 of plane 1 are padding.
+#pragma once
+
+#include "kernels/device/copies.cuh"
+#include "kernels/fused/shared/policy.cuh"
+#include "mnist/model.h"
+
+namespace mnist::fused {
+
+inline constexpr int kSlots = 16;  // of an image row
+inline constexpr int kPaddedRows = 16;
+inline constexpr int kSlotsOfImage = kPaddedRows * kSlots;
+
+template <class P, int C>
+inline constexpr int kSlotPitch = C * int(sizeof(typename P::T)) + 16;  // odd multiple of 16: no bank conflicts
+template <class P, int C>
+inline constexpr int kFilterPitch = kTaps * C * int(sizeof(typename P::T)) + 16;
+
+__device__ __forceinline__ constexpr int slot_of(int padded_x) { return (padded_x & 1) * 8 + (padded_x >> 1); }
+
+// Slot that group 0 or 1 of the outputs reads at its slot 0 for column tap v.
+//   forward: groups are the two columns of the pooling windows, x' = 2j + 1 and 2j + 2; input x' + v - 1
+//   aligned: groups are the planes themselves, x' = 2j and 2j + 1; input x' + v - 1
+struct ForwardShift {
+  static __device__ constexpr int at(int group, int v) {
+    return group == 0 ? (v == 0 ? 0 : v == 1 ? 8 : 1) : (v == 0 ? 8 : v == 1 ? 1 : 9);
+  }
+};
+struct AlignedShift {
+  static __device__ constexpr int at(int group, int v) {
+    return group == 0 ? (v == 0 ? 7 : v == 1 ? 0 : 8) : (v == 0 ? 0 : v == 1 ? 8 : 1);
+  }
+};
+
+// Copies chunk i of a filter from global memory, packed, to shared memory, pitched. Commit and wait are the caller's.
+template <class P, int C>
+inline constexpr int kFilterChunks = kTaps * C * int(sizeof(typename P::T)) / 16;  // of a row
+template <class P, int C>
+__device__ __forceinline__ void copy_filter_chunk(unsigned char* shared, const void* packed, int i) {
+  constexpr int kChunks = kFilterChunks<P, C>;
+  copy_async_16(shared_address(shared) + i / kChunks * kFilterPitch<P, C> + i % kChunks * 16,
+                static_cast<const char*>(packed) + std::size_t(i) * 16);
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,104 @@
+// Arithmetic policies of the fused kernels: what a value is stored as in shared memory, and one warp matrix product.
+//
+// Everything is addressed in 16-byte chunks. A k-step is two chunks: 16 bf16 values (mma.m16n8k16) or 8 floats
+// (mma.m16n8k8). Because ldmatrix moves 16-byte rows whatever they contain, the same addresses feed both, and the
+// same registers serve as the A operand (16 rows) or as two B operands (2 x 8 columns).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/device/mma.cuh"
+#include "kernels/fused/shared/device.cuh"
+#include "mnist/engine.h"
+
+namespace mnist::fused {
+
+// A float as two values of tf32: big is rounded to the nearest, so that small, exactly what it leaves, has either sign
+// and what the tensor cores cut off small is no bias. (Where images are flat dz2 is the same everywhere, and sums that
+// cancel show a bias of 2^-23.)
+__device__ __forceinline__ std::uint32_t big_term(std::uint32_t x) { return (x + 0x1000u) & 0xffffe000u; }
+__device__ __forceinline__ std::uint32_t small_term(std::uint32_t x) {
+  return __float_as_uint(__uint_as_float(x) - __uint_as_float(big_term(x)));
+}
+
+template <Precision kPrecision>
+struct Policy;
+
+// bf16: operands rounded to bf16, sums in float.
+template <>
+struct Policy<Precision::kBf16> {
+  using T = __nv_bfloat16;
+  using Pixel = __nv_bfloat16;           // integers up to 256 are exact
+  static constexpr int kConv1Terms = 1;  // 16-bit terms a conv1 weight is split into
+  static constexpr int kFp16Terms = 0;   // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
+  static constexpr bool kDrainAccumulators = false;
+  static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
+  static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
+  // Two values as they are stored; the packed conversion is four times as fast as two single ones.
+  using Pair = __nv_bfloat162;
+  static __device__ __forceinline__ Pair pack(float x, float y) { return __floats2bfloat162_rn(x, y); }
+  static __device__ __forceinline__ float2 unpack(Pair pair) { return __bfloat1622float2(pair); }
+  static __device__ __forceinline__ Pair max(Pair x, Pair y) { return __hmax2(x, y); }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    mma_bf16(c, a, b0, b1);
+  }
+};
+
+// tf32: operands rounded to tf32 when they are stored, sums in float.
+template <>
+struct Policy<Precision::kTf32> {
+  using T = float;
+  using Pixel = __half;  // integers up to 2048 are exact
+  static constexpr int kConv1Terms = 1;
+  static constexpr int kFp16Terms = 1;
+  static constexpr bool kDrainAccumulators = false;
+  static __device__ __forceinline__ T store(float x) { return __uint_as_float(to_tf32(x)); }
+  static __device__ __forceinline__ float load(T x) { return x; }
+  using Pair = float2;
+  static __device__ __forceinline__ Pair pack(float x, float y) { return make_float2(store(x), store(y)); }
+  static __device__ __forceinline__ float2 unpack(Pair pair) { return pair; }
+  static __device__ __forceinline__ Pair max(Pair x, Pair y) { return make_float2(fmaxf(x.x, y.x), fmaxf(x.y, y.y)); }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    mma_tf32(c, a, b0, b1);
+  }
+};
+
+// fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 terms, which keeps float's accuracy
+// (what is dropped is below 2^-20 of a product). Tensor cores truncate as they add, so long sums over
+// pixels are moved out of their accumulators every few products (kDrainAccumulators).
+template <>
+struct Policy<Precision::kFp32> {
+  using T = float;
+  using Pixel = __half;
+  static constexpr int kConv1Terms = 2;
+  static constexpr int kFp16Terms = 2;
+  static constexpr bool kDrainAccumulators = true;
+  static __device__ __forceinline__ T store(float x) { return x; }
+  static __device__ __forceinline__ float load(T x) { return x; }
+  using Pair = float2;
+  static __device__ __forceinline__ Pair pack(float x, float y) { return make_float2(x, y); }
+  static __device__ __forceinline__ float2 unpack(Pair pair) { return pair; }
+  static __device__ __forceinline__ Pair max(Pair x, Pair y) { return make_float2(fmaxf(x.x, y.x), fmaxf(x.y, y.y)); }
+  static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    const std::uint32_t a_big[4] = {big_term(a[0]), big_term(a[1]), big_term(a[2]), big_term(a[3])};
+    const std::uint32_t a_small[4] = {small_term(a[0]), small_term(a[1]), small_term(a[2]), small_term(a[3])};
+    mma_tf32(c, a_small, big_term(b0), big_term(b1));
+    mma_tf32(c, a_big, small_term(b0), small_term(b1));
+    mma_tf32(c, a_big, big_term(b0), big_term(b1));
+  }
+};
+
+template <class P>
+inline constexpr int kChunk = 16 / sizeof(typename P::T);  // values in 16 bytes
+template <class P>
+inline constexpr int kStep = 2 * kChunk<P>;  // values of one k-step
+
+__device__ __forceinline__ float relu_keep_nan(float x) { return x <= 0.f ? 0.f : x; }
+
+}  // namespace mnist::fused

@@ -1,0 +1,42 @@
+// pool1's routing: a byte a value, 0x80 >> the position in its pooling window that it came from, or 0 where relu made a
+// zero and in padding.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/fused/shared/device.cuh"
+
+namespace mnist::fused {
+
+// bn1, relu and pooling of a window's four positions. Byte `byte` of route gets 0x80 >> the position that the value
+// came from, or stays 0 where relu made a zero or the cell is padding.
+__device__ __forceinline__ float pooled(const float (&z)[4], float scale, float shift, bool padding, int byte,
+                                        std::uint32_t& route) {
+  const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+  std::uint32_t where = 0x10u << 8 * byte;  // the first of equals wins
+  where = z[2] == best ? 0x20u << 8 * byte : where;
+  where = z[1] == best ? 0x40u << 8 * byte : where;
+  where = z[0] == best ? 0x80u << 8 * byte : where;
+  const float value = fmaf(scale, best, shift);
+  const bool dead = value <= 0.f || padding;  // not NaN
+  route |= dead ? 0u : where;
+  return dead ? 0.f : value;
+}
+
+// Bytes of `x` chosen by the selector's nibbles; a nibble above 7 repeats that byte's sign bit eight times.
+__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uint32_t selector) {
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(result) : "r"(x), "r"(selector));
+  return result;
+}
+
+// Of four values, whose bytes `route` holds, all bits of those that go to `position` and none of the others: of values
+// 2 pair and 2 pair + 1, which have 16 bits, and of value i, which has 32. The bit becomes its byte's sign by a shift.
+__device__ __forceinline__ std::uint32_t routing_mask_16(std::uint32_t route, int position, int pair) {
+  return permute_bytes(route << position, pair ? 0xbbaa : 0x9988);
+}
+__device__ __forceinline__ std::uint32_t routing_mask_32(std::uint32_t route, int position, int i) {
+  return permute_bytes(route << position, 0x8888 + i * 0x1111);
+}
+
+}  // namespace mnist::fused

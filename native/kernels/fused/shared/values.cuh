@@ -1,0 +1,65 @@
+// Neighbouring values in words of 8 and 16 bytes.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/fused/shared/policy.cuh"
+
+namespace mnist::fused {
+
+// Four neighbouring values as two pairs.
+template <class P>
+struct Four {
+  typename P::Pair pair[2];
+  __device__ __forceinline__ void store(typename P::T* to) const {
+    if constexpr (sizeof(typename P::T) == 2)
+      *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
+    else
+      *reinterpret_cast<float4*>(to) = make_float4(pair[0].x, pair[0].y, pair[1].x, pair[1].y);
+  }
+};
+
+// 16 bytes of shared or device memory as kChunk values, and back.
+template <class P>
+__device__ __forceinline__ void unpack(float (&x)[kChunk<P>], uint4 packed) {
+  const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if constexpr (sizeof(typename P::T) == 2) {
+      x[2 * i] = __uint_as_float(words[i] << 16);
+      x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    } else {
+      x[i] = __uint_as_float(words[i]);
+    }
+}
+template <class P>
+__device__ __forceinline__ uint4 pack(const float (&x)[kChunk<P>]) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if constexpr (sizeof(typename P::T) == 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+      words[i] = reinterpret_cast<const std::uint32_t&>(pair);
+    } else {
+      words[i] = __float_as_uint(P::store(x[i]));
+    }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+// The values of x where that of a is positive, 0 for the others: relu's gradient.
+template <class P>
+__device__ __forceinline__ uint4 where_positive(uint4 a, uint4 x) {
+  const auto keep = [](std::uint32_t of, std::uint32_t word) -> std::uint32_t {
+    if constexpr (sizeof(typename P::T) == 2) {
+      const std::uint32_t zero = 0;
+      return word &
+             __hgt2_mask(reinterpret_cast<const __nv_bfloat162&>(of), reinterpret_cast<const __nv_bfloat162&>(zero));
+    } else {
+      return __uint_as_float(of) > 0.f ? word : 0;
+    }
+  };
+  return make_uint4(keep(a.x, x.x), keep(a.y, x.y), keep(a.z, x.z), keep(a.w, x.w));
+}
+
+}  // namespace mnist::fused

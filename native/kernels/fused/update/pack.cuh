@@ -1,0 +1,116 @@
+// Weights as the kernels of the next step want them.
+#pragma once
+
+#include "kernels/fused/shared/fp16_terms.cuh"
+#include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/update/bn1.cuh"
+
+namespace mnist::fused {
+
+// Row of conv2_forward that holds a channel; see conv_forward.cuh.
+__device__ __forceinline__ int conv2_forward_row(int channel) {
+  const int r = channel & 15;
+  return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
+}
+
+// `inverse_scale` is used where there are terms of fp16 only.
+template <class P>
+__device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in, float inverse_scale) {
+  using T = typename P::T;
+  constexpr int kChunks = kConv1Channels / kChunk<P>;
+  const T stored = P::store(value);
+  const int flipped = kTaps - 1 - tap;
+  if constexpr (P::kFp16Terms > 0)
+    if (s.wgmma) {
+      __half2 terms[P::kFp16Terms];
+      split(value * inverse_scale, 0.f, terms);
+#pragma unroll
+      for (int term = 0; term < P::kFp16Terms; ++term) {
+        static_cast<__half*>(
+            s.conv2_forward)[(((term * kTaps + tap) * (kConv1Channels / 8) + in / 8) * kConv2Channels + out) * 8 +
+                             in % 8] = terms[term].x;
+        const int piece = (term * 3 + flipped / 3) * (kConv2Channels / 8) + out / 8;
+        static_cast<__half*>(s.conv2_dgrad_wgmma)[((piece * 3 + 2 - flipped % 3) * kConv1Channels + in) * 8 + out % 8] =
+            terms[term].x;
+      }
+      return;
+    }
+  const bool wgmma = s.wgmma;
+  const int forward = wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + out) * kChunk<P> + in % kChunk<P>
+                            : (conv2_forward_row(out) * kTaps + tap) * kConv1Channels + in;
+  static_cast<T*>(s.conv2_forward)[forward] = stored;
+  static_cast<T*>(s.conv2_dgrad)[(in * kTaps + flipped) * kConv2Channels + out] = stored;
+  if constexpr (sizeof(T) == 2) {
+    using Filter = DgradFilter;
+    const int piece = flipped / 3 * Filter::kChunks + out / 8;
+    const int at = piece * Filter::kPieceBytes + Filter::kZeroBytes + (2 - flipped % 3) * Filter::kTapBytes + in * 16;
+    if (wgmma) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;
+  }
+}
+
+// The power of two below a channel's largest weight, by a warp that holds the weights as filtered() has them. What the
+// tensor cores get is divided by it: 16-bit terms then lose nothing where weights are small.
+__device__ __forceinline__ float filter_scale(float weight) {
+  float largest = fabsf(weight);
+#pragma unroll
+  for (int mask = 8; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+  const unsigned exponent = __float_as_uint(largest) & 0x7f800000u;
+  return exponent == 0 ? 1.f : __uint_as_float(exponent);
+}
+
+// Splits a weight of conv1 into what the tensor cores get, store(term, value), and returns what that adds up to.
+template <class P, class Store>
+__device__ __forceinline__ double split_weight(float weight, float divisor, Store store) {
+  float rest = weight / divisor;
+#pragma unroll
+  for (int term = 0; term < P::kConv1Terms; ++term) {
+    const auto value = to_pixel<typename P::Pixel>(rest);
+    store(term, value);
+    rest -= from_pixel(value);
+  }
+  return double(weight) - double(rest) * divisor;
+}
+
+// Packs a channel of conv1 and sets its bn1 for a batch with these pixels, by a warp that holds the weights as
+// filtered() has them.
+template <class P>
+__device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistics& pixels, int channel, float weight,
+                                            float gamma, float beta) {
+  using Pixel = typename P::Pixel;
+  const int lane = threadIdx.x & 31, row = lane >> 2 & 3, column = lane & 3;
+  // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma
+  // is 0 every position ties and the first one must win: there all of them are the first.
+  const auto store = [&](int term, Pixel value) {
+    const unsigned bits = *reinterpret_cast<const std::uint16_t*>(&value);
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      const int position = 2 * (lane >> 4) + x, u = row - (gamma == 0 ? 0 : lane >> 4),
+                v = column - (gamma == 0 ? 0 : x);
+      const bool inside = u >= 0 && u < 3 && v >= 0 && v < 3;
+      const unsigned tap = __shfl_sync(0xffffffffu, bits, inside ? 3 * u + v : 0);
+      static_cast<std::uint16_t*>(s.conv1)[((term * 4 + position) * kConv1Channels + channel) * 16 + lane % 16] =
+          std::uint16_t(inside ? tap : 0);
+    }
+  };
+  const float divisor = filter_scale(weight);
+  const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, divisor, store));
+  const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
+  float most = 0;  // of conv1, in pixel units
+  if constexpr (P::kFp16Terms > 0) {
+    const float w = gamma < 0 ? -weight : weight;
+    most = fmaxf(w * kLargestPixel, w * kSmallestPixel);
+#pragma unroll
+    for (int mask = 8; mask > 0; mask >>= 1) most += __shfl_xor_sync(0xffffffffu, most, mask);
+  }
+  if (lane == 0) {
+    const float shift = float(beta - scale * (f.mean + kPixelScale * kZeroPixelExact * f.total));
+    s.bn1.scale(channel) = float(scale * kPixelScale);
+    s.bn1.shift(channel) = shift;
+    if constexpr (P::kFp16Terms > 0)
+      s.bn1.largest_a1(channel) = fmaxf(fmaf(float(scale * kPixelScale), float(kRoundingSlack) * most, shift), 0.f);
+    s.bn1.filter_scale(channel) = divisor;
+  }
+}
+
+}  // namespace mnist::fused

@@ -1,0 +1,58 @@
+// What a training starts from: every operand copy, and bn1 for the first batch.
+#pragma once
+
+#include "kernels/fused/update/conv1.cuh"
+
+namespace mnist::fused {
+
+// After parameters were set: every operand copy from the slab.
+template <class P>
+__global__ void pack_kernel(State s) {
+  wait_for_predecessor();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < kHidden * kFeatures)
+    static_cast<typename P::T*>(s.fc1)[i] = P::store(s.parameters[kParameters[kFc1Weight].offset + i]);
+  if (i < kConv2Values) {
+    float scale = 1;
+    if (P::kFp16Terms > 0 && s.wgmma) {
+      const float* weights = s.parameters + kParameters[kConv2Weight].offset;
+      float largest = 0;
+      for (int k = threadIdx.x & 31; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
+      scale = conv2_weight_scale(warp_max(largest));
+      if (i == 0) s.conv2_scales[0] = scale;
+      largest = warp_max(fabsf(weights[i]));
+      if (i % 32 == 0) s.conv2_max[i / 32] = largest;
+    }
+    const int tap = i % kTaps, in = i / kTaps % kConv1Channels, out = i / (kTaps * kConv1Channels);
+    const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
+    pack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in, inverse_of(scale));
+  }
+}
+
+// kConv1Blocks blocks: the moments of a graph step's batch, then their channels of conv1 as update leaves them.
+template <class P>
+__global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int graph_step) {
+  __shared__ Bn1Scratch scratch;
+  const int tid = threadIdx.x, group = tid >> 6, column = tid & 63, warp = tid >> 5, tap = tid & 15;
+  wait_for_predecessor();
+  double total = 0;
+  if (column < kMoments)
+#pragma unroll 8
+    for (int b = group; b < s.batch; b += kUpdateGroups)
+      total +=
+          s.samples.moments[std::size_t(s.samples.order[std::size_t(graph_step) * s.batch + b]) * kMoments + column];
+  scratch.partial[group][column] = total;
+  __syncthreads();
+  set_moments(s, scratch.moments, scratch.partial, blockIdx.x);
+  __syncthreads();
+  set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
+  __syncthreads();
+  if (warp >= kConv1Share) return;
+  const int channel = blockIdx.x * kConv1Share + warp;
+  begin_conv1<P>(s, scratch.batch, channel,
+                 tap < kTaps ? s.parameters[kParameters[kConv1Weight].offset + channel * kTaps + tap] : 0.f,
+                 s.parameters[kParameters[kBn1Weight].offset + channel],
+                 s.parameters[kParameters[kBn1Bias].offset + channel]);
+}
+
+}  // namespace mnist::fused

@@ -9,6 +9,7 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mnist_cuda import _native
-from mnist_cuda.errors import CheckpointError
+from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
 from mnist_cuda.model import PARAMETERS, STATISTICS
 
@@ -32,35 +33,45 @@ _FLOATS = {"F32": np.float32, "F64": np.float64}
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A model: `parameters` and, unless it was interrupted, `statistics`, by PyTorch name; `metadata` as strings."""
+class Model:
+    """A model as its file holds it.
+
+    parameters: the 12, by PyTorch name. statistics: `bn*.running_mean` and `bn*.running_var`, None where they have not
+    been computed. metadata: what it was trained on and how, as strings.
+    """
 
     parameters: dict[str, NDArray[Any]]
     statistics: dict[str, NDArray[Any]] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint, *, steps: int) -> None:
-    """Write a model file; `steps` goes into the counters. Raises CheckpointError, also for a NaN or an infinity."""
-    tensors: dict[str, NDArray[Any]] = dict(checkpoint.parameters)
-    if checkpoint.statistics is not None:
-        tensors |= checkpoint.statistics
+def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> None:
+    """Write a model file, atomically: what was there before stays until the new one is complete.
+
+    steps: trained, for `bn*.num_batches_tracked`; by default what the metadata say, or 0. Raises CheckpointError, also
+    for a NaN or an infinity.
+    """
+    path = Path(path)
+    steps = int(model.metadata.get("steps", 0)) if steps is None else steps
+    tensors: dict[str, NDArray[Any]] = dict(model.parameters)
+    if model.statistics is not None:
+        tensors |= model.statistics
         tensors |= {name: np.array(steps, np.int64) for name in _COUNTERS}
     for name, tensor in tensors.items():
         _require_finite(path, name, tensor)
     metadata = {
-        **checkpoint.metadata,
+        **model.metadata,
         "format": FORMAT,
         "normalisation": NORMALISATION,
         "steps": str(steps),
-        "statistics": "absent" if checkpoint.statistics is None else "population",
+        "statistics": "absent" if model.statistics is None else "population",
     }
+    atomic_write(path, safetensors_bytes(tensors, metadata))
+
+
+def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
+    """A safetensors file, its metadata sorted: the library writes them in an order that changes with the process."""
     content = save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
-    atomic_write(path, _in_fixed_order(content))
-
-
-def _in_fixed_order(content: bytes) -> bytes:
-    """The file with its metadata sorted: safetensors writes them in an order that changes from process to process."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -69,20 +80,29 @@ def _in_fixed_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a model file, or the one in a run folder. Files written by PyTorch with the same names are welcome.
+def load_model(path: str | Path) -> Model:
+    """Read a model file, or the one in a run's folder. Files written by PyTorch with the same names are welcome.
 
-    Raises CheckpointError that names the file, what was expected and what was found, for anything else: a missing or
-    unknown tensor, another shape or dtype, a value that is not finite, a truncated file, a false header.
+    A safetensors file; or one of `torch.save` whose name ends in .pt or .pth, a state_dict, where PyTorch is installed:
+    it is read with `weights_only=True`, so that nothing in it is executed.
+
+    Raises UnavailableError for such a file without PyTorch. For anything else CheckpointError names the file, what was
+    expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not finite, a
+    truncated file, a false header.
     """
+    path = Path(path)
     try:
         if path.is_dir():
             path = path / MODEL_FILE
         if path.exists() and not path.is_file():
             raise CheckpointError(f"{path}: not a regular file")
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = _read(path, file)
+        metadata: dict[str, str] = {}
+        if path.suffix in (".pt", ".pth"):
+            tensors = _read(path, _StateDict(path))
+        else:
+            with safe_open(path, framework="numpy") as file:
+                metadata = dict(file.metadata() or {})
+                tensors = _read(path, file)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
@@ -94,7 +114,47 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for name, value in statistics.items():
         if name.endswith("running_var") and value.min() < 0:
             raise CheckpointError(f"{path}: {name} holds {value.min():g}, expected variances >= 0")
-    return Checkpoint(tensors, statistics or None, metadata)
+    return Model(tensors, statistics or None, metadata)
+
+
+class _StateDict:
+    """A file of `torch.save`, as `safe_open` shows a safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise FileNotFoundError(path)
+        try:
+            import torch
+        except ImportError as error:
+            raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # pickle's, zipfile's and PyTorch's own
+            raise CheckpointError(f"{path}: not a readable file of PyTorch: {_one_line(error)}") from error
+        if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+            raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name")
+        self._tensors = tensors
+
+    def keys(self) -> list[str]:
+        return [str(name) for name in self._tensors]
+
+    def get_slice(self, name: str) -> _StateDict._Slice:
+        return self._Slice(self._tensors[name])
+
+    def get_tensor(self, name: str) -> NDArray[Any]:
+        array: NDArray[Any] = self._tensors[name].detach().numpy()
+        return array
+
+    class _Slice:
+        def __init__(self, tensor: Any) -> None:
+            self._tensor = tensor
+
+        def get_shape(self) -> list[int]:
+            return list(self._tensor.shape)
+
+        def get_dtype(self) -> str:
+            name = str(self._tensor.dtype).removeprefix("torch.")
+            return {"float32": "F32", "float64": "F64"}.get(name, name)
 
 
 def _read(path: Path, file: Any) -> dict[str, NDArray[Any]]:
@@ -130,3 +190,6 @@ def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
+
+
+Checkpoint, load_checkpoint, save_checkpoint = Model, load_model, save_model  # their names until all callers changed

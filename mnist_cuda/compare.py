@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mnist_cuda import console
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
@@ -126,7 +126,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"--batch-size {args.batch_size} exceeds the {len(data.train_labels)} images of {data.name}")
     chosen = np.random.default_rng(args.seed).permutation(len(data.train_labels))[: args.batch_size]
     images, labels = data.train_images[chosen], data.train_labels[chosen]
-    weights = load_checkpoint(args.weights).parameters if args.weights else init_parameters(args.seed)
+    weights = load_model(args.weights).parameters if args.weights else init_parameters(args.seed)
 
     reference = Engine("reference")
     reference.set_parameters(weights)

@@ -22,15 +22,20 @@ def atomic_write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
         raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make what was made, renamed or removed in a folder outlast a crash of the machine. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def require_writable(path: Path) -> None:

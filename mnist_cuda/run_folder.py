@@ -1,15 +1,16 @@
-"""The folder of one training run: config.json, metrics.jsonl (a line an epoch) and model.safetensors."""
+"""The folder of one training run: config.json, metrics.jsonl (a line an epoch), model.safetensors, checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import platform
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -19,6 +20,9 @@ from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import atomic_write
 from mnist_cuda.json_output import dumps
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -33,7 +37,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path | None, engine: str) -> None:
-        self._metrics: list[str] = []
+        self._metrics: list[dict[str, Any]] = []
         self._started = False
         if path is not None:
             self.path = path
@@ -54,6 +58,7 @@ class RunFolder:
             if any(self.path.iterdir()):
                 return False
             with open(self.path / CONFIG_FILE, "x"):
+                self._lock()
                 return True
         except FileExistsError:
             if self.path.is_dir():  # another run was faster
@@ -62,10 +67,22 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot make this folder: {error.strerror or error}") from error
 
-    def __enter__(self) -> RunFolder:
+    def _lock(self) -> bool:
+        """Keep other processes from going on with this run, until this one ends; False where one does already."""
+        self._locked = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+        return True
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.close(self._locked)
         if not self._started:
             with contextlib.suppress(OSError):  # a folder that holds more by now stays
                 (self.path / CONFIG_FILE).unlink()
@@ -84,8 +101,52 @@ class RunFolder:
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl; the file is replaced as a whole, so that it never ends in half a line."""
-        self._metrics.append(dumps(record))
-        atomic_write(self.path / METRICS_FILE, "".join(f"{line}\n" for line in self._metrics).encode())
+        self._metrics.append(record)
+        atomic_write(self.path / METRICS_FILE, "".join(f"{dumps(line)}\n" for line in self._metrics).encode())
+
+
+class ResumedFolder(RunFolder):
+    """The folder of a run that goes on; config: what it holds.
+
+    Raises CheckpointError where it is no run's folder or its files cannot be read, UsageError where a process is still
+    at it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._started = path, True
+        self.config = read_config(path)
+        if not self._lock():
+            raise UsageError(f"{path}: another process is training there")
+
+    def records_before(self, epoch: int) -> list[dict[str, Any]]:
+        """The records of the epochs before this one; the next that is added follows them in the file."""
+        file = self.path / METRICS_FILE
+        try:
+            lines = file.read_text().splitlines() if file.exists() else []
+            found = [json.loads(line) for line in lines]
+            self._metrics = [row for row in found if row["epoch"] < epoch and not row.get("interrupted")]
+            if [row["epoch"] for row in self._metrics] != list(range(1, epoch)):
+                raise ValueError(f"it has not one line for each of the {epoch - 1} epochs before")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{file}: cannot go on with it: {error}") from error
+        return list(self._metrics)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config.json of a run, by the file or its folder. Raises CheckpointError."""
+    file = path / CONFIG_FILE if path.is_dir() else path
+    try:
+        config = json.loads(file.read_bytes())
+        for part in ("options", "engine", "data"):
+            if not isinstance(config[part], dict):
+                raise ValueError(f"its {part} are missing")
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: no such file; expected a run's") from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: not a run's configuration: {error}") from error
+    return dict(config)
 
 
 def recorded_data_dir(model: Path) -> Path | None:

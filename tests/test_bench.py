@@ -16,13 +16,13 @@ from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UsageError
 from mnist_cuda.model import init_parameters
 from mnist_cuda.timing import BLOCK_SECONDS, summarise
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 CELL = Cell(10, "device", "fp32")
 
@@ -41,7 +41,7 @@ def setup(tmp_path):
     """Files of the protocol's setup, as its fields."""
     data = tiny_dataset()
     np.savez(tmp_path / "data.npz", images=data.train_images, labels=data.train_labels)
-    save_checkpoint(tmp_path / "weights.safetensors", Checkpoint(init_parameters(0)), steps=0)
+    save_model(tmp_path / "weights.safetensors", Model(init_parameters(0)), steps=0)
     np.save(tmp_path / "order.npy", epoch_order(0, 1, 35))
     files = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
     fields = {"batch_size": 10, "lr": 0.05, "precision": "fp64", "threads": 1, "data": "device", "seed": 0}

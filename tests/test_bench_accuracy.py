@@ -14,9 +14,9 @@ from mnist_cuda.bench.competitors import Competitor, first_variants
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import init_parameters
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,11 @@ from mnist_cuda.bench.time_to_accuracy import (
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import init_parameters
 from mnist_cuda.schedule import Schedule
 from mnist_cuda.timing import time_steps
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Checkpoint, load_model, save_model
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write
@@ -32,7 +32,7 @@ def checkpoint(dtype=np.float32, statistics=True):
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "model.safetensors"
-    save_checkpoint(path, checkpoint(), steps=7)
+    save_model(path, checkpoint(), steps=7)
     return path
 
 
@@ -41,9 +41,9 @@ def path(tmp_path):
 def test_round_trip(tmp_path, dtype, statistics):
     path = tmp_path / "model.safetensors"
     saved = checkpoint(dtype, statistics)
-    save_checkpoint(path, saved, steps=7)
+    save_model(path, saved, steps=7)
     for place in (path, tmp_path):
-        loaded = load_checkpoint(place)
+        loaded = load_model(place)
         assert loaded.metadata["statistics"] == ("population" if statistics else "absent")
         assert loaded.metadata["normalisation"] == "(u/255 - 0.1307)/0.3081"
         assert loaded.metadata["dataset"] == "tiny"
@@ -66,7 +66,7 @@ def test_names_are_those_of_a_pytorch_state_dict(path):
 
 def test_files_written_by_others_are_welcome(path):
     save_file(load_file(path), path)
-    assert load_checkpoint(path).metadata == {}
+    assert load_model(path).metadata == {}
 
 
 def edited(path, edit):
@@ -97,7 +97,7 @@ def renamed(tensors, old, new):
 def test_a_wrong_tensor_is_refused(path, edit, words):
     edited(path, edit)
     with pytest.raises(CheckpointError) as error:
-        load_checkpoint(path)
+        load_model(path)
     assert str(error.value).startswith(f"{path}: ")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
@@ -106,7 +106,7 @@ def test_a_wrong_tensor_is_refused(path, edit, words):
 def test_another_normalisation_is_refused(path):
     path.write_bytes(save(load_file(path), {"normalisation": "u/255"}))
     with pytest.raises(CheckpointError, match="normalised by u/255, expected"):
-        load_checkpoint(path)
+        load_model(path)
 
 
 def hostile(header, body=b"\0" * 64):
@@ -145,7 +145,7 @@ def test_a_hostile_file_is_refused(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as error:
-        load_checkpoint(path)
+        load_model(path)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
 
@@ -157,14 +157,14 @@ def test_truncation_and_flipped_bits_never_crash(path):
     for length in [0, 1, 8, 9, header - 1, header, header + 1, len(content) - 1, *rng.integers(0, len(content), 20)]:
         path.write_bytes(content[:length])
         with pytest.raises(CheckpointError):
-            load_checkpoint(path)
+            load_model(path)
     accepted = 0
     for position in rng.integers(0, header, 150):
         damaged = bytearray(content)
         damaged[position] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         try:
-            load_checkpoint(path)
+            load_model(path)
             accepted += 1  # a bit of the metadata's free text
         except CheckpointError:
             pass
@@ -175,7 +175,7 @@ def test_random_mutations_are_refused_or_change_no_value(path):
     """Bytes of the header changed, taken out and put in: a file that is still taken holds what was saved."""
     whole, rng = path.read_bytes(), np.random.default_rng(2)
     header = 8 + struct.unpack("<Q", whole[:8])[0]
-    saved, messages = load_checkpoint(path), []
+    saved, messages = load_model(path), []
     for _ in range(MUTATIONS):
         content = bytearray(whole)
         for _ in range(rng.integers(1, 4)):
@@ -190,7 +190,7 @@ def test_random_mutations_are_refused_or_change_no_value(path):
                 content[at:at] = rng.bytes(int(rng.integers(1, 9)))
         path.write_bytes(content)
         try:
-            loaded = load_checkpoint(path)
+            loaded = load_model(path)
         except CheckpointError as error:
             messages.append(str(error))
             continue
@@ -213,7 +213,7 @@ def test_values_that_are_not_finite_are_not_saved(path):
     bad = checkpoint()
     bad.parameters["fc2.bias"][3] = np.nan
     with pytest.raises(CheckpointError, match=r"fc2\.bias has 1 value"):
-        save_checkpoint(path, bad, steps=1)
+        save_model(path, bad, steps=1)
     assert path.read_bytes() == before
 
 
@@ -250,7 +250,7 @@ np.save(sys.argv[2], model.double().eval()(x).detach().numpy())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype, peer):
     saved = checkpoint(dtype)
-    save_checkpoint(tmp_path / "model.safetensors", saved, steps=7)
+    save_model(tmp_path / "model.safetensors", saved, steps=7)
     images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "arrays.npz", images=images, **load_file(tmp_path / "model.safetensors"))
     subprocess.run([peer.command[0], "-c", LOAD_IN_TORCH, tmp_path / "arrays.npz", tmp_path / "logits.npy"], check=True)
@@ -265,7 +265,7 @@ def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype, pe
 def test_a_kill_during_saves_leaves_a_whole_file(path):
     script = (
         "import sys, pathlib, numpy as np; from mnist_cuda import checkpoint as c; p = pathlib.Path(sys.argv[1]);"
-        "m = c.load_checkpoint(p); print(flush=True)\nwhile True: c.save_checkpoint(p, m, steps=9)"
+        "m = c.load_model(p); print(flush=True)\nwhile True: c.save_model(p, m, steps=9)"
     )
     for delay in np.linspace(0, 0.03, 8):
         process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
@@ -276,4 +276,4 @@ def test_a_kill_during_saves_leaves_a_whole_file(path):
         except subprocess.TimeoutExpired:
             process.kill()
         process.wait()
-        load_checkpoint(path)
+        load_model(path)

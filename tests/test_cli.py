@@ -12,7 +12,7 @@ import pytest
 from tiny import ENVIRONMENT, start
 
 from mnist_cuda import __version__, _native, cli, errors, signals
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 from mnist_cuda.commands import COMMANDS, data
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
@@ -272,7 +272,7 @@ def test_a_closed_pipe_costs_no_training(tmp_path):
     )
     process.stderr.close()
     assert process.wait() == 0
-    assert load_checkpoint(tmp_path / "run").metadata["epochs"] == "3"
+    assert load_model(tmp_path / "run").metadata["epochs"] == "3"
 
 
 def test_no_colour_codes_in_a_file_or_under_no_color():

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny import tiny_dataset
 
-from mnist_cuda import cli
-from mnist_cuda import evaluate as evaluation
+from mnist_cuda import cli, evaluation
 from mnist_cuda.bench import competitors, report
 from mnist_cuda.data import dataset
 from mnist_cuda.json_output import dumps
@@ -167,7 +166,7 @@ def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
 def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
     monkeypatch.setattr(
-        "mnist_cuda.train.evaluate_again", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
+        "mnist_cuda.training.evaluate_again", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
     )
     assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out

@@ -10,11 +10,11 @@ import pytest
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import DataError
-from mnist_cuda.evaluate import BATCH_SIZE, evaluate
+from mnist_cuda.evaluation import BATCH_SIZE, evaluate
 from mnist_cuda.model import init_parameters
 
 
@@ -71,9 +71,7 @@ def model(tmp_path, monkeypatch):
 
     def save(statistics, **metadata):
         path = tmp_path / "model.safetensors"
-        save_checkpoint(
-            path, Checkpoint(engine.parameters, engine.statistics if statistics else None, metadata), steps=0
-        )
+        save_model(path, Model(engine.parameters, engine.statistics if statistics else None, metadata), steps=0)
         return str(path)
 
     return save

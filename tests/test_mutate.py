@@ -43,16 +43,16 @@ def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
 
 
 def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
-    gone = Mutation("gone", "mnist_cuda/train.py", "kind", "no such line", "")
-    twice = Mutation("twice", "mnist_cuda/train.py", "kind", "self.", "")
-    same = Mutation("same", "mnist_cuda/train.py", "kind", "CHUNK_SECONDS = 0.1", "CHUNK_SECONDS = 0.1")
+    gone = Mutation("gone", "mnist_cuda/training.py", "kind", "no such line", "")
+    twice = Mutation("twice", "mnist_cuda/training.py", "kind", "self.", "")
+    same = Mutation("same", "mnist_cuda/training.py", "kind", "CHUNK_SECONDS = 0.1", "CHUNK_SECONDS = 0.1")
     lost = Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "")
     with pytest.raises(script.Problem) as problem:
         script.check([gone, twice, same, lost])
     lines = str(problem.value).splitlines()
     assert problem.value.code == 2
-    assert lines[0] == "gone: mnist_cuda/train.py has 0 places like 'no such line', expected 1"
-    assert lines[1].startswith("twice: mnist_cuda/train.py has ")
+    assert lines[0] == "gone: mnist_cuda/training.py has 0 places like 'no such line', expected 1"
+    assert lines[1].startswith("twice: mnist_cuda/training.py has ")
     assert lines[2] == "same: it changes nothing"
     assert lines[3:] == [
         "gone: another row has this name",

@@ -21,13 +21,13 @@ from mnist_cuda import _native, cli, console, timing
 from mnist_cuda.bench import accuracy, compare
 from mnist_cuda.bench.time_to_accuracy import Budget, EngineTrainee, Recipe
 from mnist_cuda.bench.worker import Worker
-from mnist_cuda.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
 EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6
@@ -157,7 +157,7 @@ def test_microseconds_an_iteration(script):
 
 def test_the_test_set_is_scored_by_the_weights_and_statistics_that_are_saved(script):
     train("--epochs", 1)
-    data, saved, engine = tiny_dataset(), load_checkpoint(Path("run")), Engine("cpu", threads=1)
+    data, saved, engine = tiny_dataset(), load_model(Path("run")), Engine("cpu", threads=1)
     engine.set_parameters(saved.parameters)
     engine.set_dataset(data.train_images, data.train_labels)
     engine.compute_statistics()
@@ -174,7 +174,7 @@ def test_the_test_set_is_scored_by_the_weights_and_statistics_that_are_saved(scr
 def test_batch_statistics_are_used_where_they_are_asked_for(script):
     train("--epochs", 2, "--eval-bn", "batch")
     engine, data = Engine("cpu", threads=1), tiny_dataset()
-    engine.set_parameters(load_checkpoint(Path("run")).parameters)
+    engine.set_parameters(load_model(Path("run")).parameters)
     expected = evaluate(engine, data.test_images, data.test_labels, "batch")
     rows = metrics()
     assert [row["eval_bn"] for row in rows] == ["batch", "batch"]
@@ -275,7 +275,7 @@ def test_what_the_files_hold(script):
     assert facts.items() <= config["data"].items()
     engine = {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
     assert engine.items() <= config["engine"].items()
-    saved = load_checkpoint(Path("run"))
+    saved = load_model(Path("run"))
     expected = {"dataset": "mnist", "data_digest": data.digest, "seed": str(SEED), "epochs": str(EPOCHS)}
     expected |= {"engine": "cpu", "precision": "fp32", "steps": str(EPOCHS * STEPS), "statistics": "population"}
     assert expected.items() <= saved.metadata.items()
@@ -306,7 +306,7 @@ def test_divergence_is_noticed_in_the_call_that_brings_it(script, capsys, value,
     assert message in capsys.readouterr().err
     assert Path("run/model.safetensors").exists() == (epoch > 0)
     if epoch:
-        assert load_checkpoint(Path("run")).metadata["epochs"] == str(epoch)
+        assert load_model(Path("run")).metadata["epochs"] == str(epoch)
         assert len(metrics()) == epoch
 
 
@@ -323,7 +323,7 @@ def test_a_signal_while_the_last_epoch_is_saved_is_not_forgotten(script, capsys,
 
     monkeypatch.setattr(Engine, "statistics", property(interrupted))
     train(code=code)
-    saved = load_checkpoint(Path("run"))
+    saved = load_model(Path("run"))
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == (str(EPOCHS), "population")
     assert len(metrics()) == EPOCHS
 
@@ -344,7 +344,7 @@ def test_a_signal_within_an_epoch(script, capsys, epoch):
     report, last = json.loads(capsys.readouterr().out), metrics()[-1]
     made = len(script.losses)
     in_epoch = slice((epoch - 1) * STEPS, made)
-    assert (report["interrupted"], report["steps"], report["epochs_done"]) == ("SIGTERM", made, epoch - 1)
+    assert (report["interrupted"], report["steps"], report["epochs_done"]) == ("SIGTERM", made, made // STEPS)
     assert report["accuracy"] == (metrics()[-2]["test_accuracy"] if epoch > 1 else None)
     assert (last["interrupted"], last["epoch"], last["steps"]) == (True, epoch, made - in_epoch.start)
     assert last["loss"] == pytest.approx(np.mean(script.losses[in_epoch]), rel=1e-12)
@@ -352,8 +352,14 @@ def test_a_signal_within_an_epoch(script, capsys, epoch):
     assert last["images_per_second"] == pytest.approx(
         BATCH * last["steps"] / np.sum(script.seconds[in_epoch]), rel=1e-9
     )
-    saved = load_checkpoint(Path("run"))
-    assert (saved.statistics, saved.metadata["steps"], saved.metadata["epochs"]) == (None, str(made), str(epoch - 1))
+    saved = load_model(Path("run"))
+    found = saved.metadata["statistics"], saved.metadata["steps"], saved.metadata["epochs"]
+    if epoch == 1:
+        assert found == ("absent", str(made), str(made // STEPS))
+    else:  # the model that was evaluated last stays, where the training stands is in the checkpoint
+        assert found == ("population", str((epoch - 1) * STEPS), str(epoch - 1))
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    assert checkpoint.name == f"step-{made:09d}.safetensors"
 
 
 def test_initial_values_are_those_of_pytorch():
@@ -385,7 +391,7 @@ def saved(tmp_path, monkeypatch):
     """A model file, for commands that read one."""
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     path = tmp_path / "model.safetensors"
-    save_checkpoint(path, Checkpoint(init_parameters(0)), steps=0)
+    save_model(path, Model(init_parameters(0)), steps=0)
     return str(path)
 
 
@@ -464,7 +470,7 @@ def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
         np.testing.assert_array_equal(files["npz"]["images"], data.train_images)
         np.testing.assert_array_equal(files["npz"]["labels"], data.train_labels)
         np.testing.assert_array_equal(np.sort(files["order"]), np.arange(IMAGES))
-        for name, value in load_checkpoint(Path(setup["weights"])).parameters.items():
+        for name, value in load_model(Path(setup["weights"])).parameters.items():
             np.testing.assert_array_equal(value, init_parameters(0)[name].astype(np.float32))
         fields = ("batch_size", "precision", "threads", "data")
         seen.append((*(setup[field] for field in fields), blocks, seconds, [row.competitor.label for row in rows]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 
 ENGINE = ("--engine", "reference")
 GRACE = 2.0
@@ -44,7 +44,7 @@ def test_a_signal_saves_and_exits(tmp_path, signum, code):
     assert f"stopped by {signum.name} after " in out.splitlines()[-1]
     assert "without population statistics" in out.splitlines()[-1]
     assert f"{signum.name}: finishing the running steps, then saving; a second signal ends the run at once\n" in out
-    saved = load_checkpoint(tmp_path / "run")
+    saved = load_model(tmp_path / "run")
     assert saved.statistics is None
     assert saved.metadata["statistics"] == "absent"
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -177,14 +177,14 @@ def test_evaluate_stops_at_once(tmp_path):
 IN_EVALUATION = """
 import signal, sys, time
 import tiny
-from mnist_cuda import cli, train
+from mnist_cuda import cli, training
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset
-def evaluate(run, record):
+def evaluate(trainer):
     print("ready", flush=True)
     time.sleep(30)
-train.TrainingRun._evaluate = evaluate
+training.Trainer.evaluate = evaluate
 sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--quiet", "--out", {out!r}]))
 """
 
@@ -195,7 +195,7 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
     assert process.returncode == 143
     assert seconds <= GRACE
     assert "stopped by SIGTERM after 1 step (1 of 5 epochs)" in out
-    saved = load_checkpoint(tmp_path / "run")
+    saved = load_model(tmp_path / "run")
     assert (saved.metadata["epochs"], saved.statistics) == ("1", None)
     assert json.loads((tmp_path / "run/metrics.jsonl").read_text())["interrupted"] is True
 
@@ -203,16 +203,16 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
 WHILE_SAVING = """
 import os, signal, sys, time
 import tiny
-from mnist_cuda import cli, train
+from mnist_cuda import cli, training_run
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset
-save = train.save_checkpoint
+save = training_run.save_model
 def save_and_stop(*args, **options):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.3)
     save(*args, **options)
-train.save_checkpoint = save_and_stop
+training_run.save_model = save_and_stop
 print("ready", flush=True)
 sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--quiet", "--out", {out!r}]))
 """
@@ -221,7 +221,7 @@ sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--qu
 def test_a_signal_while_an_epoch_is_saved_leaves_its_complete_model(tmp_path):
     out, _ = ready(WHILE_SAVING.format(out=str(tmp_path / "run"))).communicate()
     assert f"(1 of 5 epochs) on tiny; saved {tmp_path / 'run/model.safetensors'}; weights " in out.splitlines()[-1]
-    saved = load_checkpoint(tmp_path / "run")
+    saved = load_model(tmp_path / "run")
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == ("1", "population")
     metrics = json.loads((tmp_path / "run/metrics.jsonl").read_text())
     assert "test_accuracy" in metrics

@@ -9,13 +9,13 @@ import time
 import pytest
 from tiny import ENVIRONMENT, Terminal, start
 
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 
 TRAIN = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 2)
 
 
 def assert_complete(folder):
-    saved = load_checkpoint(folder)
+    saved = load_model(folder)
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == ("2", "population")
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
@@ -140,7 +140,7 @@ def test_ctrl_c_is_heard_at_once_and_said(tmp_path):
         screen = terminal.read()
         assert terminal.process.wait() == 130
     assert b"stopped by SIGINT after " in screen
-    assert load_checkpoint(tmp_path / "run").metadata["statistics"] == "absent"
+    assert load_model(tmp_path / "run").metadata["statistics"] == "absent"
 
 
 def test_a_closed_window_saves(tmp_path):
@@ -150,7 +150,7 @@ def test_a_closed_window_saves(tmp_path):
         assert terminal.process.wait(timeout=10) == 129
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["interrupted"] is True
-    assert load_checkpoint(tmp_path / "run").metadata["statistics"] == "absent"
+    assert load_model(tmp_path / "run").metadata["statistics"] == "absent"
 
 
 def test_a_second_ctrl_c_leaves_a_line(tmp_path):

@@ -13,14 +13,14 @@ import pytest
 from tiny import start, tiny_dataset
 
 from mnist_cuda import cli, run_folder
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import DataError, UsageError
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import PARAMETERS, init_parameters
 from mnist_cuda.run_folder import RunFolder
-from mnist_cuda.train import CHUNK_SECONDS, epoch_order, next_chunk
+from mnist_cuda.training import CHUNK_SECONDS, epoch_order, next_chunk
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_run_is_the_recipe_and_nothing_else(capsys):
     losses = [engine.train(epoch_order(4, epoch, 35)[:30], 10, 0.02)[0] for epoch in (1, 2)]
     engine.compute_statistics()
     expected = evaluate(engine, data.test_images, data.test_labels)
-    saved = load_checkpoint(Path("run"))
+    saved = load_model(Path("run"))
     for found, wanted in ((saved.parameters, engine.parameters), (saved.statistics, engine.statistics)):
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
@@ -125,7 +125,7 @@ def test_a_fallback_cannot_be_missed(monkeypatch, capsys):
 
 def test_batch_statistics_still_save_a_complete_file():
     train("--epochs", 2, "--eval-bn", "batch", "--out", "run")
-    assert load_checkpoint(Path("run")).metadata["statistics"] == "population"
+    assert load_model(Path("run")).metadata["statistics"] == "population"
     assert '"eval_bn": "batch"' in Path("run/metrics.jsonl").read_text()
 
 
@@ -203,7 +203,7 @@ def test_disk_full(monkeypatch, capsys):
 
 def test_a_batch_larger_than_the_data_set(capsys):
     train("--batch-size", 36, code=2)
-    assert "--batch-size is 36, expected at most the 35" in capsys.readouterr().err
+    assert "batch size is 36, expected at most the 35 training images" in capsys.readouterr().err
     assert not os.path.exists("runs")
 
 
@@ -219,7 +219,9 @@ def test_divergence_to_finite_numbers_is_told_at_its_step(monkeypatch, capsys):
     monkeypatch.setenv("MNIST_TINY_IMAGES", "300")
     train("--engine", "cpu", "--lr", "100", "--epochs", 3, "--out", "run", code=2)
     err = capsys.readouterr().err
-    assert re.search(r"training diverged: the loss of step \d+ in epoch 1 is [\d.]+e\+\d+; try a smaller --lr", err)
+    assert re.search(
+        r"training diverged: the loss of step \d+ in epoch 1 is [\d.]+e\+\d+; try a lower learning rate than", err
+    )
     assert os.listdir("run") == ["config.json"]
 
 
@@ -239,7 +241,7 @@ def test_the_same_run_gives_the_same_file_and_says_its_digest(capsys):
         assert process.returncode == 0
         content = Path(folder, "model.safetensors").read_bytes()
         assert (int.from_bytes(content[:8], "little") + 8) % 8 == 0
-        saved = load_checkpoint(Path(folder))
+        saved = load_model(Path(folder))
         expected = hashlib.sha256(b"".join(saved.parameters[t.name].tobytes() for t in PARAMETERS)).hexdigest()
         assert last.endswith(f"; weights {expected[:12]}")
     assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()

@@ -22,13 +22,13 @@ from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import engines
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -194,7 +194,7 @@ def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: in
     for seed in range(args.seeds):
         weights, order = folder / f"weights{seed}.safetensors", folder / f"order{seed}.npy"
         values = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
-        save_checkpoint(weights, Checkpoint(values), steps=0)
+        save_model(weights, Model(values), steps=0)
         count = len(data.train_labels)
         epochs = [epoch_order(seed, epoch, count)[: steps * args.batch_size] for epoch in range(1, args.epochs + 1)]
         write_array(order, np.concatenate(epochs))

@@ -25,13 +25,13 @@ from mnist_cuda.bench.competitors import (
     words,
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
 LEARNING_RATE = 1e-3
@@ -210,7 +210,7 @@ def command(args: argparse.Namespace) -> int:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
         write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)
         weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
-        save_checkpoint(Path(files["weights.safetensors"]), Checkpoint(weights), steps=0)
+        save_model(Path(files["weights.safetensors"]), Model(weights), steps=0)
         write_array(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
         finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):

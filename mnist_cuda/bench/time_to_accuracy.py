@@ -29,16 +29,16 @@ from mnist_cuda import console
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.evaluate import evaluate_again
+from mnist_cuda.evaluation import evaluate_again
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.timing import time_steps
-from mnist_cuda.train import epoch_order
+from mnist_cuda.training import epoch_order
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -268,7 +268,7 @@ class PeerTrainee:
         write_array(Path(self._files["order"]), order)
         write_array(Path(self._files["rates"]), recipe.rates(steps))
         weights = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
-        save_checkpoint(Path(self._files["weights"]), Checkpoint(weights), steps=0)
+        save_model(Path(self._files["weights"]), Model(weights), steps=0)
         if recipe.budget == self._budget:
             self._process.ask(cmd="begin", **self._files)
         else:

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda.checkpoint import load_checkpoint
+from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine
-from mnist_cuda.evaluate import evaluate
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import digest
 from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import time_steps
@@ -43,7 +43,7 @@ class Worker:
         with np.load(command["npz"]) as arrays:
             images, labels = arrays["images"], arrays["labels"]
             self._test = (arrays["test_images"], arrays["test_labels"]) if "test_images" in arrays else None
-        self._weights = load_checkpoint(Path(command["weights"])).parameters
+        self._weights = load_model(Path(command["weights"])).parameters
         self._batch, self._lr = int(command["batch_size"]), float(command["lr"])
         order = np.load(command["order"]).astype(np.int32)
         steps = len(order) // self._batch

@@ -66,13 +66,22 @@ class CommandParser(Parser):
         self._module: str | None = module
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, with the module's flags; `run` of what is parsed is the module's."""
+        """As argparse does, with the module's flags.
+
+        `run` of what is parsed is the module's, `given` the names of those that are on the command line.
+        """
         if self._module:
             module, self._module = import_module(self._module), None
             self.description = module.__doc__
             self.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(self)
-        return super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        found, rest = super().parse_known_args(words, namespace)
+        unset = object()  # what is there already argparse gives no default
+        again = argparse.Namespace(**{action.dest: unset for action in self._actions})
+        super().parse_known_args(words, again)
+        found.given = {action.dest for action in self._actions if getattr(again, action.dest, unset) is not unset}
+        return found, rest
 
 
 def add_commands(

@@ -1,58 +1,237 @@
-"""Train the network and save it with its configuration and metrics in a new folder.
+"""Train the network and save it with its configuration, metrics and checkpoints in a new folder.
 
-Ctrl-C (or SIGTERM, or a closed terminal) finishes the running steps, saves and exits; a second one exits at once.
+Ctrl-C (or SIGTERM, or a closed terminal) finishes the running steps, saves and exits, and --resume goes on from there;
+a second one exits at once.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.commands.flags import (
+    RUNS,
     add_data_flags,
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
     add_placement_flag,
+    newest_run,
     non_negative,
     positive,
     rate,
+)
+from mnist_cuda.errors import DataError, UsageError
+from mnist_cuda.options import TrainOptions
+
+if TYPE_CHECKING:
+    from mnist_cuda.data.dataset import Dataset
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.resume import Saved
+    from mnist_cuda.run_folder import RunFolder
+    from mnist_cuda.startup import Startup
+
+NEWEST = Path("")  # what --resume stands for without a name
+
+# What a run takes over from the config.json of another, where no flag says otherwise.
+REPEATED = (
+    *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
+    *("engine", "precision", "threads", "device", "data", "dataset", "data_dir", "save_every", "keep", "save_best"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
+    default = TrainOptions()
     group = parser.add_argument_group("training")
     add = group.add_argument
-    add("-n", "--epochs", type=positive, default=5, metavar="N", help="default: %(default)s")
-    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
-    add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
-    add("--schedule", default="constant", metavar="SHAPE",
+    add("-n", "--epochs", type=positive, default=default.epochs, metavar="N", help="default: %(default)s")
+    add("-b", "--batch-size", type=positive, default=default.batch_size, metavar="N",
+        help="images a step (default: %(default)s)")  # fmt: skip
+    add("--lr", type=rate, default=default.lr, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
+    add("--schedule", default=default.schedule, metavar="SHAPE",
         help="of the rate, with --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION], which first rises "
         "for this fraction of the steps, 0.2 if not given (default: %(default)s)")  # fmt: skip
-    add(
-        "-s",
-        "--seed",
-        type=non_negative,
-        default=0,
-        metavar="N",
-        help="of weights and sample order (default: %(default)s)",
-    )
+    add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
+        help="of weights and sample order (default: %(default)s)")  # fmt: skip
+    add("--init", type=Path, metavar="FILE",
+        help="start from this model: a file of ours, or a state_dict of PyTorch (.safetensors, .pt)")  # fmt: skip
+    add("--validation", type=non_negative, default=default.validation, metavar="N",
+        help="hold out N training images, chosen by the seed, and score them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
+    add("--save-every", default="1epochs", metavar="N[steps|epochs]",
+        help="save a checkpoint so often, beside at the end and when stopped (default: %(default)s)")  # fmt: skip
+    add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
+    add("--save-best", action="store_true", help="also save the model that was best on the images of --validation")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
+    group.add_argument("--resume", nargs="?", type=Path, const=NEWEST, metavar="RUN",
+        help="go on with a run that was stopped, in its folder (default: the newest in runs/)")  # fmt: skip
+    group.add_argument("--config", type=Path, metavar="FILE",
+        help="repeat the run with this config.json; flags given beside it win")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Train."""
     from mnist_cuda.startup import Startup
 
+    config = _take_over(args) if args.resume or args.config else None
     startup = Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import train
+    from mnist_cuda import console
+    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.data import dataset
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run_folder import ResumedFolder, RunFolder
 
-    return train.command(args, startup)
+    startup.end("imports")
+    output = JsonOutput(args.json)
+    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    startup.end("engine")
+    if args.init:
+        engine.set_parameters(load_model(args.init).parameters)
+        _check_init(args, engine)
+    else:
+        engine.init_parameters(args.seed)
+    startup.end("parameters")
+    with ResumedFolder(args.resume) if args.resume else RunFolder(args.out, engine.info.name) as folder:
+        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        if data.warning:
+            console.print_warning(data.warning)
+        _check_data(args, config, data)
+        startup.end("data")
+        return _train(args, engine, data, folder, output, startup, config)
+
+
+def _train(
+    args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
+    config: dict[str, Any] | None,
+) -> int:  # fmt: skip
+    from mnist_cuda.resume import remove_later
+    from mnist_cuda.run_folder import ResumedFolder
+    from mnist_cuda.training import Trainer
+    from mnist_cuda.training_run import Saving, TrainingRun
+
+    options = TrainOptions(
+        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.data, args.validation
+    )
+    if args.save_best and not options.validation:
+        raise UsageError("--save-best chooses by the images of --validation N, which is missing")
+    saving = Saving.parse(args.save_every, args.keep, args.save_best)
+    state, records = None, None
+    if isinstance(folder, ResumedFolder):
+        saved = _last_state(args, folder, data)
+        state = saved.state if saved else None
+        records = folder.records_before(state.epoch if state else 1)
+        if len(records) >= options.epochs:
+            done = f"{args.resume}: all {len(records)} epochs are done"
+            raise UsageError(f"{done}; --epochs N with more goes on" if options.schedule == "constant" else done)
+        remove_later(folder.path, saved.path if saved else None)
+    recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
+    recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
+    recorded |= {"json": args.json and str(args.json)}
+    trainer = Trainer(engine, data, options, state=state, records=records)
+    task = TrainingRun(
+        trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet
+    )
+    return task.run(folder.config if isinstance(folder, ResumedFolder) else None)
+
+
+def _take_over(args: argparse.Namespace) -> dict[str, Any]:
+    """Set the arguments that no flag gave to those of the run to resume or to repeat; returns its config.json.
+
+    Raises UsageError for a flag that would change the result of a run that goes on.
+    """
+    from mnist_cuda.run_folder import read_config
+    from mnist_cuda.training_run import FIXED
+
+    if args.resume == NEWEST:
+        newest = newest_run("config.json")
+        if newest is None:
+            raise UsageError(f"there is no run in {RUNS}/; name the folder of one: --resume RUN")
+        args.resume = newest
+    config = read_config(args.resume or args.config)
+    options = config["options"] | {name: config["engine"].get(name) for name in ("precision",)}
+    options |= {"engine": config["engine"].get("name"), "dataset": config["data"].get("name")}
+    given = args.given
+    if args.resume:
+        if "out" in given:
+            raise UsageError("--out: a run that goes on does so in its own folder; leave it out")
+        fixed = [*FIXED, "engine", "precision", "init"] + ["epochs"] * (options.get("schedule") != "constant")
+        for name in given.intersection(fixed):
+            value, was = getattr(args, name), options.get(name)
+            if (str(value.absolute()) if isinstance(value, Path) else value) != was:
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{flag} is {value}, and {args.resume} was begun with {was}: that would change its result; leave "
+                    f"it out, or begin another run by --config {args.resume / 'config.json'}"
+                )
+    left_to_flags = {*given, *(["precision"] if "engine" in given else [])}
+    left_to_flags |= {"data_dir"} if given & {"dataset", "mirror"} else set()
+    left_to_flags |= {"init_sha256"} if "init" in given else set()
+    for name in REPEATED:
+        if name in options and name not in left_to_flags:
+            value = options[name]
+            setattr(args, name, Path(value) if name in ("data_dir", "init") and value else value)
+    return config
+
+
+def _check_init(args: argparse.Namespace, engine: Engine) -> None:
+    """Note which parameters a run begins with; raise UsageError if they are not those that it began with before."""
+    from mnist_cuda.model import digest
+
+    found, expected = digest(engine.parameters), getattr(args, "init_sha256", None)
+    if expected not in (None, found) and "init" not in args.given:
+        raise UsageError(f"{args.init}: its weights have sha256 {found[:12]}, and the run began with {expected[:12]}")
+    args.init_sha256 = found
+
+
+def _check_data(args: argparse.Namespace, config: dict[str, Any] | None, data: Dataset) -> None:
+    """Raise DataError if a run that goes on, or is repeated on the data that it names, would get others."""
+    expected = config and config["data"].get("digest")
+    if expected in (None, data.digest) or (args.config and args.given & {"dataset", "data_dir"}):
+        return
+    raise DataError(
+        f"{data.name} from {data.source} are not the data of {args.resume or args.config}: expected digest "
+        f"{str(expected)[:12]}, found {data.digest[:12]}"
+    )
+
+
+def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset) -> Saved | None:
+    """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
+    import sys
+
+    from mnist_cuda.console import print_warning
+    from mnist_cuda.errors import CheckpointError
+    from mnist_cuda.resume import checkpoints, load_state
+    from mnist_cuda.run_folder import versions
+    from mnist_cuda.training_run import fixed_options
+
+    found = None
+    for path in checkpoints(folder.path):
+        try:
+            found = load_state(path)
+            break
+        except CheckpointError as error:
+            print_warning(f"{error}; looking for an older one")
+    if found is None:
+        print(f"mnist-cuda: {folder.path} has no checkpoint yet: the run begins anew", file=sys.stderr)
+        return None
+    wanted = fixed_options(vars(args))
+    for name, value in found.facts["options"].items():
+        if wanted.get(name) != value:
+            raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
+    if found.facts["data_digest"] != data.digest:
+        raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
+    before, now = found.facts["versions"], versions()
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
+    return found

@@ -1,0 +1,154 @@
+"""A trained model on images: its accuracy and loss on a set with labels, and what it says of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.checkpoint import Model, load_model
+from mnist_cuda.engine import BatchNorm, Engine
+from mnist_cuda.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mnist_cuda.training import TrainingResult
+
+# What stands for a trained model: the last two are a model's file or a run's folder.
+Trained: TypeAlias = "Engine | Model | TrainingResult | str | Path"
+
+# Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
+BATCH_SIZE = 250
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How many of `count` images were right, and their mean loss."""
+
+    correct: int
+    count: int
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of images that were right."""
+        return self.correct / self.count
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of N images.
+
+    probabilities (N,10) float64, a row adds up to 1. classes (N,) int64: the likeliest; -1 where the scores are not
+    finite. logits (N,10) float64: the scores before softmax.
+    """
+
+    logits: NDArray[np.float64]
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Softmax of the logits."""
+        e = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
+        shares: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
+        return shares
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The class with the greatest logit."""
+        return np.where(np.isfinite(self.logits).all(axis=1), self.logits.argmax(axis=1), -1)
+
+
+def engine_of(model: Trained, name: str = "auto", precision: str | None = None) -> Engine:
+    """An engine with a model's parameters and, where it has them, statistics; an Engine or a result gives its own.
+
+    Raises CheckpointError for a file that is no model.
+    """
+    if isinstance(model, Engine):
+        return model
+    if isinstance(model, str | Path):
+        model = load_model(model)
+    if not isinstance(model, Model):
+        return model.engine
+    engine = Engine(name, precision)
+    engine.set_parameters(model.parameters)
+    if model.statistics is not None:
+        engine.set_statistics(model.statistics)
+    return engine
+
+
+def predict(
+    model: Trained, images: NDArray[np.uint8], *, engine: str = "auto", precision: str | None = None
+) -> Predictions:
+    """What a model says of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
+
+    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. Images may be
+    any object that numpy takes, with `__dlpack__` or `__array_interface__` on the host without a copy. engine,
+    precision: for a model that is none yet. Batch norm uses the population statistics.
+
+    Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
+    that is none.
+    """
+    pixels = images_of(images)
+    ready = engine_of(model, engine, precision)
+    if ready.statistics is None:
+        raise CheckpointError("the model has no population statistics: call compute_statistics of an engine with data")
+    return Predictions(ready.logits(pixels))
+
+
+def images_of(images: object) -> NDArray[np.uint8]:
+    """Images (N,28,28) uint8 from what numpy takes: also (28,28), (N,784) and (N,1,28,28). Raises ValueError."""
+    array = as_numpy(images)
+    if array.dtype != np.uint8:
+        raise ValueError(f"images have dtype {array.dtype}, expected uint8")
+    if array.shape[-2:] != (28, 28) and array.shape[-1:] != (784,):
+        raise ValueError(f"images have shape {array.shape}, expected (N, 28, 28)")
+    return array.reshape(-1, 28, 28)
+
+
+def as_numpy(array: object) -> NDArray[Any]:
+    """A numpy array of an array of any library that is on the host, without a copy where that can be.
+
+    Raises ValueError for one on a GPU.
+    """
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    device = getattr(array, "__dlpack_device__", lambda: (1, 0))()
+    if device[0] not in (1, 3, 13):  # kDLCPU, kDLCUDAHost, kDLCUDAManaged
+        raise ValueError(f"the array is on a GPU (DLPack device {device}), expected one on the host: copy it first")
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError):  # read-only, or of a dtype that only __array__ knows
+        return np.asarray(array)
+
+
+def evaluate(
+    model: Trained, images: NDArray[np.uint8], labels: NDArray[np.uint8], batch_norm: BatchNorm = "population"
+) -> Evaluation:
+    """Evaluate images (N,28,28) uint8 with labels (N,) uint8. An image whose scores are not finite is wrong.
+
+    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. batch_norm:
+    `population` needs the model's statistics; `batch` normalises each BATCH_SIZE images by their own.
+    Raises ValueError without statistics, and for images or labels of another shape or dtype.
+    """
+    engine = engine_of(model)
+    if batch_norm == "population":
+        engine.set_evaluation_set(images, labels)
+        return evaluate_again(engine)
+    correct, loss = 0, 0.0
+    for first in range(0, len(labels), BATCH_SIZE):
+        of_batch = labels[first : first + BATCH_SIZE]
+        scores = engine.logits(images[first : first + BATCH_SIZE], batch_norm)
+        finite = np.isfinite(scores).all(axis=1)
+        correct += int(((scores.argmax(axis=1) == of_batch) & finite).sum())
+        shifted = scores - scores.max(axis=1, keepdims=True)
+        log_sum = np.log(np.exp(shifted).sum(axis=1))
+        loss += float((log_sum - shifted[np.arange(len(of_batch)), of_batch]).sum())
+    return Evaluation(correct, len(labels), loss / len(labels))
+
+
+def evaluate_again(engine: Engine) -> Evaluation:
+    """Evaluate the images that the engine already has, by its population statistics."""
+    correct, loss = engine.evaluate()
+    return Evaluation(correct, engine.evaluation_size, loss)

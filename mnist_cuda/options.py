@@ -1,0 +1,45 @@
+"""What a training can be asked for. Imports nothing heavy: the command line takes its defaults from here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mnist_cuda.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What determines a training, together with its data, engine and first weights.
+
+    epochs: passes over the training images. batch_size: images a step; a last batch that is not full is dropped.
+    lr: learning rate of plain SGD. schedule: of the rate, with `lr` its peak: `constant`, `linear` (falls to 0) or
+    `triangle[:FRACTION]`, which first rises for this fraction of the steps, 0.2 if not given. seed: of the weights and
+    of the order of the images. eval_bn: batch norm on test images by the statistics of all training images
+    (`population`) or of each 250 (`batch`). placement: where the training images live between steps, `device` or
+    `host`; for host engines the same. validation: training images that are held out, chosen by the seed, and scored
+    after each epoch.
+
+    Raises UsageError for a value that is none of these.
+    """
+
+    epochs: int = 5
+    batch_size: int = 64
+    lr: float = 0.05
+    schedule: str = "constant"
+    seed: int = 0
+    eval_bn: str = "population"
+    placement: str = "device"
+    validation: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("validation", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        if not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
+            raise UsageError(f"lr is {self.lr!r}, expected a finite number of at least 0")
+        for name, choices in (("eval_bn", ("population", "batch")), ("placement", ("device", "host"))):
+            value = getattr(self, name)
+            if value not in choices:
+                raise UsageError(f"{name} is {value!r}, expected {' or '.join(choices)}")

@@ -1,0 +1,427 @@
+"""Training: the order of the samples, the loop over steps and epochs, and how far it is. It writes and prints nothing.
+
+    result = train(load_dataset(), TrainOptions(epochs=3))
+    print(result.accuracy)
+
+`Trainer` is the same piece by piece, for who wants to look on, stop, save and go on: `mnist-cuda train` is made of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.checkpoint import Model
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import BatchNorm, Engine, Placement
+from mnist_cuda.errors import UsageError
+from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.schedule import parse_schedule
+from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock, time_steps
+
+DIVERGED_LOSS = 1e6  # nats: no training comes back from there
+CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
+
+# `fused` holds conv2's weights in fp16 parts too, in a unit that is a power of two near the largest weight before the
+# last update. It is no parameter: a state can be taken up again where the largest weight after the update gives the
+# same unit.
+_IN_UNITS = {("fused", "fp32"), ("fused", "tf32")}
+
+
+def epoch_order(seed: int, epoch: int, count: int) -> NDArray[np.int32]:
+    """The order in which epoch 1, 2, ... visits `count` samples: a permutation of 0..count-1, int32.
+
+    It is `numpy.random.Generator(PCG64(SeedSequence([seed, 1, epoch]))).permutation(count)` and depends on nothing
+    else, so that any other program can follow the same order. (Stream 0 of the seed makes the initial parameters.)
+    """
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1, epoch])))
+    return rng.permutation(count).astype(np.int32)
+
+
+def hold_out(seed: int, held: int, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices, ascending, of the training images that stay and of the `held` that are left for validation.
+
+    It is stream 2 of the seed: `numpy.random.Generator(PCG64(SeedSequence([seed, 2]))).permutation(count)`, whose last
+    `held` are held out.
+    """
+    order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 2]))).permutation(count)
+    return np.sort(order[: count - held]), np.sort(order[count - held :])
+
+
+def next_chunk(steps: int, seconds: float) -> int:
+    """Steps for the next native call after one of `steps` took `seconds`: aims at CHUNK_SECONDS, at most doubles."""
+    return max(1, min(2 * steps, round(CHUNK_SECONDS * steps / max(seconds, 1e-9))))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is, as `on_progress` gets it some ten times a second.
+
+    epoch: the running one, from 1, of `epochs`. step: steps done in it, of `steps`. loss, accuracy: means over the last
+    100 steps of the epoch, before their updates. us_per_iteration: microseconds a step, mean over the last 100.
+    images_per_second: at that rate. seconds_left: to the end of the training, evaluations included.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    accuracy: float
+    us_per_iteration: float
+    images_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a training stands, with all that its going on depends on but data, engine and options.
+
+    epoch: the running one, from 1; step: steps done in it, all of them where only its evaluation is left. parameters:
+    by PyTorch name. losses (step,) float64, correct (step,) int32: of the epoch's steps. seconds: of these.
+    """
+
+    epoch: int
+    step: int
+    parameters: dict[str, NDArray[Any]]
+    losses: NDArray[np.float64]
+    correct: NDArray[np.int32]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training gives.
+
+    model: the weights by PyTorch name, the population statistics, and metadata; `save_model` writes it. evaluation: of
+    the test images after the last epoch. epochs: a record for each epoch, the lines of metrics.jsonl: `loss`,
+    `train_accuracy`, `test_accuracy`, `test_loss`, `train_seconds`, `us_per_iteration` and more. steps: updates in all.
+    seconds: from the first step to the end, evaluations included; training_seconds: in steps alone. us_per_iteration:
+    microseconds a step, mean over the last 100. engine: the engine, with these weights and statistics in it.
+    """
+
+    model: Model
+    evaluation: Evaluation
+    epochs: list[dict[str, Any]]
+    steps: int
+    seconds: float
+    training_seconds: float
+    us_per_iteration: float
+    engine: Engine
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of the test images that are right."""
+        return self.evaluation.accuracy
+
+
+class Trainer:
+    """One training: the engine, its data, what was asked for, and how far it is.
+
+    engine: with the first parameters in it; those of `state` are set. state: where to go on, by default at the start.
+    records: of the epochs before `state`. Call `prepare`, then `train_epoch`, `evaluate` and `end_epoch` in turn until
+    `finished`.
+
+    Raises UsageError where the data do not fill a batch.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        data: Dataset,
+        options: TrainOptions,
+        *,
+        state: State | None = None,
+        records: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self.engine, self.data, self.options = engine, data, options
+        self.images = len(data.train_labels) - options.validation  # that are trained on
+        if options.validation and self.images < 1:
+            raise UsageError(f"{options.validation} of {len(data.train_labels)} training images held out leave none")
+        if options.batch_size > self.images:
+            raise UsageError(f"batch size is {options.batch_size}, expected at most the {self.images} training images")
+        self.steps_per_epoch = self.images // options.batch_size
+        self.schedule = parse_schedule(options.schedule, options.lr)
+        self.rates = self.schedule.rates(options.epochs * self.steps_per_epoch)
+        self.clock = TrainingClock()  # of the steps made here
+        self.epochs: list[dict[str, Any]] = list(records or [])
+        self.evaluation: Evaluation | None = None  # of the last complete epoch
+        self.epoch, self.step, self._seconds = 1, 0, 0.0
+        self._losses = np.empty(self.steps_per_epoch)
+        self._correct = np.empty(self.steps_per_epoch, np.int32)
+        self._first_block = 0
+        self._order, self._order_of = np.empty(0, np.int32), 0  # and the epoch that it is of
+        self._evaluation_seconds, self._evaluations = 0.0, 0
+        self._chunk = 1
+        self._settled = True  # the parameters are all that the next step depends on
+        if state is not None:
+            engine.set_parameters(state.parameters)
+            self.epoch, self.step, self._seconds = state.epoch, state.step, state.seconds
+            self._losses[: state.step], self._correct[: state.step] = state.losses, state.correct
+        self._parameters: dict[str, NDArray[Any]] | None = None
+
+    def prepare(self) -> None:
+        """Give the engine the images."""
+        data = self.data
+        images, labels = data.train_images, data.train_labels
+        self._validation = images[:0], labels[:0]
+        if self.options.validation:
+            kept, held = hold_out(self.options.seed, self.options.validation, len(labels))
+            self._validation = images[held], labels[held]
+            images, labels = images[kept], labels[kept]
+        self.engine.set_dataset(images, labels, cast(Placement, self.options.placement))
+        self.engine.set_evaluation_set(data.test_images, data.test_labels)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are trained and evaluated."""
+        return self.epoch > self.options.epochs
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose steps are all done."""
+        return self.epoch - 1 + (self.step == self.steps_per_epoch)
+
+    @property
+    def steps(self) -> int:
+        """Steps done in all."""
+        return (self.epoch - 1) * self.steps_per_epoch + self.step
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """The parameters as they are, by PyTorch name."""
+        if self._parameters is None:
+            self._parameters = self.engine.parameters
+        return self._parameters
+
+    @property
+    def state(self) -> State | None:
+        """Where the training stands.
+
+        None where that cannot be taken up again bit by bit, which is rare; some steps later it can.
+        """
+        if not self._settled:
+            return None
+        losses, correct = self._losses[: self.step].copy(), self._correct[: self.step].copy()
+        return State(self.epoch, self.step, self.parameters, losses, correct, self._seconds)
+
+    def train_epoch(
+        self,
+        on_progress: Callable[[Progress], object] | None = None,
+        *,
+        stop: Callable[[], bool] | None = None,
+        stride: int = 0,
+    ) -> bool:
+        """Run the epoch's steps that are left. Returns whether all are done; not all are where `stop` ended it.
+
+        on_progress: called between two native calls, which take about CHUNK_SECONDS. stop: asked there, too. stride:
+        where not 0, there is such a place after each so many steps of the training.
+        """
+        if not self.step:
+            self._first_block = len(self.clock)
+        while self.step < self.steps_per_epoch:
+            if stop and stop():
+                while not self._settled and self.step < self.steps_per_epoch:
+                    self._advance(1, settle=True)
+                break
+            chunk = min(self._chunk, self.steps_per_epoch - self.step)
+            if stride:
+                chunk = min(chunk, stride - self.steps % stride)
+            ends = self.step + chunk == self.steps_per_epoch or (stride and not (self.steps + chunk) % stride)
+            self._advance(chunk, settle=bool(ends))
+            if on_progress:
+                on_progress(self._progress())
+        return self.step == self.steps_per_epoch
+
+    def _advance(self, chunk: int, *, settle: bool) -> None:
+        """Run some steps of the epoch. settle: find out whether their state can be taken up again."""
+        self._settled = (self.engine.info.name, self.engine.precision) not in _IN_UNITS
+        if self._settled or not settle:
+            self._run(chunk)
+            return
+        if chunk > 1:
+            self._run(chunk - 1)
+        before = _unit(self.engine.parameters)
+        self._run(1)
+        self._settled = _unit(self.engine.parameters) == before
+
+    def _run(self, chunk: int) -> None:
+        """Run some steps of the epoch in one native call. Raises UsageError where the loss diverges."""
+        batch, done = self.options.batch_size, self.step
+        if self._order_of != self.epoch:
+            self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
+        order = self._order[done * batch : (done + chunk) * batch]
+        self._parameters = None
+        steps = time_steps(self.engine, order, batch, self.rates[self.steps : self.steps + chunk])
+        self._losses[done : done + chunk], self._correct[done : done + chunk] = steps.losses, steps.correct
+        self.step, self._seconds = done + chunk, self._seconds + steps.seconds
+        self.clock.add(chunk, steps.seconds)
+        self._chunk = next_chunk(chunk, steps.seconds)
+        sound = steps.losses < DIVERGED_LOSS  # a NaN is not
+        if not sound.all():
+            step = done + int(np.argmin(sound)) + 1
+            raise UsageError(
+                f"training diverged: the loss of step {step} in epoch {self.epoch} is {self._losses[step - 1]:g}; "
+                f"try a lower learning rate than {self.options.lr:g}"
+            )
+
+    def _progress(self) -> Progress:
+        options, us = self.options, self.clock.recent()[0]
+        recent = slice(max(0, self.step - REPORTED_ITERATIONS), self.step)
+        left = (options.epochs * self.steps_per_epoch - self.steps) * us / 1e6
+        if self._evaluations:
+            left += (options.epochs - self.epoch + 1) * self._evaluation_seconds / self._evaluations
+        return Progress(
+            epoch=self.epoch,
+            epochs=options.epochs,
+            step=self.step,
+            steps=self.steps_per_epoch,
+            loss=float(self._losses[recent].mean()),
+            accuracy=float(self._correct[recent].mean()) / options.batch_size,
+            us_per_iteration=us,
+            images_per_second=options.batch_size * 1e6 / us,
+            seconds_left=left,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The running epoch's metrics so far."""
+        done, batch = self.step, self.options.batch_size
+        timing = self.clock.summary(self._first_block)
+        return {
+            "epoch": self.epoch,
+            "steps": done,
+            "loss": float(self._losses[:done].mean()) if done else None,
+            "train_accuracy": float(self._correct[:done].mean()) / batch if done else None,
+            "train_seconds": self._seconds,
+            "us_per_iteration": timing.as_dict() if timing else None,
+            "images_per_second": batch * done / self._seconds if self._seconds else None,
+            "dataset": self.data.name,
+            "warning": self.data.warning,
+        }
+
+    def evaluate(self) -> dict[str, Any]:
+        """Score the test images, and those held out, after an epoch's last step; returns the epoch's record.
+
+        After the last epoch, and wherever they are used, the population statistics are computed.
+        """
+        start = time.perf_counter()
+        record, options, data = self.record(), self.options, self.data
+        if options.eval_bn == "population" or self.epoch == options.epochs:
+            self.engine.compute_statistics()
+        if len(self._validation[1]):
+            held = evaluate(self.engine, *self._validation, cast(BatchNorm, options.eval_bn))
+            record |= {"validation_accuracy": held.accuracy, "validation_loss": held.loss}
+            self.engine.set_evaluation_set(data.test_images, data.test_labels)
+        evaluation = (
+            evaluate_again(self.engine)
+            if options.eval_bn == "population"
+            else evaluate(self.engine, data.test_images, data.test_labels, "batch")
+        )
+        seconds = time.perf_counter() - start
+        self._evaluation_seconds, self._evaluations = self._evaluation_seconds + seconds, self._evaluations + 1
+        record |= {
+            "test_accuracy": evaluation.accuracy,
+            "test_loss": evaluation.loss,
+            "eval_bn": options.eval_bn,
+            "evaluation_seconds": seconds,
+        }
+        self.evaluation = evaluation
+        return record
+
+    def end_epoch(self, record: dict[str, Any]) -> Model:
+        """The epoch has this record, the next one begins; returns the model. UsageError where it is not finite."""
+        model = self.model(self.engine.statistics)
+        self._require_finite(model)
+        self.epochs.append(record)
+        self.epoch, self.step, self._seconds = self.epoch + 1, 0, 0.0
+        return model
+
+    def _require_finite(self, model: Model) -> None:
+        """Losses do not show every divergence: a ReLU takes a NaN for a 0."""
+        for name, value in (model.parameters | (model.statistics or {})).items():
+            if not np.isfinite(value).all():
+                raise UsageError(
+                    f"training diverged: {name} is not finite after epoch {self.epoch}; "
+                    f"try a lower learning rate than {self.options.lr:g}"
+                )
+
+    def model(self, statistics: dict[str, NDArray[Any]] | None) -> Model:
+        """The weights as they are, with these statistics, and what they come from."""
+        metadata = {
+            "dataset": self.data.name,
+            "data_digest": self.data.digest,
+            "seed": str(self.options.seed),
+            "epochs": str(self.epochs_done),
+            "engine": self.engine.info.name,
+            "precision": self.engine.precision,
+            "steps": str(self.steps),
+        }
+        return Model(self.parameters, statistics, metadata)
+
+    @property
+    def training_seconds(self) -> float:
+        """Time in steps, of all epochs."""
+        return float(sum(record["train_seconds"] for record in self.epochs)) + self._seconds
+
+
+def _unit(parameters: Mapping[str, NDArray[Any]]) -> int:
+    """What decides the unit of `_IN_UNITS`: the exponent of conv2's largest weight."""
+    return int(np.frexp(np.abs(parameters["conv2.weight"]).max())[1])
+
+
+def train(
+    data: Dataset,
+    options: TrainOptions | None = None,
+    *,
+    engine: Engine | str = "auto",
+    precision: str | None = None,
+    init: Model | Mapping[str, NDArray[Any]] | None = None,
+    on_epoch: Callable[[dict[str, Any]], object] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> TrainingResult:
+    """Train the network, as `mnist-cuda train` does with the same options: the same weights, bit by bit.
+
+    data: what `load_dataset` or `dataset_of` gives. options: by default TrainOptions(). engine: a name of `engines()`,
+    `auto` for the best here, or an Engine, whose parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`,
+    by default the engine's first. init: start from these parameters, by default from those that the seed gives.
+    on_epoch: called after each epoch with its record, see TrainingResult.epochs. on_progress: called some ten times a
+    second. What they raise ends the training; so does Ctrl-C, by KeyboardInterrupt.
+
+    Raises UsageError for options that are impossible or diverge, UnavailableError for an engine that cannot run here,
+    OutOfMemoryError.
+    """
+    options = options or TrainOptions()
+    if isinstance(engine, str):
+        engine = Engine(engine, precision)
+    elif precision not in (None, engine.precision):
+        raise UsageError(f"precision is {precision}, and the engine given computes in {engine.precision}")
+    if init is None:
+        engine.init_parameters(options.seed)
+    else:
+        engine.set_parameters(init.parameters if isinstance(init, Model) else init)
+    trainer = Trainer(engine, data, options)
+    trainer.prepare()
+    start = time.perf_counter()
+    while not trainer.finished:
+        trainer.train_epoch(on_progress)
+        record = trainer.evaluate()
+        model = trainer.end_epoch(record)
+        if on_epoch:
+            on_epoch(record)
+    assert trainer.evaluation is not None
+    return TrainingResult(
+        model=model,
+        evaluation=trainer.evaluation,
+        epochs=trainer.epochs,
+        steps=trainer.steps,
+        seconds=time.perf_counter() - start,
+        training_seconds=trainer.training_seconds,
+        us_per_iteration=trainer.clock.recent()[0],
+        engine=engine,
+    )

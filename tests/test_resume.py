@@ -1,0 +1,448 @@
+"""Resuming: a training that was stopped anywhere, SIGKILL included, ends in the bits of one that was not.
+
+MNIST_CUDA_STOPS is how often each engine's run is stopped at random (default 6); MNIST_CUDA_STOP_SEED draws the times.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import engine_params
+from safetensors.numpy import load_file, save_file
+from tiny import start, tiny_dataset
+
+from mnist_cuda import cli, training
+from mnist_cuda.checkpoint import load_model
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.model import digest, init_parameters
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.resume import checkpoints, load_state, save_state
+from mnist_cuda.training import Trainer, hold_out
+
+STOPS = int(os.environ.get("MNIST_CUDA_STOPS", "6"))
+SEED = int(os.environ.get("MNIST_CUDA_STOP_SEED", "0"))
+TIMES = {"train_seconds", "us_per_iteration", "images_per_second", "evaluation_seconds"}
+
+
+def metrics(folder):
+    """The lines of metrics.jsonl without the times."""
+    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+# ---- real processes --------------------------------------------------------------------------------------------------
+
+
+def begun(*argv, **environment):
+    """A run of the command line, once it has printed its folder."""
+    process = start("train", *argv, **environment)
+    for line in process.stdout:
+        if line.startswith("folder"):
+            return process
+    pytest.fail(f"ended early: {process.communicate()}")
+
+
+@pytest.mark.parametrize("spec", engine_params())
+def test_a_run_stopped_at_random_ends_in_the_same_bits(spec, make_engine, tmp_path):
+    """SIGKILL, SIGINT and SIGTERM at any moment after the folder was announced: start-up, steps, evaluation, saving."""
+    name, precision = spec
+    gpu = make_engine(name, precision).info.device == "cuda"
+    images, epochs = {"reference": (35, 3), "cpu": (400, 4)}.get(name, (3000, 60))
+    environment = {"MNIST_TINY_IMAGES": str(images)}
+    recipe = ["--engine", name, "--precision", precision, "--batch-size", 5 if not gpu else 10, "--epochs", epochs]
+    recipe += ["--schedule", "triangle", "--save-every", "7steps", "--keep", 2, "--lr", 0.02]
+    process = begun(*recipe, "--out", tmp_path / "whole", **environment)
+    first = time.monotonic()
+    assert process.wait(300) == 0, process.stderr.read()
+    duration = time.monotonic() - first
+    process.communicate()
+
+    chance, stopped, argv = random.Random(f"{SEED} {spec}"), [], [*recipe, "--out", tmp_path / "run"]
+    while len(stopped) < STOPS:
+        process = begun(*argv, **environment)
+        argv = ["--resume", tmp_path / "run"]
+        time.sleep(chance.uniform(0, min(duration, 2 * duration / STOPS)))
+        signum = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=60)
+        if process.returncode == 0:  # it was faster
+            break
+        assert process.returncode in (-signal.SIGKILL, 128 + signum), (out, err)
+        stopped.append((signum.name, [path.stem for path in checkpoints(tmp_path / "run")]))
+    else:
+        process = begun(*argv, **environment)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, (out, err)
+    print(f"{name} {precision}: {duration:.2f} s, stops: {stopped}")
+    assert stopped
+    whole, run = tmp_path / "whole/model.safetensors", tmp_path / "run/model.safetensors"
+    assert whole.read_bytes() == run.read_bytes()
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "run")
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    argv = ["--engine", "cpu", "--batch-size", 5, "--epochs", 500]
+    process = begun(*argv, "--out", tmp_path / "run")
+    while not list(tmp_path.glob("run/checkpoints/*.safetensors")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    resuming, last = out.splitlines()[-2:]
+    assert resuming == f"`mnist-cuda train --resume {tmp_path / 'run'}` goes on from here"
+    assert last.startswith("stopped by SIGINT after ")
+    saved = load_model(tmp_path / "run")  # the model that was evaluated stays
+    assert saved.metadata["statistics"] == "population"
+    state = load_state(checkpoints(tmp_path / "run")[0]).state
+    assert 7 * (state.epoch - 1) + state.step == int(last.split()[4])
+
+
+def test_a_run_that_is_still_training_is_left_alone(tmp_path, capsys):
+    process = begun("--engine", "cpu", "--batch-size", 5, "--epochs", 500, "--out", tmp_path / "run")
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "another process is training there" in capsys.readouterr().err
+    process.kill()
+    process.communicate()
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+
+
+def train(*argv, code=0):
+    assert cli.main(["train", *map(str, argv)]) == code
+
+
+RECIPE = ("--engine", "cpu", "--batch-size", 5, "--epochs", 3, "--seed", 4, "--lr", 0.03)
+
+
+@pytest.fixture
+def stopped(tiny, monkeypatch):
+    """stopped(step, *argv): a run in `run` that gets a Ctrl-C in its loop, once so many steps are done."""
+
+    def make(step, *argv):
+        good, done = Trainer._run, []
+
+        def one_step(trainer, chunk):
+            good(trainer, 1)
+            done.append(1)
+            if len(done) == step:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_run", one_step)
+            train(*RECIPE, *argv, "--out", "run", code=130)
+        signal.signal(signal.SIGINT, handler)
+
+    return make
+
+
+@pytest.mark.parametrize("step", [1, 6, 7, 8, 17])
+@pytest.mark.parametrize(
+    "argv",
+    [(), ("--schedule", "linear", "--eval-bn", "batch"), ("--validation", 5, "--save-best", "--save-every", "2epochs")],
+    ids=["plain", "linear", "validation"],
+)
+def test_a_stop_at_a_step_changes_nothing(stopped, step, argv, capsys):
+    stopped(step, *argv)
+    train("--resume", "run")
+    train(*RECIPE, *argv, "--out", "whole")
+    for name in ["model.safetensors", *(["best.safetensors"] if "--save-best" in argv else [])]:
+        assert Path("run", name).read_bytes() == Path("whole", name).read_bytes()
+    assert metrics("run") == metrics("whole")
+    config = json.loads(Path("run/config.json").read_text())
+    assert [row["step"] for row in config["resumed"]] == [step]
+    assert f" since step {step} on tiny" in capsys.readouterr().out
+
+
+def test_options_that_change_the_result_are_refused(stopped, capsys):
+    stopped(8)
+    for flag, value, was in [
+        ("--lr", "0.1", "0.03"),
+        ("--batch-size", "7", "5"),
+        ("--seed", "0", "4"),
+        ("--schedule", "linear", "constant"),
+        ("--engine", "reference", "cpu"),
+        ("--eval-bn", "batch", "population"),
+        ("--validation", "3", "0"),
+        ("--init", "x.safetensors", "None"),
+    ]:
+        train("--resume", "run", flag, value, code=2)
+        err = capsys.readouterr().err
+        assert f"{flag} is {value}, and run was begun with {was}: that would change its result" in err
+        assert err.count("\n") == 1
+    train("--resume", "run", "--out", "other", code=2)
+    assert "--out" in capsys.readouterr().err
+    train("--resume", "run", "--lr", "0.03", "--threads", 1, "--save-every", "3steps", "--keep", 2)
+    assert len(checkpoints(Path("run"))) == 2
+
+
+def test_more_epochs_only_where_the_rates_do_not_depend_on_their_number(tiny, capsys):
+    train(*RECIPE, "--out", "run")
+    train("--resume", "run", code=2)
+    assert "run: all 3 epochs are done; --epochs N with more goes on" in capsys.readouterr().err
+    train("--resume", "run", "--epochs", 5)
+    train(*RECIPE, "--epochs", 5, "--out", "whole")
+    assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    assert metrics("run") == metrics("whole")
+    train(*RECIPE, "--schedule", "linear", "--out", "falls")
+    train("--resume", "falls", "--epochs", 5, code=2)
+    assert "--epochs is 5, and falls was begun with 3: that would change its result" in capsys.readouterr().err
+
+
+def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
+    train("--resume", code=2)
+    assert "there is no run in runs/" in capsys.readouterr().err
+    stopped(8)
+    Path("runs").mkdir()
+    shutil.move("run", "runs/a")
+    train("--resume", "--quiet")
+    assert "saved runs/a/model.safetensors" in capsys.readouterr().out
+
+
+def test_a_run_without_a_checkpoint_begins_anew(stopped, capsys):
+    stopped(8)
+    shutil.rmtree("run/checkpoints")
+    train("--resume", "run")
+    assert "run has no checkpoint yet: the run begins anew" in capsys.readouterr().err
+    train(*RECIPE, "--out", "whole")
+    assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    assert metrics("run") == metrics("whole")
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "nothing", "another epoch"])
+def test_a_damaged_checkpoint_is_told_and_an_older_one_taken(stopped, damage, capsys):
+    stopped(12, "--save-every", "5steps", "--keep", 3)
+    newest, *_ = files = checkpoints(Path("run"))
+    assert [path.stem for path in files] == [f"step-{step:09d}" for step in (12, 10, 5)]
+    content = bytearray(newest.read_bytes())
+    if damage == "a bit":
+        content[-100_000] ^= 1
+    elif damage == "the end":
+        content = content[:-1]
+    elif damage == "nothing":
+        content = bytearray()
+    else:
+        content = content.replace(b'\\"epoch\\": 2', b'\\"epoch\\": 1')
+    newest.write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a sound checkpoint"):
+        load_state(newest)
+    train("--resume", "run")
+    captured = capsys.readouterr()
+    assert f"WARNING: {newest}: not a sound checkpoint" in captured.err
+    assert "since step 10 on tiny" in captured.out
+    train(*RECIPE, "--out", "whole")
+    assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    assert load_state(checkpoints(Path("run"))[0]).state.epoch == 4
+
+
+def test_other_data_and_a_changed_config_are_refused(stopped, monkeypatch, capsys):
+    stopped(8)
+    monkeypatch.setenv("MNIST_TINY_IMAGES", "36")
+    train("--resume", "run", code=3)
+    assert "are not the data of run: expected digest" in capsys.readouterr().err
+    monkeypatch.delenv("MNIST_TINY_IMAGES")
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps(config | {"options": config["options"] | {"lr": 0.5}}))
+    train("--resume", "run", code=6)
+    assert "made with lr 0.03, and config.json says 0.5" in capsys.readouterr().err
+    Path("run/config.json").write_text("{}")
+    train("--resume", "run", code=6)
+    assert "config.json: not a run's configuration" in capsys.readouterr().err
+    train("--resume", "nothing", code=6)
+
+
+def test_another_build_is_a_warning(stopped, capsys):
+    stopped(8)
+    (path,) = checkpoints(Path("run"))
+    saved = load_state(path)
+    old = saved.facts | {"versions": saved.facts["versions"] | {"build": "another"}}
+    save_state(Path("run"), 8, saved.state, old, 1)
+    train("--resume", "run")
+    assert "was made by build another, now " in capsys.readouterr().err
+
+
+def test_a_configuration_repeats_its_run_and_flags_win(tiny, capsys):
+    train(*RECIPE, "--schedule", "triangle:0.3", "--validation", 3, "--precision", "fp32", "--out", "a")
+    train("--config", "a/config.json", "--out", "b", "--threads", 1)
+    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+    assert metrics("a") == metrics("b")
+    train("--lr=0.2", "--config", "a/config.json", "-qn1", "--engine", "reference", "-o", "c")
+    options = json.loads(Path("c/config.json").read_text())["options"]
+    kept = {"lr": 0.2, "epochs": 1, "batch_size": 5, "seed": 4, "schedule": "triangle:0.3", "engine": "reference"}
+    assert kept.items() <= options.items()
+    with pytest.raises(SystemExit) as end:
+        train("--config", "a/config.json", "--resume", "a")
+    assert end.value.code == 2
+
+
+def test_a_configuration_on_other_data_is_refused_unless_they_are_asked_for(tiny, monkeypatch, capsys):
+    train(*RECIPE, "--out", "a")
+    monkeypatch.setenv("MNIST_TINY_IMAGES", "40")
+    train("--config", "a/config.json", "--out", "b", code=3)
+    assert "are not the data of a/config.json" in capsys.readouterr().err
+    train("--config", "a/config.json", "--dataset", "mnist", "--out", "b")
+
+
+def test_a_run_begins_with_the_weights_of_a_file(tiny, capsys):
+    train(*RECIPE, "--epochs", 1, "--out", "a")
+    train(*RECIPE, "--epochs", 1, "--init", "a", "--out", "b")
+    engine, data = Engine("cpu"), tiny_dataset()
+    engine.set_parameters(load_model("a").parameters)
+    engine.set_dataset(data.train_images, data.train_labels)
+    engine.train(training.epoch_order(4, 1, 35), 5, 0.03)
+    assert digest(engine.parameters) == digest(load_model("b").parameters)
+    train("--config", "b/config.json", "--out", "c")
+    assert Path("c/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+    shutil.copy("b/model.safetensors", "a/model.safetensors")
+    train("--config", "b/config.json", "--out", "d", code=2)
+    assert "and the run began with" in capsys.readouterr().err
+    train("--init", "nothing.pt", "--out", "e", code=6)
+    train("--init", "nothing.safetensors", "--out", "e", code=6)
+
+
+def test_the_best_model_is_chosen_by_held_out_images(tiny, monkeypatch, capsys):
+    """Not by the test set: its accuracy is made to point to another epoch."""
+    train("--save-best", code=2)
+    assert "--save-best chooses by the images of --validation N, which is missing" in capsys.readouterr().err
+    good, accuracies = Trainer.evaluate, iter([(0.5, 0.9), (0.8, 0.1), (0.8, 0.95)])
+
+    def scripted(trainer):
+        held, test = next(accuracies)
+        losses = {"validation_loss": 1.0, "test_loss": 1.0}
+        return good(trainer) | losses | {"validation_accuracy": held, "test_accuracy": test}
+
+    monkeypatch.setattr(Trainer, "evaluate", scripted)
+    train(*RECIPE, "--validation", 5, "--save-best", "--out", "run")
+    assert load_model("run/best.safetensors").metadata["epochs"] == "2"
+    assert load_model("run").metadata["epochs"] == "3"
+    assert "best.safetensors of epoch 2" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", ["0steps", "x", "5 miles", "-1", "1.5epochs", ""])
+def test_how_often_to_save_is_checked(tiny, text, capsys):
+    train(*RECIPE, f"--save-every={text}", code=2)
+    assert f"--save-every is '{text}', expected such as 500steps or 2epochs" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+# ---- the trainer -----------------------------------------------------------------------------------------------------
+
+
+def trainer_of(options, state=None, records=None, parameters=None):
+    engine = Engine("cpu", threads=1)
+    engine.set_parameters(parameters or init_parameters(options.seed))
+    trainer = Trainer(engine, tiny_dataset(), options, state=state, records=records)
+    trainer.prepare()
+    return trainer
+
+
+def finish(trainer):
+    while not trainer.finished:
+        trainer.train_epoch()
+        trainer.end_epoch(trainer.evaluate())
+    return digest(trainer.parameters)
+
+
+def test_a_state_survives_its_file(tmp_path):
+    trainer = trainer_of(TrainOptions(batch_size=5))
+    trainer.train_epoch(stop=lambda: trainer.steps >= 3)
+    state = trainer.state
+    path = save_state(tmp_path, trainer.steps, state, {"what": [1, 0.1]}, keep=1)
+    saved = load_state(path)
+    assert saved.facts == {"what": [1, 0.1]}
+    assert replace(saved.state, parameters={}, losses=None, correct=None) == replace(
+        state, parameters={}, losses=None, correct=None
+    )
+    np.testing.assert_array_equal(saved.state.losses, state.losses)
+    np.testing.assert_array_equal(saved.state.correct, state.correct)
+    assert digest(saved.state.parameters) == digest(state.parameters)
+    tensors = load_file(path)
+    save_file(tensors, path)  # the same tensors without the rest
+    with pytest.raises(CheckpointError, match="not a sound checkpoint"):
+        load_state(path)
+
+
+def test_held_out_images_are_not_trained_on():
+    kept, held = hold_out(3, 10, 35)
+    assert sorted([*kept, *held]) == list(range(35))
+    assert len(held) == 10
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([3, 2])))
+    np.testing.assert_array_equal(held, np.sort(generator.permutation(35)[25:]))
+    trainer = trainer_of(TrainOptions(seed=3, validation=10, batch_size=25, epochs=1))
+    assert trainer.engine.dataset_size == 25
+    data, other = tiny_dataset(), Engine("cpu", threads=1)
+    other.set_parameters(init_parameters(3))
+    other.set_dataset(data.train_images[kept], data.train_labels[kept])
+    other.train(training.epoch_order(3, 1, 25), 25, 0.05)
+    assert finish(trainer) == digest(other.parameters)
+    with pytest.raises(UsageError, match="held out leave none"):
+        trainer_of(TrainOptions(validation=35))
+
+
+def test_a_state_between_units_is_not_taken(monkeypatch):
+    """`fused` in fp32 and tf32: as if the engine here were one, and its largest weight passed a power of two in each
+    of the three steps after the first. What is trained is the same."""
+    options = TrainOptions(batch_size=5, epochs=2)
+    whole = finish(trainer_of(options))
+    monkeypatch.setattr(training, "_IN_UNITS", {("cpu", "fp32")})
+    units = iter([0, 1, 1, 2, 2, 3, *[3] * 1000])
+    monkeypatch.setattr(training, "_unit", lambda parameters: next(units))
+    trainer = trainer_of(options)
+    assert trainer.state is not None
+    trainer.train_epoch(stop=lambda: trainer.steps >= 1)
+    assert trainer.steps == 5  # stopped after the first, and settled with the fourth after it
+    state = trainer.state
+    assert finish(trainer) == whole
+    assert finish(trainer_of(options, state)) == whole
+    units = iter(range(10**6))
+    trainer = trainer_of(options)
+    trainer.train_epoch()
+    assert trainer.state is None
+
+
+@pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+def test_a_weight_that_passes_a_power_of_two(spec, make_engine):
+    """A stop after each of the first steps, of which some take conv2's largest weight over 0.5."""
+    options = TrainOptions(batch_size=5, epochs=2, lr=0.02)
+    data = tiny_dataset()
+
+    def make(state=None):
+        engine = make_engine(*spec)
+        weights = init_parameters(1)
+        weights["conv2.weight"][:, 0, 0, 0] = np.float32(np.nextafter(np.float32(0.5), np.float32(0)))
+        engine.set_parameters(weights)
+        trainer = Trainer(engine, data, options, state=state)
+        trainer.prepare()
+        return trainer
+
+    whole = finish(make())
+    for step in range(1, 14):
+        trainer = make()
+
+        def enough(trainer=trainer, step=step):
+            return trainer.steps >= step
+
+        while not enough() or trainer.state is None:
+            trainer.train_epoch(stop=enough, stride=step)
+            if trainer.step == trainer.steps_per_epoch:
+                trainer.end_epoch(trainer.evaluate())
+        resumed = make(trainer.state)
+        resumed.epochs = [{"train_seconds": 0.0}] * (trainer.epoch - 1)
+        assert finish(resumed) == whole, step

@@ -53,9 +53,8 @@ def run(args: argparse.Namespace) -> int:
         raise CheckpointError(
             f"{model}: has no population statistics, which a run that was stopped early does not save"
         )
-    trained_on = checkpoint.metadata.get("dataset", "mnist")
-    if trained_on not in ("mnist", "synthetic"):
-        console.print_warning(f"{model} was trained on {trained_on}: the classes that it names are not digits")
+    if checkpoint.metadata.get("dataset") == "fashion-mnist":
+        console.print_warning(f"{model} was trained on fashion-mnist: the classes that it names are not digits")
     files = [(path, folder) for named in args.image for path, folder in _files(named, picture_files)]
     digits: list[Digit | DataError] = []
     with console.LiveLine(out, enabled=len(files) > 1) as line:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "what the model takes: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
     add("--input", choices=("uint8", "float"), default="uint8", help=text + "of torchvision makes (default: uint8)")
     add("--fold-bn", action="store_true", help="make the batch norms part of the convolutions")
-    add("--out", type=_onnx_file, metavar="FILE", help="ends in .onnx (default: model.onnx beside the model)")
+    add("-o", "--out", type=_onnx_file, metavar="FILE", help="ends in .onnx (default: model.onnx beside the model)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "leave out the statistics of the batch norms, for modules made with track_running_stats=False"
     add("--parameters-only", action="store_true", help=text)
     text = "ends in .safetensors or .pt (default: state-dict.safetensors beside the model)"
-    add("--out", type=_state_file, metavar="FILE", help=text)
+    add("-o", "--out", type=_state_file, metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mnist_cuda import _native
+from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 
@@ -126,3 +127,18 @@ def peer(tmp_path_factory):
     if not python.exists():
         pytest.skip(f"no PyTorch: {python} does not exist; run scripts/peers or set MNIST_CUDA_PEER_PYTHON")
     return Peer(python, tmp_path_factory.mktemp("peer"))
+
+
+@pytest.fixture(scope="session")
+def trained(mnist, tmp_path_factory):
+    """The folder of a model that saw 12,000 real digits twice."""
+    engine = Engine("cpu")
+    engine.init_parameters(0)
+    engine.set_dataset(mnist.train_images[:12_000], mnist.train_labels[:12_000])
+    for epoch in range(2):
+        engine.train(np.random.default_rng(epoch).permutation(12_000), 64, 0.05)  # the last batch is smaller
+    engine.compute_statistics()
+    folder = tmp_path_factory.mktemp("trained")
+    model = Checkpoint(engine.parameters, engine.statistics, {"dataset": "mnist"})
+    save_checkpoint(folder / "model.safetensors", model, steps=376)
+    return folder

@@ -8,6 +8,8 @@ when it runs. A command with commands of its own (`bench`, `data`) is a package 
 COMMANDS = {
     "train": "train the network and save it",
     "evaluate": "test a saved model",
+    "predict": "name the digit in pictures",
+    "export": "write a saved model for PyTorch or as ONNX",
     "bench": "compare engines and other frameworks",
     "compare": "hold a step of engines against float64",
     "profile": "where a step's time goes",

@@ -121,6 +121,12 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Which model, where the arguments are something else; to be read by `model_file`, too."""
+    text = "model.safetensors, or the folder of a run (default: the newest run in runs/)"
+    parser.add_argument("--model", type=Path, metavar="FILE", help=text)
+
+
 def model_file(named: Path | None) -> Path:
     """What was named, or else the newest run's folder, which a line on stderr then names. UsageError without one."""
     if named is not None:

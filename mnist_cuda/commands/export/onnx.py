@@ -1,0 +1,47 @@
+"""Write a trained network as an ONNX model that takes any number of images and gives their logits.
+
+The normalisation of the pixels is part of the model. The package onnx builds and checks it; nothing of ours is needed
+to run it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import add_model_flag, model_file
+
+
+def _onnx_file(text: str) -> Path:
+    """A file that may be replaced: its name ends in .onnx."""
+    if not text.endswith(".onnx"):
+        raise argparse.ArgumentTypeError(f"'{text}' does not end in .onnx")
+    return Path(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_model_flag(parser)
+    add = parser.add_argument
+    text = "what the model takes: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
+    add("--input", choices=("uint8", "float"), default="uint8", help=text + "of torchvision makes (default: uint8)")
+    add("--fold-bn", action="store_true", help="make the batch norms part of the convolutions")
+    add("-o", "--out", type=_onnx_file, metavar="FILE", help="ends in .onnx (default: model.onnx beside the model)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export."""
+    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.commands.export import target
+    from mnist_cuda.files import atomic_write, require_writable
+    from mnist_cuda.onnx_model import onnx_model
+
+    model = model_file(args.model)
+    checkpoint = load_model(model)
+    out = target(args.out, model, "model.onnx")
+    require_writable(out)
+    content = onnx_model(checkpoint, args.input, fold_bn=args.fold_bn)
+    atomic_write(out, content)
+    shape = "(N,28,28) uint8" if args.input == "uint8" else "(N,1,28,28) float32 from 0 to 1"
+    print(f"saved {out}: images {shape} in, logits (N,10) float32 out")
+    return 0

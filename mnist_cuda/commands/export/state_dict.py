@@ -1,0 +1,89 @@
+"""Write a trained network as a state dict that a PyTorch module of the same layers loads strictly.
+
+A file that ends in .safetensors is read by `safetensors.torch.load_file`; one that ends in .pt, which takes PyTorch to
+write, by `torch.load`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnist_cuda.commands.flags import add_model_flag, model_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mnist_cuda.checkpoint import Checkpoint
+
+
+def _state_file(text: str) -> Path:
+    """A file whose name says how to write it."""
+    if not text.endswith((".safetensors", ".pt")):
+        raise argparse.ArgumentTypeError(f"'{text}' ends neither in .safetensors nor in .pt")
+    return Path(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_model_flag(parser)
+    add = parser.add_argument
+    text = "leave out the statistics of the batch norms, for modules made with track_running_stats=False"
+    add("--parameters-only", action="store_true", help=text)
+    text = "ends in .safetensors or .pt (default: state-dict.safetensors beside the model)"
+    add("-o", "--out", type=_state_file, metavar="FILE", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export."""
+    from safetensors.numpy import save
+
+    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.commands.export import target
+    from mnist_cuda.errors import CheckpointError
+    from mnist_cuda.files import atomic_write, require_writable
+
+    model = model_file(args.model)
+    checkpoint = load_model(model)
+    if checkpoint.statistics is None and not args.parameters_only:
+        raise CheckpointError(
+            f"{model}: has no population statistics, which a run that was stopped early does not save; export it by "
+            "--parameters-only"
+        )
+    out = target(args.out, model, "state-dict.safetensors")
+    require_writable(out)
+    tensors = _state_dict(checkpoint, args.parameters_only)
+    atomic_write(out, _torch_file(tensors) if out.suffix == ".pt" else save(tensors, {"format": "pt"}))
+    print(f"saved {out}: {len(tensors)} tensors")
+    return 0
+
+
+def _state_dict(checkpoint: Checkpoint, parameters_only: bool) -> dict[str, NDArray[Any]]:
+    """The tensors by PyTorch's names; with the statistics go PyTorch's counters of steps."""
+    import numpy as np
+
+    tensors = dict(checkpoint.parameters)
+    if checkpoint.statistics is not None and not parameters_only:
+        tensors |= checkpoint.statistics
+        steps = np.array(int(checkpoint.metadata.get("steps", "0")), np.int64)
+        tensors |= {f"{layer}.num_batches_tracked": steps for layer in ("bn1", "bn2")}
+    return {name: np.array(value, order="C") for name, value in tensors.items()}
+
+
+def _torch_file(tensors: dict[str, NDArray[Any]]) -> bytes:
+    """The bytes that `torch.save` writes. Raises UnavailableError without PyTorch."""
+    from io import BytesIO
+
+    from mnist_cuda.errors import UnavailableError
+
+    try:
+        import torch
+    except ImportError as error:
+        raise UnavailableError(
+            f"a file that ends in .pt takes PyTorch, which cannot be imported here ({error}); PyTorch loads one that "
+            "ends in .safetensors as well"
+        ) from error
+    content = BytesIO()
+    torch.save({name: torch.from_numpy(value) for name, value in tensors.items()}, content)
+    return content.getvalue()

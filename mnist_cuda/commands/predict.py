@@ -1,0 +1,147 @@
+"""Name the digit in pictures of any size, colours and light, as a trained network sees it: a picture in a file gets the
+28x28 pixels that the network saw and the ten probabilities, a folder a table. What looks like no digit gets a warning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag, model_file
+from mnist_cuda.errors import CheckpointError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from mnist_cuda.data.digit import Digit
+
+_BAR = 24  # characters of a bar for 100 %
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    text = "a picture, - for one on standard input, or a folder: all pictures in it"
+    parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help=text)
+    add_model_flag(parser)
+    add_json_flag(parser)
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict."""
+    import numpy as np
+
+    from mnist_cuda import console
+    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.data.digit import as_mnist
+    from mnist_cuda.data.idx import SIDE
+    from mnist_cuda.data.picture_file import picture_files, read_picture, require_pillow
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.prediction import predict
+
+    require_pillow()
+    output = JsonOutput(args.json)
+    out = console.make_console(stderr=output.on_stdout)
+    model = model_file(args.model)
+    checkpoint = load_model(model)
+    if checkpoint.statistics is None:
+        raise CheckpointError(
+            f"{model}: has no population statistics, which a run that was stopped early does not save"
+        )
+    if checkpoint.metadata.get("dataset") == "fashion-mnist":
+        console.print_warning(f"{model} was trained on fashion-mnist: the classes that it names are not digits")
+    files = [(path, folder) for named in args.image for path, folder in _files(named, picture_files)]
+    digits: list[Digit | DataError] = []
+    with console.LiveLine(out, enabled=len(files) > 1) as line:
+        for count, (path, _) in enumerate(files):
+            line.show(count / len(files), f"{count} of {len(files)} pictures")
+            try:
+                digits.append(as_mnist(read_picture(path)))
+            except DataError as error:
+                digits.append(error)
+    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    engine.set_parameters(checkpoint.parameters)
+    engine.set_statistics(checkpoint.statistics)
+    read = [digit for digit in digits if not isinstance(digit, DataError)]
+    images = np.array([digit.pixels for digit in read], np.uint8).reshape(-1, SIDE, SIDE)
+    rows = iter(predict(engine, images))
+    reports: list[dict[str, Any]] = []
+    table: list[tuple[str, ...]] = []
+    for (path, in_folder), digit in zip(files, digits, strict=True):
+        if isinstance(digit, DataError):
+            print("mnist-cuda: error:", digit, file=sys.stderr)
+            reports.append({"file": str(path), "error": str(digit)})
+            continue
+        probabilities = next(rows)
+        report = _report(path, digit, probabilities)
+        reports.append(report)
+        if in_folder:
+            table.append((str(path), *_answer(report), report["doubt"]))
+        elif not output.on_stdout:
+            _show(out, digit, probabilities, report)
+    if table and not output.on_stdout:
+        console.print_table(out, ("file", "digit", "probability", "doubt"), table, right=("digit", "probability"))
+    facts = {"model": str(model), "engine": engine.info.name, "precision": engine.precision}
+    output.write({**facts, "trained": checkpoint.metadata, "images": reports})
+    return 0 if len(read) == len(files) else DataError.exit_code
+
+
+def _files(named: Path, picture_files: Any) -> list[tuple[Path, bool]]:
+    """The files that an argument names, and for each whether it is from a folder."""
+    return [(path, True) for path in picture_files(named)] if named.is_dir() else [(named, False)]
+
+
+def _report(path: Path, digit: Digit, probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """A picture's part of the object of `--json`."""
+    from mnist_cuda.prediction import SURE
+
+    best = int(probabilities.argmax())
+    blank = not digit.pixels.any()
+    unsure = "" if probabilities[best] >= SURE else "the network is not sure of any digit"
+    return {
+        "file": str(path),
+        "digit": None if blank else best,
+        "probability": None if blank else float(probabilities[best]),
+        "probabilities": None if blank else probabilities.tolist(),
+        "doubt": digit.doubt or unsure,
+        "dark_on_light": digit.dark,
+        "box": digit.box,
+    }
+
+
+def _answer(report: dict[str, Any]) -> tuple[str, str]:
+    """Digit and probability for people."""
+    return ("-", "-") if report["digit"] is None else (str(report["digit"]), _percent(report["probability"]))
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.1f} %"
+
+
+def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report: dict[str, Any]) -> None:
+    """Print the answer, and the pixels beside the bars."""
+    from rich.text import Text
+
+    from mnist_cuda.console import on_terminal, print_warning
+    from mnist_cuda.data.picture import render
+
+    if report["digit"] is not None:
+        out.print(f"{report['file']}: {', '.join(_answer(report))}")
+        colour = on_terminal(out) and out.color_system is not None and not out.no_color
+        lines = render(digit.pixels, colour=colour, encoding=out.encoding).splitlines()
+        full = "=" if out.options.ascii_only else "━"
+        for row, line in enumerate(lines, start=-2):  # the bars stand in the middle
+            text = Text.from_ansi(line)
+            if 0 <= row < len(probabilities):
+                bar = full * round(_BAR * probabilities[row])
+                style = "bold green" if row == report["digit"] else ""
+                text.append(f"   {row} {bar:{_BAR}} {_percent(probabilities[row]):>7}", style)
+            text.rstrip()
+            out.print(text)
+    if report["doubt"]:
+        print_warning(f"{report['file']}: this looks like no digit: {report['doubt']}")

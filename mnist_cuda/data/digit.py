@@ -1,0 +1,323 @@
+"""From any picture of a digit to what MNIST's images are: bright on dark, in a box of 20 pixels, centred by mass.
+
+LeCun, Cortes and Burges describe MNIST so: a scan is "size normalized to fit in a 20x20 pixel box while preserving
+[its] aspect ratio", grey by "the anti-aliasing technique used by the normalization", and "centered in a 28x28 image by
+computing the center of mass of the pixels, and translating the image so as to position this point at the center".
+Before these steps the ink has to be told from the paper, whatever its colours, light and size; that is most of what is
+here. MNIST's own images pass nearly unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.data.idx import SIDE, Images
+
+Floats = NDArray[np.float32]
+Box = tuple[int, int, int, int]
+
+_BOX = 20  # pixels of the digit's longer side, of SIDE
+_CENTRE = SIDE // 2  # the pixel whose middle the centre of mass is nearest to, in MNIST too
+
+_WORKING = 192  # pixels: pictures are averaged down to this before they are looked at
+_FITTED = 64  # rows and columns of pixels at most that the paper is fitted to
+_BLURS = 4  # at most, where the paper's noise is large
+_ZOOMS = 4  # looks at most, each closer than the one before
+_CONTRAST = 0.03  # of the range of values: what less is nothing
+_NOISE = 4.5  # standard deviations of the paper that ink is above
+_FAINT = 0.06  # of full ink: what is less, such as a JPEG's ringing, is none
+_SPECK = 0.04  # of the largest shape's ink: what has less is dirt
+
+# Strokes of MNIST's test images, in pixels (`_stroke`): one image in a hundred has thinner ones than _THIN; at most one
+# in ten thousand has thicker ones than _THICK, longer ones than _LONG, or is wider than _WIDE times its height.
+_THIN, _THICK, _LONG = 1.45, 6.5, 70.0
+_WIDE = 2.0
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A digit as MNIST would have it.
+
+    pixels: (28,28) uint8, bright on dark; all 0 where nothing was found. box: left, top, right, bottom in the picture
+    that it comes from, in pixels, the last two exclusive. dark: whether it was dark on light there. doubt: why it looks
+    like no digit, a clause; empty where nothing speaks against it.
+    """
+
+    pixels: Images
+    box: Box
+    dark: bool
+    doubt: str
+
+
+def as_mnist(picture: NDArray[Any]) -> Digit:
+    """Find the one digit in a picture and bring it into MNIST's form.
+
+    picture: (H,W), or (H,W,C) with C = 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; bool, unsigned integers over
+    their whole range, or floats from 0 to 1. Raises ValueError for another shape or dtype, and for NaN and infinity.
+    """
+    picture = _checked(picture)
+    height, width = picture.shape[:2]
+    whole: Box = (0, 0, width, height)
+    found = closer = _find(picture, whole)
+    for _ in range(_ZOOMS):
+        if closer is None:
+            break
+        found = closer
+        if found.step == 1 or 2 * max(found.ink.shape) > max(found.seen):
+            break
+        closer = _find(picture, _with_margin(found.box, width, height))
+    if found is None:
+        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
+    return _normalised(found)
+
+
+def _checked(picture: NDArray[Any]) -> NDArray[Any]:
+    picture = np.asarray(picture)
+    if picture.ndim == 2:
+        picture = picture[:, :, None]
+    if picture.ndim != 3 or not 1 <= picture.shape[2] <= 4 or 0 in picture.shape:
+        raise ValueError(f"picture has shape {picture.shape}, expected (H,W) or (H,W,C) with 1 to 4 channels")
+    if picture.dtype.kind not in "buf":
+        raise ValueError(f"picture has dtype {picture.dtype}, expected bool, unsigned integers or floats")
+    if picture.dtype.kind == "f" and not np.isfinite(picture).all():
+        raise ValueError("picture has values that are not finite")
+    return picture
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A look at a part of a picture, averaged over squares of `step` pixels.
+
+    ink (h,w): how much of it is on each square of `box`, 1 where it is full; 0 outside the shapes that are kept.
+    seen: rows and columns of squares looked at. box: of the ink, in the picture. side_by_side: whether another shape
+    lies beside the largest.
+    """
+
+    ink: Floats
+    seen: tuple[int, int]
+    box: Box
+    step: int
+    dark: bool
+    side_by_side: bool
+
+
+def _find(picture: NDArray[Any], part: Box) -> _Found | None:
+    """Tell ink from paper in a part of a picture; None where there is no ink."""
+    left, top, right, bottom = part
+    step = -(-max(right - left, bottom - top) // _WORKING)
+    grey = _grey(_averaged(picture[top:bottom, left:right], step))
+    for _ in range(_BLURS):
+        difference, noise = _without_paper(grey)
+        if 2 * _NOISE * noise <= float(np.percentile(np.abs(difference), 99.5)):
+            break
+        grey = _blurred(grey)
+    threshold = max(_NOISE * noise, _CONTRAST)
+    strong = np.where(np.abs(difference) > max(threshold, 0.2 * float(np.abs(difference).max())), difference, 0)
+    dark = float(strong.sum()) < 0
+    ink = -difference if dark else difference
+    peak = float(ink.max())
+    if peak <= threshold:
+        return None
+    mask = ink > max(threshold, 0.25 * peak)
+    shapes = _shapes(_widened(mask))
+    weights = np.bincount(shapes.ravel(), np.where(mask, ink, 0).ravel()).astype(np.float64)
+    weights[0] = 0
+    largest = int(weights.argmax())
+    keep = weights >= _SPECK * weights[largest]
+    kept = keep[shapes]
+    full = float(np.percentile(ink[kept & mask], 80))
+    low = min(max(3 * noise, _FAINT * full), 0.3 * full)
+    ink = np.where(kept, np.clip((ink - low) / (full - low), 0, 1), 0).astype(np.float32)
+    rows, columns = (np.flatnonzero((ink > 0).any(axis)) for axis in (1, 0))
+    first, last, start, end = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
+    box = (left + start * step, top + first * step, left + end * step, top + last * step)
+    beside = _beside(shapes, mask, weights, largest)
+    return _Found(ink[first:last, start:end], (grey.shape[0], grey.shape[1]), box, step, dark, beside)
+
+
+def _averaged(picture: NDArray[Any], step: int) -> Floats:
+    """Means (h,w,C) over squares of `step` pixels as fractions of the range; colours weighted by their alpha."""
+    height, width, channels = picture.shape
+    step = min(step, height, width)
+    height, width = height // step, width // step
+    scale = 1.0 if picture.dtype.kind in "bf" else 1 / float(np.iinfo(picture.dtype).max)
+    means = np.empty((height, width, channels), np.float32)
+    for row in range(height):
+        band = picture[row * step : (row + 1) * step, : width * step].astype(np.float32) * np.float32(scale)
+        squares = band.reshape(step, width, step, channels)
+        if channels in (2, 4):
+            alpha = squares[..., -1:]
+            total = alpha.sum((0, 2))
+            means[row, :, :-1] = (squares[..., :-1] * alpha).sum((0, 2)) / np.maximum(total, 1e-6)
+            means[row, :, -1:] = total / step**2
+        else:
+            means[row] = squares.mean((0, 2))
+    return means
+
+
+def _grey(colours: Floats) -> Floats:
+    """One value (h,w) a pixel: where it lies on the axis along which the colours differ most."""
+    channels = colours.shape[2]
+    if channels in (2, 4):
+        colours, alpha = colours[..., :-1], colours[..., -1:]
+        colours = alpha * colours + (1 - alpha) * _behind(colours, alpha[..., 0])
+    if colours.shape[2] == 1:
+        return colours[..., 0]
+    centred = (colours - colours.mean((0, 1))).reshape(-1, 3).astype(np.float64)
+    axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    axis *= np.sign(axis.sum()) or 1  # brighter is more, so that dark ink is found to be dark
+    grey: Floats = (centred @ axis / np.abs(axis).sum()).astype(np.float32)
+    return grey.reshape(colours.shape[:2])
+
+
+def _behind(colours: Floats, alpha: Floats) -> Floats:
+    """What to put behind transparent pixels: the paper's colour where paper is opaque, the contrary of lone ink."""
+    opaque = colours[alpha > 0.5]
+    if not len(opaque):
+        return np.zeros(colours.shape[2], np.float32)
+    middle = np.median(opaque, axis=0).astype(np.float32)
+    spread = np.percentile(opaque, 98, axis=0) - np.percentile(opaque, 2, axis=0)
+    if spread.max() > 0.25:
+        return middle
+    return np.full_like(middle, 1.0 if middle.mean() < 0.5 else 0.0)
+
+
+def _without_paper(grey: Floats) -> tuple[Floats, float]:
+    """What is left of a picture (h,w) without its paper, and the paper's noise as a standard deviation.
+
+    The paper is what most of the border shows. Its light may change over the picture: a polynomial of degree two is
+    fitted to it, at first to the border alone, then to all pixels near the last fit, less and less far from it.
+    """
+    height, width = grey.shape
+    frame = max(1, round(0.04 * max(height, width)))
+    border = np.ones((height, width), bool)
+    border[frame:-frame, frame:-frame] = False
+    y, x = np.linspace(-1, 1, height)[:, None], np.linspace(-1, 1, width)[None]
+    some = (slice(None, None, -(-height // _FITTED)), slice(None, None, -(-width // _FITTED)))
+    at_border, values = border[some].ravel(), grey[some].ravel()
+    terms = np.stack([t.ravel() for t in _terms(y[some[0]], x[:, some[1]])], axis=1)
+    low, high = np.percentile(values, [0.5, 99.5])
+    reach = max(0.3 * float(high - low), _CONTRAST)
+    fit, noise = np.array([np.median(values[at_border])]), 0.0
+    near = at_border & (np.abs(values - fit[0]) < reach)
+    for count in (3, 3, 6, 6, 6, 6, 6, 6):
+        if near.sum() < 4 * count:
+            break
+        chosen = terms[near, :count]
+        fit = np.linalg.lstsq(chosen.T @ chosen, chosen.T @ values[near], rcond=None)[0]
+        distance = np.abs(values - terms[:, :count] @ fit)
+        noise = 1.4826 * float(np.median(distance[near]))
+        near = distance < max(3 * noise, reach)
+        reach *= 0.75
+    paper = sum(factor * term for factor, term in zip(fit, _terms(y, x), strict=False))
+    return (grey - paper).astype(np.float32), noise
+
+
+def _terms(y: NDArray[np.float64], x: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The terms of a polynomial of degree two, first those of degree one, at rows y (h,1) and columns x (1,w)."""
+    one = np.ones_like(y * x)
+    return [one, x * one, y * one, x * x * one, x * y, y * y * one]
+
+
+def _widened(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The mask with the eight neighbours of each of its pixels."""
+    padded = np.pad(mask, 1)
+    rows = padded[:-2] | padded[1:-1] | padded[2:]
+    return rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]
+
+
+def _shapes(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A number from 1 for each connected shape of the mask, its neighbours at corners too; 0 elsewhere."""
+    stride = mask.shape[1] + 2
+    todo = set(np.flatnonzero(np.pad(mask, 1)).tolist())
+    flat = np.zeros((mask.shape[0] + 2) * stride, np.int64)
+    steps = (-stride - 1, -stride, -stride + 1, -1, 1, stride - 1, stride, stride + 1)
+    number = 0
+    while todo:
+        number += 1
+        shape = [todo.pop()]
+        for pixel in shape:  # grows as it goes
+            neighbours = [pixel + step for step in steps if pixel + step in todo]
+            todo.difference_update(neighbours)
+            shape += neighbours
+        flat[shape] = number
+    return flat.reshape(-1, stride)[1:-1, 1:-1]
+
+
+def _beside(shapes: NDArray[np.int64], mask: NDArray[np.bool_], weights: NDArray[np.float64], largest: int) -> bool:
+    """Whether a shape of some size shares no column with the largest: two digits do, the strokes of one do not."""
+    columns = ((shapes == largest) & mask).any(0)
+    others = [n for n in np.flatnonzero(weights >= 0.2 * weights[largest]) if n != largest]
+    return any(not (((shapes == n) & mask).any(0) & columns).any() for n in others)
+
+
+def _with_margin(box: Box, width: int, height: int) -> Box:
+    """The box with paper around it, within the picture."""
+    left, top, right, bottom = box
+    margin = max(right - left, bottom - top) // 4 + 1
+    return max(left - margin, 0), max(top - margin, 0), min(right + margin, width), min(bottom + margin, height)
+
+
+def _normalised(found: _Found) -> Digit:
+    """Scale, centre and judge what was found."""
+    height, width = found.ink.shape
+    scale = _BOX / max(height, width)
+    rows, columns = (max(1, round(scale * n)) for n in (height, width))
+    small = _weights(rows, height) @ found.ink @ _weights(columns, width).T
+    total = float(small.sum())
+    y, x = (float((small.sum(axis) * np.arange(n)).sum()) / total for axis, n in ((1, rows), (0, columns)))
+    # By whole pixels, as MNIST's were; a box with all its ink at one end stays within the image.
+    top, left = (min(max(round(_CENTRE - c), 0), SIDE - n) for c, n in ((y, rows), (x, columns)))
+    field = np.zeros((SIDE, SIDE), np.float32)
+    field[top : top + rows, left : left + columns] = small
+    field = _full(field)
+    stroke, length = _stroke(field)
+    if stroke < _THIN:
+        field = _full(_blurred(field))
+    doubt = ""
+    if found.side_by_side:
+        doubt = "several shapes stand side by side, and one digit is expected"
+    elif width > _WIDE * height:
+        doubt = f"it is {width / height:.1f} times as wide as high"
+    elif stroke > _THICK:
+        doubt = "it is a filled shape rather than a stroke"
+    elif length > _LONG:
+        doubt = "it has more strokes than a digit"
+    return Digit(np.rint(255 * field).astype(np.uint8), found.box, found.dark, doubt)
+
+
+def _weights(rows: int, pixels: int) -> Floats:
+    """A matrix (rows, pixels) that averages, with the weights of a triangle, or interpolates a row of pixels."""
+    ratio = pixels / rows
+    centres = (np.arange(rows) + 0.5) * ratio
+    distance = np.abs(np.arange(pixels) + 0.5 - centres[:, None]) / max(ratio, 1)
+    weights: Floats = np.maximum(1 - distance, 0).astype(np.float32)
+    weights /= weights.sum(1, keepdims=True)
+    return weights
+
+
+def _full(field: Floats) -> Floats:
+    """Strokes that the scaling made faint, bright again: the mean of the 20 brightest pixels becomes at least 0.9."""
+    bright = float(np.sort(field, axis=None)[-20:].mean())
+    full: Floats = np.minimum(field * max(0.9 / bright, 1), 1)
+    return full
+
+
+def _blurred(field: Floats) -> Floats:
+    """Each pixel spread over its neighbours, which makes strokes wider and noise less."""
+    padded = np.pad(field, 1, "edge")
+    rows = padded[:-2] + 2 * padded[1:-1] + padded[2:]
+    blurred: Floats = (rows[:, :-2] + 2 * rows[:, 1:-1] + rows[:, 2:]) / 16
+    return blurred
+
+
+def _stroke(field: Floats) -> tuple[float, float]:
+    """A stroke's width and length in pixels: of its area, and of its two edges, which is the gradient summed."""
+    padded = np.pad(field, 1)
+    dy, dx = padded[1:, :-1] - padded[:-1, :-1], padded[:-1, 1:] - padded[:-1, :-1]
+    edges = float(np.sqrt(dx * dx + dy * dy).sum())
+    return 2 * float(field.sum()) / edges, edges / 2

@@ -1,0 +1,120 @@
+"""A trained network as an ONNX model (the extra `onnx`): pixels in, logits out, any number of images.
+
+The graph is the network of README.md, as inference runs it: normalise, then conv, batch norm by the population
+statistics, relu and max pool twice, then two linear layers. Its parameters have PyTorch's names.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import __version__, _native
+from mnist_cuda.checkpoint import Checkpoint
+from mnist_cuda.errors import CheckpointError, UnavailableError
+
+Input = Literal["uint8", "float"]
+
+INPUT, OUTPUT = "images", "logits"
+_OPSET, _IR = 17, 8  # of 2022: what reads ONNX today reads these
+_EPSILON = 1e-5
+
+Floats = NDArray[np.float64]
+
+
+def onnx_model(checkpoint: Checkpoint, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
+    """The bytes of an ONNX file that gives logits (N,10) float32 for any number N of images.
+
+    kind: `uint8` takes images (N,28,28) uint8 as the data set has them; `float` takes (N,1,28,28) float32 from 0 to 1,
+    as torchvision's ToTensor makes them. Either way the graph normalises. fold_bn: batch norms become part of the
+    convolutions before them, which changes the logits by rounding only. The model has passed onnx.checker.
+    Raises CheckpointError for a checkpoint without population statistics or with weights beyond float32,
+    UnavailableError without the package onnx.
+    """
+    if kind not in get_args(Input):
+        raise ValueError(f"onnx_model: kind is {kind!r}, expected {' or '.join(get_args(Input))}")
+    try:
+        import onnx
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError as error:
+        remedy = f"run `{sys.executable} -m pip install onnx`"
+        raise UnavailableError(f"the package onnx is needed and cannot be imported ({error}): {remedy}") from error
+    if checkpoint.statistics is None:
+        raise CheckpointError(
+            "the model has no population statistics, which a run that was stopped early does not save"
+        )
+    tensors = {name: np.asarray(value, np.float64) for name, value in checkpoint.parameters.items()}
+    tensors |= {name: np.asarray(value, np.float64) for name, value in checkpoint.statistics.items()}
+    if fold_bn:
+        tensors = _folded(tensors)
+    # (u/255 - mean)/std is u * scale + shift.
+    tensors["scale"] = np.array(1 / (_native.PIXEL_STD * (255 if kind == "uint8" else 1)))
+    tensors["shift"] = np.array(-_native.PIXEL_MEAN / _native.PIXEL_STD)
+
+    nodes = []
+
+    def add(op: str, output: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    x = INPUT
+    if kind == "uint8":
+        x = add("Cast", "pixels", x, to=TensorProto.FLOAT)
+        x = add("Unsqueeze", "channel", x, "axis")
+    x = add("Add", "normalised", add("Mul", "scaled", x, "scale"), "shift")
+    for layer in ("1", "2"):
+        conv, bn = f"conv{layer}", f"bn{layer}"
+        x = add("Conv", conv, x, f"{conv}.weight", f"{conv}.bias", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        if not fold_bn:
+            names = [f"{bn}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]
+            x = add("BatchNormalization", bn, x, *names, epsilon=_EPSILON)
+        x = add("MaxPool", f"pool{layer}", add("Relu", f"relu{layer}", x), kernel_shape=[2, 2], strides=[2, 2])
+    x = add("Flatten", "flat", x)
+    x = add("Relu", "relu3", add("Gemm", "fc1", x, "fc1.weight", "fc1.bias", transB=1))
+    add("Gemm", OUTPUT, x, "fc2.weight", "fc2.bias", transB=1)
+
+    constants = [numpy_helper.from_array(_single(name, value), name) for name, value in tensors.items()]
+    if kind == "uint8":
+        constants.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    dtype, shape = (TensorProto.UINT8, ("N", 28, 28)) if kind == "uint8" else (TensorProto.FLOAT, ("N", 1, 28, 28))
+    graph = helper.make_graph(
+        nodes,
+        "mnist-cuda",
+        [helper.make_tensor_value_info(INPUT, dtype, shape)],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["N", _native.CLASSES])],
+        constants,
+    )
+    model = helper.make_model(
+        graph,
+        ir_version=_IR,
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        producer_name="mnist-cuda",
+        producer_version=__version__,
+    )
+    helper.set_model_props(model, dict(sorted(checkpoint.metadata.items())))
+    onnx.checker.check_model(model, full_check=True)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+def _folded(tensors: dict[str, Floats]) -> dict[str, Floats]:
+    """The tensors with each batch norm in the convolution before it: y = (conv(x) - mean) * factor + bn.bias."""
+    result = {name: value for name, value in tensors.items() if not name.startswith("bn")}
+    for layer in ("1", "2"):
+        conv, bn = f"conv{layer}", f"bn{layer}"
+        factor = tensors[f"{bn}.weight"] / np.sqrt(tensors[f"{bn}.running_var"] + _EPSILON)
+        result[f"{conv}.weight"] = tensors[f"{conv}.weight"] * factor[:, None, None, None]
+        shifted = tensors[f"{conv}.bias"] - tensors[f"{bn}.running_mean"]
+        result[f"{conv}.bias"] = shifted * factor + tensors[f"{bn}.bias"]
+    return result
+
+
+def _single(name: str, value: Floats) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        single = value.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise CheckpointError(f"tensor {name} does not fit float32, which the ONNX model is in")
+    return single

@@ -1,0 +1,197 @@
+"""`mnist-cuda predict`: digits in pictures of every style, what is no digit, tables, JSON, exit codes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from drawings import NO_DIGITS, PICTURES, of_mnist, of_pen
+from PIL import Image
+from tiny import ENVIRONMENT, Terminal
+
+from mnist_cuda import cli
+from mnist_cuda.checkpoint import Checkpoint, load_model, save_model
+from mnist_cuda.data.digit import as_mnist
+from mnist_cuda.engine import Engine
+from mnist_cuda.prediction import SURE, predict
+
+EACH = 20  # digits of MNIST's test images in each style, and as many drawn strokes, half of them thin
+CPU = ("--engine", "cpu")
+
+
+@pytest.fixture(scope="module")
+def engine(trained):
+    engine, model = Engine("cpu"), load_model(trained)
+    engine.set_parameters(model.parameters)
+    engine.set_statistics(model.statistics)
+    return engine
+
+
+def digits(rng, mnist):
+    """Pairs of a label and what draws it."""
+    for index in rng.choice(len(mnist.test_images), EACH, replace=False):
+        yield int(mnist.test_labels[index]), of_mnist(mnist.test_images[index])
+    for k in range(EACH):
+        pen = rng.uniform(0.08, 0.18) if k % 2 else 0.03
+        yield k % 10, of_pen(k % 10, int(rng.integers(9)), pen, slant=rng.uniform(0, 0.3))
+
+
+@pytest.mark.parametrize("style", PICTURES)
+def test_nine_of_ten_digits_are_right_in_every_style(style, mnist, engine):
+    rng = np.random.default_rng(list(PICTURES).index(style))
+    cases = [(label, PICTURES[style](rng, ink)) for label, ink in digits(rng, mnist)]
+    found = [as_mnist(picture) for _, picture in cases]
+    labels = np.array([label for label, _ in cases])
+    answers = predict(engine, np.stack([digit.pixels for digit in found])).argmax(1)
+    wrong = [(int(label), int(answer)) for label, answer in zip(labels, answers, strict=True) if label != answer]
+    assert len(wrong) <= 0.1 * len(found), wrong
+    assert sum(bool(digit.doubt) for digit in found) <= 0.1 * len(found)
+
+
+def test_nearly_all_of_mnist_passes_as_before(mnist, engine):
+    """The form that the network learnt is kept: as many right as without, and hardly a doubt."""
+    images, labels = mnist.test_images[:1000], mnist.test_labels[:1000]
+    found = [as_mnist(image) for image in images]
+    right = (predict(engine, np.stack([digit.pixels for digit in found])).argmax(1) == labels).mean()
+    assert right >= (predict(engine, images).argmax(1) == labels).mean() - 0.01
+    assert sum(bool(digit.doubt) for digit in found) <= 5
+
+
+@pytest.mark.parametrize("name", NO_DIGITS)
+def test_what_is_no_digit_is_doubted(name, engine):
+    for seed in range(3):
+        digit = as_mnist(NO_DIGITS[name](np.random.default_rng(seed)))
+        assert digit.doubt or predict(engine, digit.pixels[None]).max() < SURE
+
+
+def test_probabilities_are_those_of_the_logits(mnist, engine):
+    images = mnist.test_images[:2003]
+    scores = engine.logits(images)
+    powers = np.exp(scores)
+    np.testing.assert_allclose(predict(engine, images), powers / powers.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
+    assert predict(engine, images[:0]).shape == (0, 10)
+
+
+@pytest.fixture
+def pictures(tmp_path, mnist):
+    """A folder of three pictures of the first test images, a blank one and a file that is none."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for k in range(3):
+        Image.fromarray(255 - mnist.test_images[k]).resize((90, 90)).save(folder / f"{k}.png")
+    Image.new("L", (60, 60), 255).save(folder / "blank.PNG")
+    (folder / "notes.txt").write_text("no picture")
+    return folder
+
+
+def test_a_folder_gives_a_table(trained, pictures, mnist, capsys):
+    assert cli.main(["predict", str(pictures), "--model", str(trained), *CPU]) == 0
+    out, err = capsys.readouterr()
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["file", "digit", "probability", "doubt"]
+    assert [row[:2] for row in rows[1:4]] == [[str(pictures / f"{k}.png"), str(mnist.test_labels[k])] for k in range(3)]
+    assert " ".join(rows[4]) == f"{pictures}/blank.PNG - - nothing is drawn there that stands out"
+    assert err == ""
+
+
+def test_a_picture_is_shown_beside_ten_bars(trained, pictures, mnist, capsys):
+    assert cli.main(["predict", str(pictures / "0.png"), "--model", str(trained), *CPU]) == 0
+    out, err = capsys.readouterr()
+    first, *rows = out.splitlines()
+    assert first.startswith(f"{pictures / '0.png'}: {mnist.test_labels[0]}, ")
+    assert len(rows) == 14
+    bars = [row[28:].split() for row in rows[2:12]]
+    assert [bar[0] for bar in bars] == [str(k) for k in range(10)]
+    assert sum(float(bar[-2]) for bar in bars) == pytest.approx(100, abs=0.5)
+    assert [k for k, bar in enumerate(bars) if len(bar) == 4] == [mnist.test_labels[0]]  # a bar for it alone
+    assert all(set(row[:28]) <= set(" ░▒▓█") for row in rows)
+    assert err == ""
+
+
+def test_a_picture_without_a_digit_is_warned_of(trained, pictures, capsys):
+    assert cli.main(["predict", str(pictures / "blank.PNG"), "--model", str(trained), *CPU]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("WARNING: ")
+    assert "this looks like no digit: nothing is drawn there that stands out" in err
+
+
+def test_the_object_for_programs(trained, pictures, mnist, capsys):
+    assert cli.main(["predict", str(pictures), "--model", str(trained), *CPU, "--json"]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert err == ""
+    assert (report["model"], report["engine"], report["precision"]) == (str(trained), "cpu", "fp32")
+    *found, blank = report["images"]
+    for k, image in enumerate(found):
+        assert image["file"] == str(pictures / f"{k}.png")
+        assert image["digit"] == mnist.test_labels[k] == np.argmax(image["probabilities"])
+        assert image["probability"] == max(image["probabilities"])
+        assert sum(image["probabilities"]) == pytest.approx(1)
+        assert (image["doubt"], image["dark_on_light"], len(image["box"])) == ("", True, 4)
+    assert (blank["digit"], blank["probability"], blank["probabilities"]) == (None, None, None)
+
+
+def test_a_bad_file_costs_a_line_and_not_the_others(trained, pictures, mnist, capsys):
+    (pictures / "1.png").write_bytes(b"no picture")
+    argv = ["predict", str(pictures), str(pictures / "gone.png"), "--model", str(trained), *CPU]
+    assert cli.main(argv) == 3
+    out, err = capsys.readouterr()
+    assert [line.split()[1] for line in out.splitlines()] == [
+        "digit", str(mnist.test_labels[0]), str(mnist.test_labels[2]), "-",
+    ]  # fmt: skip
+    lines = err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"mnist-cuda: error: {pictures}/1.png: not a picture, expected PNG, ")
+    assert lines[1] == f"mnist-cuda: error: {pictures}/gone.png: cannot be read: No such file or directory"
+    assert cli.main([*argv, "--json"]) == 3
+    images = json.loads(capsys.readouterr().out)["images"]
+    assert [image["file"] for image in images if "error" in image] == [
+        str(pictures / "1.png"),
+        str(pictures / "gone.png"),
+    ]
+
+
+def test_standard_input(trained, pictures, mnist):
+    command = [sys.executable, "-m", "mnist_cuda", "predict", "-", "--model", trained, *CPU]
+    for content, code, words in (
+        ((pictures / "0.png").read_bytes(), 0, f"-: {mnist.test_labels[0]}, "),
+        (b"", 3, "mnist-cuda: error: standard input: not a picture"),
+    ):
+        result = subprocess.run(command, input=content, env=ENVIRONMENT, capture_output=True, check=False)
+        assert result.returncode == code
+        assert words in (result.stdout + result.stderr).decode()
+
+
+def test_the_newest_run_is_taken(trained, pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    argv = ["predict", str(pictures / "0.png"), *CPU]
+    assert cli.main(argv) == 2
+    assert "no run with a model in runs/" in capsys.readouterr().err
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(trained)
+    assert cli.main(argv) == 0
+    assert "runs/mine" in capsys.readouterr().err
+
+
+def test_on_a_terminal_the_pixels_are_shaded(trained, pictures):
+    with Terminal("predict", pictures / "0.png", "--model", trained, *CPU) as terminal:
+        screen = terminal.read().decode()
+        assert terminal.process.wait() == 0
+    assert "▀" in screen
+    assert "\x1b[" in screen
+    assert "Traceback" not in screen
+
+
+def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
+    model, picture = load_model(trained), str(pictures / "0.png")
+    save_model(tmp_path / "early.safetensors", Checkpoint(model.parameters), steps=1)
+    assert cli.main(["predict", picture, "--model", str(tmp_path / "early.safetensors"), *CPU]) == 6
+    assert "has no population statistics" in capsys.readouterr().err
+    assert cli.main(["predict", picture, "--model", str(tmp_path / "gone"), *CPU]) == 6
+    assert capsys.readouterr().err.endswith("gone: no such file\n")
+    other = Checkpoint(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
+    save_model(tmp_path / "clothes.safetensors", other, steps=1)
+    assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0
+    assert "was trained on fashion-mnist: the classes that it names are not digits" in capsys.readouterr().err

@@ -17,9 +17,10 @@ from mnist_cuda import console, streams
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.errors import UsageError
 from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
 from mnist_cuda.resume import save_state
-from mnist_cuda.run_folder import RunFolder, versions
+from mnist_cuda.run_folder import RunFolder
 from mnist_cuda.signals import StopRequest, exit_code
 from mnist_cuda.startup import Startup
 from mnist_cuda.timing import ITERATION

@@ -8,9 +8,13 @@ when it runs. A command with commands of its own (`bench`, `data`) is a package 
 COMMANDS = {
     "train": "train the network and save it",
     "evaluate": "test a saved model",
+    "runs": "list runs, show, compare and remove them",
+    "report": "a page of what runs learnt and benchmarks measured",
     "bench": "compare engines and other frameworks",
     "compare": "hold a step of engines against float64",
     "profile": "where a step's time goes",
     "engines": "list the engines: available here, or why not",
+    "doctor": "what is here to run on, and what is wrong with it",
     "data": "fetch, verify and show data sets",
+    "completion": "print the completion of these commands for a shell",
 }

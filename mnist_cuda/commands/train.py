@@ -210,8 +210,8 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset) -> S
 
     from mnist_cuda.console import print_warning
     from mnist_cuda.errors import CheckpointError
+    from mnist_cuda.machine import versions
     from mnist_cuda.resume import checkpoints, load_state
-    from mnist_cuda.run_folder import versions
     from mnist_cuda.training_run import fixed_options
 
     found = None

@@ -7,6 +7,7 @@ import platform
 import re
 import shlex
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,20 @@ def gpu() -> dict[str, str] | None:
     return dict(zip(fields, values, strict=True)) if len(values) == len(fields) else None
 
 
-@cache
 def commit() -> str | None:
-    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout."""
+    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout.
+
+    git is asked once a process; whoever calls while another thread asks waits for the answer.
+    """
+    with _ASKING:
+        return _ask_for_commit()
+
+
+_ASKING = threading.Lock()
+
+
+@cache
+def _ask_for_commit() -> str | None:
     if CHECKOUT is None:
         return None
     import subprocess

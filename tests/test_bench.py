@@ -279,9 +279,9 @@ def test_an_installed_package_has_no_checkout(monkeypatch):
         "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
         "--peer-python"
     )
-    machine.commit.cache_clear()
+    machine._ask_for_commit.cache_clear()
     assert machine.commit() is None
-    machine.commit.cache_clear()
+    machine._ask_for_commit.cache_clear()
 
 
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_folder_flag(parser)
     parser.add_argument("--no-profile", action="store_true", help="do not time the steps of the runs' engines")
     group = parser.add_argument_group("data")
-    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="read the data here (default: as the run did)")
+    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="of the images (default: as the run did)")
     group.add_argument("--offline", action="store_true", help="fetch nothing")
     group = parser.add_argument_group("output")
     text = f"the page (default: {PAGE} in the run's folder, or here for several sources)"

@@ -21,14 +21,19 @@ def find_libraries(libraries: tuple[str, ...]) -> None:
     """
     if not libraries or not _native.cuda_status()["device_count"]:
         return
+    for library in libraries:
+        if path := locate(library):
+            _native.set_library_path(library, path)
+
+
+def locate(library: str) -> str | None:
+    """Load a library, which then stays in this process, and say where it is; None where it is not found."""
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError:
-        return
-    for library in libraries:
-        try:
-            path = load_nvidia_dynamic_lib(library).abs_path
-        except (DynamicLibNotFoundError, RuntimeError):
-            continue
-        if path:
-            _native.set_library_path(library, path)
+        return None
+    try:
+        path: str | None = load_nvidia_dynamic_lib(library).abs_path
+    except (DynamicLibNotFoundError, RuntimeError):
+        return None
+    return path

@@ -6,14 +6,13 @@ import argparse
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from mnist_cuda import console
-from mnist_cuda.bench import report
+from mnist_cuda import console, machine
 from mnist_cuda.bench.ops import roofs_text
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
@@ -43,15 +42,20 @@ def measure_step(engine: Engine, batch_size: int) -> Summary:
     return summarise(measurement.samples)
 
 
+def unit_rates(roofs: Roofs) -> dict[str, float]:
+    """Operations a second of each unit of OpTime, as far as `roofs` were measured for it."""
+    rates = {u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16") if f"{u}_flops" in roofs}
+    if "bf16" in rates:
+        rates["fp16"] = rates["bf16"]  # tensor cores multiply both at one rate
+    return rates | {f"3x{u}": rates[u] / 3 for u in ("tf32", "fp16") if u in rates}
+
+
 def roof(op: OpTime, roofs: Roofs) -> tuple[float, str] | tuple[None, None]:
     """The least microseconds that `roofs` allow the op, and which of them that is: `memory` or the op's unit.
 
     None where that unit was not measured.
     """
-    rates = {u: roofs[f"{u}_flops"] for u in ("fma", "tf32", "bf16") if f"{u}_flops" in roofs}
-    if "bf16" in rates:
-        rates["fp16"] = rates["bf16"]  # tensor cores multiply both at one rate
-    rates |= {f"3x{u}": rates[u] / 3 for u in ("tf32", "fp16") if u in rates}
+    rates = unit_rates(roofs)
     if op.unit not in rates:
         return None, None
     moving, computing = 1e6 * op.bytes / roofs["bytes_per_second"], 1e6 * op.flops / rates[op.unit]
@@ -107,6 +111,42 @@ def tool_lines(engine: Engine, ops: Sequence[OpTime], workload: Sequence[str], b
     return [f"{nsys} {run}", f"{ncu} {run}"]
 
 
+@dataclass(frozen=True)
+class Profile:
+    """A step seen op by op. step: the whole step as training runs it. steps: how many were timed op by op."""
+
+    engine: Engine
+    batch_size: int
+    step: Summary
+    steps: int
+    roofs: Roofs | None
+    ops: list[OpTime]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints of it."""
+        return {
+            "engine": self.engine.info.name,
+            "precision": self.engine.precision,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "step_us": self.step.as_dict(),
+            "roofs": self.roofs,
+            "ops": [_with_roof(op, self.roofs) for op in self.ops],
+        }
+
+
+def profile(engine: Engine, batch_size: int, *, steps: int | None = None, device: int = 0) -> Profile:
+    """Time a step of an engine that has its parameters and its data set; both stay. device: the engine's GPU.
+
+    steps: by default as many as STEPS_SECONDS allow, at most STEPS.
+    """
+    step = measure_step(engine, batch_size)
+    steps = steps or max(MINIMUM_STEPS, min(STEPS, int(STEPS_SECONDS / (step.median / 1e6))))
+    measured = engine.info.device == "cuda" and engine.precision != "fp64"  # no roof of float64 is
+    roofs = measure_roofs(device) if measured else None
+    return Profile(engine, batch_size, step, steps, roofs, engine.profile(batch_size, steps))
+
+
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda profile`."""
     output = JsonOutput(args.json)
@@ -119,11 +159,8 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"batch size {batch} exceeds the {count} training images of {data.name}")
     engine.set_parameters(init_parameters(0))
     engine.set_dataset(data.train_images, data.train_labels)
-    step = measure_step(engine, batch)
-    steps = args.steps or max(MINIMUM_STEPS, min(STEPS, int(STEPS_SECONDS / (step.median / 1e6))))
-    measured = engine.info.device == "cuda" and engine.precision != "fp64"  # no roof of float64 is
-    roofs = measure_roofs(args.device) if measured else None
-    ops = engine.profile(batch, steps)
+    found = profile(engine, batch, steps=args.steps, device=args.device)
+    ops, roofs = found.ops, found.roofs
 
     source = ["--dataset", data.name, *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
     workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
@@ -132,14 +169,14 @@ def command(args: argparse.Namespace) -> int:
 
     out = console.make_console(stderr=output.on_stdout)
     on_gpu = engine.info.device == "cuda"
-    gpu = report.gpu() if on_gpu else None
-    machine = (gpu["name"] if gpu else "GPU") if on_gpu else report.cpu_model()
-    out.print(f"engine {engine.info.name} {engine.arithmetic}, batch {batch}, {data.name}, {machine}", style="bold")
+    gpu = machine.gpu() if on_gpu else None
+    where = (gpu["name"] if gpu else "GPU") if on_gpu else machine.cpu_model()
+    out.print(f"engine {engine.info.name} {engine.arithmetic}, batch {batch}, {data.name}, {where}", style="bold")
     if roofs:
         out.print(f"{roofs_text(roofs)}.")
     columns, rows = table(ops, roofs)
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
-    out.print(_summary(ops, step, steps, roofs))
+    out.print(_summary(found))
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)
@@ -148,15 +185,9 @@ def command(args: argparse.Namespace) -> int:
             out.print(f"  ({tool} is not on PATH)")
     if output:
         facts: dict[str, Any] = {
-            **report.circumstances(gpu=gpu),
+            **machine.circumstances(gpu=gpu),
             "data": {"name": data.name, "source": data.source, "digest": data.digest},
-            "engine": engine.info.name,
-            "precision": engine.precision,
-            "batch_size": batch,
-            "steps": steps,
-            "step_us": step.as_dict(),
-            "roofs": roofs,
-            "ops": [_with_roof(op, roofs) for op in ops],
+            **found.as_dict(),
             "tools": tools,
         }
         output.write(facts)
@@ -168,13 +199,14 @@ def _with_roof(op: OpTime, roofs: Roofs | None) -> dict[str, Any]:
     return {**asdict(op), "least_us": least, "bound": bound}
 
 
-def _summary(ops: Sequence[OpTime], step: Summary, steps: int, roofs: Roofs | None) -> str:
-    total = sum(op.us for op in ops)
+def _summary(found: Profile) -> str:
+    total = sum(op.us for op in found.ops)
     text = (
-        f"Medians of {console.plural(steps, 'step')}, together {console.format_count(total)} us; a step as training "
-        f"runs it takes {console.format_count(step.median)}. Rates are of the least that an op has to move and compute"
+        f"Medians of {console.plural(found.steps, 'step')}, together {console.format_count(total)} us; a step as "
+        f"training runs it takes {console.format_count(found.step.median)}. Rates are of the least that an op has to "
+        "move and compute"
     )
-    if not roofs:
+    if not found.roofs:
         return f"{text}."
     return (
         f"{text}, %roof is the least time that this GPU allows for that; what stays in its L2 cache may exceed the "

@@ -1,4 +1,4 @@
-"""The folder of one training run: config.json, metrics.jsonl (a line an epoch), model.safetensors, checkpoints."""
+"""The folder of one training run: config.json, metrics.jsonl and .csv, model.safetensors, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import fcntl
 import itertools
 import json
 import os
-import platform
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import safetensors
-
-from mnist_cuda import __version__, _native
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import atomic_write
@@ -25,7 +20,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CONFIG_FILE = "config.json"
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
+METRICS_COLUMNS = (  # of the table: what is one number in a record of metrics.jsonl
+    "epoch", "steps", "loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds", "evaluation_seconds",
+    "images_per_second",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -100,9 +99,12 @@ class RunFolder:
         self._started = True
 
     def add_metrics(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl; the file is replaced as a whole, so that it never ends in half a line."""
+        """Append a line to metrics.jsonl and .csv; each is replaced as a whole, so that none ends in half a line."""
         self._metrics.append(record)
         atomic_write(self.path / METRICS_FILE, "".join(f"{dumps(line)}\n" for line in self._metrics).encode())
+        rows = [METRICS_COLUMNS, *([line.get(name) for name in METRICS_COLUMNS] for line in self._metrics)]
+        table = "".join(",".join("" if cell is None else str(cell) for cell in row) + "\n" for row in rows)
+        atomic_write(self.path / METRICS_TABLE, table.encode())
 
 
 class ResumedFolder(RunFolder):
@@ -157,15 +159,3 @@ def recorded_data_dir(model: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Path(data_dir) if isinstance(data_dir, str) else None
-
-
-def versions() -> dict[str, str]:
-    """What ran: this project, its native build, Python, the libraries that touch numbers or files."""
-    return {
-        "mnist-cuda": __version__,
-        "build": _native.BUILD,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "safetensors": safetensors.__version__,
-        "platform": platform.platform(),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -13,13 +12,13 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from mnist_cuda import console, streams
+from mnist_cuda import console, machine, streams
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.errors import UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import digest
 from mnist_cuda.resume import save_state
-from mnist_cuda.run_folder import RunFolder, versions
+from mnist_cuda.run_folder import RunFolder
 from mnist_cuda.signals import StopRequest, exit_code
 from mnist_cuda.startup import Startup
 from mnist_cuda.timing import ITERATION
@@ -248,7 +247,7 @@ class TrainingRun:
             "data_digest": self.trainer.data.digest,
             "engine": self.trainer.engine.info.name,
             "precision": self.trainer.engine.precision,
-            "versions": versions(),
+            "versions": machine.versions(),
         }
 
     def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
@@ -256,10 +255,11 @@ class TrainingRun:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         command = shlex.join(sys.argv)
         if before is not None:
-            resumed = {"started": now, "command": command, "step": trainer.steps, "versions": versions()}
+            resumed = {**self._circumstances(), "started": now, "command": command, "step": trainer.steps}
             options = before["options"] | {"epochs": trainer.options.epochs}
             return before | {"options": options, "resumed": [*before.get("resumed", []), resumed]}
         return {
+            **self._circumstances(),
             "started": now,
             "command": command,
             "options": self.options | {"out": str(self.folder.path)},
@@ -280,9 +280,16 @@ class TrainingRun:
                 "test_images": len(data.test_labels),
                 "steps_per_epoch": trainer.steps_per_epoch,
             },
-            "cores": len(os.sched_getaffinity(0)),
-            "versions": versions(),
         }
+
+    def _circumstances(self) -> dict[str, Any]:
+        engine = self.trainer.engine
+        threads = self.options["threads"] or machine.cores()
+        return machine.circumstances(
+            device=self.options["device"] if engine.info.device == "cuda" else None,
+            threads=threads if engine.info.device == "cpu" else None,
+            libraries=machine.engine_libraries(engine.info.name),
+        )
 
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.

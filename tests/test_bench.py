@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import cli, console
+from mnist_cuda import cli, console, machine
 from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
@@ -273,25 +273,27 @@ def test_an_installed_package_has_no_checkout(monkeypatch):
     assert Path(row.command[1]).is_relative_to(Path(competitors.__file__).parents[1])  # travels with the package
     assert Path(row.command[1]).is_file()
     monkeypatch.setattr(competitors, "CHECKOUT", None)
-    monkeypatch.setattr(report, "CHECKOUT", None)
+    monkeypatch.setattr(machine, "CHECKOUT", None)
     (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
     assert row.unavailable == (
         "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
         "--peer-python"
     )
-    assert report.commit() is None
+    machine._ask_for_commit.cache_clear()
+    assert machine.commit() is None
+    machine._ask_for_commit.cache_clear()
 
 
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert report.gpu() is None
+    assert machine.gpu() is None
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'\necho another\n")
     tool.chmod(0o755)
-    assert report.gpu()["name"] == "NVIDIA H200"
-    assert report.gpu()["power.draw"] == "75.10"
+    assert machine.gpu()["name"] == "NVIDIA H200"
+    assert machine.gpu()["power.draw"] == "75.10"
     tool.write_text("#!/bin/sh\necho 'no devices were found'\n")
-    assert report.gpu() is None
+    assert machine.gpu() is None
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

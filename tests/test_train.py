@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny import start, tiny_dataset
 
-from mnist_cuda import cli, run_folder
+from mnist_cuda import cli, machine, run_folder
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -105,7 +105,15 @@ def test_config_records_everything(capsys):
     assert config["engine"]["chosen_by"] == "auto"
     assert config["data"]["hashes"] == {"file": "ab12"}
     assert config["data"]["digest"] == tiny_dataset().digest
-    assert {"mnist-cuda", "build", "python", "numpy"} <= config["versions"].keys()
+    assert config["versions"] == machine.versions()
+    assert config["commit"] == machine.commit()
+    assert {"cpu", "cores", "cuda", "gpus", "driver", "device", "threads", "libraries"} == config["machine"].keys()
+    on_cpu = config["engine"]["device"] == "cpu"
+    assert config["machine"]["threads"] == (len(os.sched_getaffinity(0)) if on_cpu else None)
+    assert config["machine"]["libraries"].keys() == (
+        {"cudnn", "cublasLt"} if config["engine"]["name"] == "cudnn" else set()
+    )
+    assert len(config["machine"]["gpus"]) == config["machine"]["cuda"]["device_count"]
     assert f"engine  {config['engine']['name']} {config['engine']['precision']}, chosen by auto" in (
         capsys.readouterr().out
     )

@@ -11,10 +11,8 @@ from typing import Any
 
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, did_you_mean
+from mnist_cuda.machine import CHECKOUT
 
-_ROOT = Path(__file__).parents[2]
-# The checkout that this package belongs to; None where it was installed from a wheel.
-CHECKOUT = _ROOT if (_ROOT / "scripts" / "peers").is_file() else None
 # The peers' interpreter if none is named: the one that scripts/peers makes, and without a checkout our own.
 PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python" if CHECKOUT else Path(sys.executable)
 PEER_SCRIPTS = Path(__file__).parents[1] / "peers"

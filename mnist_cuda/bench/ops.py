@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from mnist_cuda import _native, console
-from mnist_cuda.bench.report import circumstances, gpu
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.machine import circumstances, gpu
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
-import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mnist_cuda import _native, console
-from mnist_cuda.bench.competitors import CHECKOUT
+from mnist_cuda import console
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.run_folder import versions
+from mnist_cuda.machine import circumstances, cores, cpu_model, gpu
 from mnist_cuda.timing import ITERATION
 
 if TYPE_CHECKING:
@@ -72,10 +67,10 @@ class Facts:
 
     def busy(self) -> str:
         """A sentence if other programs were at work before the first measurement, or nothing."""
-        load, cores = self._load_before[0], len(os.sched_getaffinity(0))
-        if load < QUIET_LOAD * cores:
+        load, count = self._load_before[0], cores()
+        if load < QUIET_LOAD * count:
             return ""
-        of_cores = f"load {load:.1f} on {console.plural(cores, 'core')}"
+        of_cores = f"load {load:.1f} on {console.plural(count, 'core')}"
         return f"This machine is busy ({of_cores}): do not rely on figures of the CPU."
 
     def write(self, output: JsonOutput, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
@@ -86,7 +81,6 @@ class Facts:
         report = {
             "started": self._started,
             **circumstances(
-                cores=len(os.sched_getaffinity(0)),
                 load_before=self._load_before,
                 load_after=os.getloadavg(),
                 gpu=self._gpu_before,
@@ -118,46 +112,3 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "precision_pinned": row.precision_pinned or None,
         "versions": row.versions,
     }
-
-
-def circumstances(**machine: Any) -> dict[str, Any]:
-    """The command line, commit and versions, and what this machine is; `machine` is what else there is to say of it."""
-    return {
-        "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
-        "commit": commit(),
-        "versions": versions(),
-        "machine": {"cpu": cpu_model(), "cuda": _native.cuda_status(), **machine},
-    }
-
-
-def cpu_model() -> str:
-    """The processor's name, as the kernel has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
-
-
-def gpu() -> dict[str, str] | None:
-    """Name, driver, clocks (MHz), temperature and power of the first GPU by nvidia-smi; None without one."""
-    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
-    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    try:
-        result = subprocess.run(query, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    values = result.stdout.partition("\n")[0].split(", ")
-    return dict(zip(fields, values, strict=True)) if len(values) == len(fields) else None
-
-
-def commit() -> str | None:
-    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout."""
-    if CHECKOUT is None:
-        return None
-    git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        result = subprocess.run(git, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return result.stdout.strip() or None

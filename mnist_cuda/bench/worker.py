@@ -27,8 +27,8 @@ import numpy as np
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluation import evaluate
+from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
-from mnist_cuda.run_folder import versions
 from mnist_cuda.timing import time_steps
 
 

@@ -10,9 +10,13 @@ COMMANDS = {
     "evaluate": "test a saved model",
     "predict": "name the digit in pictures",
     "export": "write a saved model for PyTorch or as ONNX",
+    "runs": "list runs, show, compare and remove them",
+    "report": "a page of what runs learnt and benchmarks measured",
     "bench": "compare engines and other frameworks",
     "compare": "hold a step of engines against float64",
     "profile": "where a step's time goes",
     "engines": "list the engines: available here, or why not",
+    "doctor": "what is here to run on, and what is wrong with it",
     "data": "fetch, verify and show data sets",
+    "completion": "print the completion of these commands for a shell",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -65,16 +65,20 @@ class CommandParser(Parser):
         super().__init__(**options)
         self._module: str | None = module
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, with the module's flags.
-
-        `run` of what is parsed is the module's, `given` the names of those that are on the command line.
-        """
+    def fill(self) -> None:
+        """Take description and flags from the module, if that is not yet done."""
         if self._module:
             module, self._module = import_module(self._module), None
             self.description = module.__doc__
             self.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, with the module's flags.
+
+        `run` of what is parsed is the module's, `given` the names of those that are on the command line.
+        """
+        self.fill()
         words = sys.argv[1:] if args is None else list(args)
         found, rest = super().parse_known_args(words, namespace)
         unset = object()  # what is there already argparse gives no default
@@ -92,3 +96,14 @@ def add_commands(
     for name, summary in commands.items():
         module = f"{package}.{name.replace('-', '_')}"
         group.add_parser(name, help=summary, allow_abbrev=False, module=module)
+
+
+def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """`parser` and the parsers of all commands below it, with their flags."""
+    if isinstance(parser, CommandParser):
+        parser.fill()
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from all_parsers(command)

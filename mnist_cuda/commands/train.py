@@ -80,17 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train."""
+    import threading
+
     from mnist_cuda.startup import Startup
 
     config = _take_over(args) if args.resume or args.config else None
     startup = Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import console
+    from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.data import dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.json_output import JsonOutput
     from mnist_cuda.run_folder import ResumedFolder, RunFolder
 
+    threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
     output = JsonOutput(args.json)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
@@ -210,8 +213,8 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset) -> S
 
     from mnist_cuda.console import print_warning
     from mnist_cuda.errors import CheckpointError
+    from mnist_cuda.machine import versions
     from mnist_cuda.resume import checkpoints, load_state
-    from mnist_cuda.run_folder import versions
     from mnist_cuda.training_run import fixed_options
 
     found = None

@@ -130,6 +130,17 @@ NB_MODULE(_native, m) {
     d["reason"] = status.reason;
     return d;
   });
+  m.def("gpus", [] {
+    nb::list rows;
+    for (const auto& gpu : gpus()) {
+      nb::dict d;
+      d["name"] = gpu.name;
+      d["compute_capability"] = gpu.compute_capability;
+      d["memory_bytes"] = gpu.memory_bytes;
+      rows.append(d);
+    }
+    return rows;
+  });
 #ifdef MNIST_WITH_CUDA
   m.def("set_library_path", &cuda::set_library_path, "library"_a, "path"_a);
   m.def("gpu_libraries", [] {

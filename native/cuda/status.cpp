@@ -109,6 +109,20 @@ CudaStatus cuda_status() {
   return status;
 }
 
+std::vector<Gpu> gpus() {
+  std::vector<Gpu> found;
+  const int count = cuda_status().device_count;
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) break;
+    found.push_back({.name = properties.name,
+                     .compute_capability = cuda::capability_text(capability_of(device)),
+                     .memory_bytes = std::int64_t(properties.totalGlobalMem)});
+  }
+  (void)cudaGetLastError();
+  return found;
+}
+
 void cuda_warm_up(int device) {
   if (cudaSetDevice(device) == cudaSuccess) cudaFree(nullptr);
   (void)cudaGetLastError();
@@ -116,6 +130,7 @@ void cuda_warm_up(int device) {
 #else
 CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; docs/install.md says how to get it"}; }
 std::string cuda_device_reason(int) { return cuda_status().reason; }
+std::vector<Gpu> gpus() { return {}; }
 void cuda_warm_up(int) {}
 #endif
 

@@ -12,7 +12,7 @@ from mnist_cuda.errors import DataError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    parser.add_argument("name", nargs="?", default="mnist", choices=DATASETS, metavar="NAME")
+    parser.add_argument("name", nargs="?", default="mnist", choices=tuple(DATASETS), metavar="NAME")
     parser.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="the folder to check (default: the cache)")
 
 

@@ -205,6 +205,14 @@ struct CudaStatus {
 };
 CudaStatus cuda_status();
 
+// A GPU as the driver shows it; its place in the list is the ordinal that engines take.
+struct Gpu {
+  std::string name;
+  std::string compute_capability;  // such as 9.0
+  std::int64_t memory_bytes = 0;
+};
+std::vector<Gpu> gpus();  // empty where there is none, or no CUDA code in this build
+
 // One sentence why this build cannot use GPU `device`, empty if it can. Throws ArgumentError for an ordinal that
 // does not exist.
 std::string cuda_device_reason(int device);

@@ -1,0 +1,101 @@
+"""Show what runs learnt and what `bench` and `profile` measured, as one HTML page that needs nothing else.
+
+The model of each run is tested once more, and a step of its engine is timed op by op if it can run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnist_cuda.commands.flags import RUNS, newest_run
+from mnist_cuda.commands.runs import add_folder_flag
+from mnist_cuda.errors import UsageError
+from mnist_cuda.files import require_writable
+
+if TYPE_CHECKING:
+    from mnist_cuda.report.panels import Panel
+    from mnist_cuda.report.sources import Sources
+
+PAGE = "report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    text = "a run's folder or name, or the JSON file of `bench` or `profile` (default: the newest run)"
+    parser.add_argument("source", nargs="*", type=Path, metavar="RUN|FILE.json", help=text)
+    add_folder_flag(parser)
+    parser.add_argument("--no-profile", action="store_true", help="do not time the steps of the runs' engines")
+    group = parser.add_argument_group("data")
+    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="of the images (default: as the run did)")
+    group.add_argument("--offline", action="store_true", help="fetch nothing")
+    group = parser.add_argument_group("output")
+    text = f"the page (default: {PAGE} in the run's folder, or here for several sources)"
+    group.add_argument("-o", "--out", type=Path, metavar="FILE.html", help=text)
+    group.add_argument("--figures", type=Path, metavar="DIR", help="write each picture there as SVG and PNG, too")
+    group.add_argument("--text", action="store_true", help="print all that in the terminal instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page, or print the text; a run whose model cannot be tested here is shown without."""
+    import shlex
+    import sys
+
+    from mnist_cuda import console
+
+    if args.text and (args.out or args.figures):
+        raise UsageError("--text prints and writes no file: leave out --out and --figures")
+    if not args.text:
+        from mnist_cuda.report import page  # before the work, since it may lack matplotlib
+    from mnist_cuda.report import panels, sources
+
+    names = args.source or [_newest()]
+    found = sources.read(names, args.dir)
+    target = args.out or (found.runs[0].run.path / PAGE if len(names) == 1 and found.runs else Path(PAGE))
+    if not args.text:
+        require_writable(target)
+    out = console.make_console(stderr=True)
+    sources.complete(found, data_dir=args.data_dir, offline=args.offline, profiles=not args.no_profile, say=out.print)
+    shown, absent = panels.panels(found)
+    if not shown:
+        raise UsageError(f"there is nothing to show: {'; '.join(absent)}")
+    if args.text:
+        _print(found, shown, absent)
+        return 0
+    page.write(target, page.html(found, shown, absent, shlex.join(["mnist-cuda", *sys.argv[1:]])))
+    if args.figures:
+        page.write_figures(shown, args.figures)
+    for sentence in absent:
+        out.print(f"not shown: {sentence}")
+    pictures = f", each as SVG and PNG in {args.figures}" if args.figures else ""
+    console.make_console().print(f"{target}: {console.plural(len(shown), 'panel')}{pictures}")
+    return 0
+
+
+def _newest() -> Path:
+    newest = newest_run()
+    if newest is None:
+        raise UsageError(f"there is no run with a model in {RUNS}/; name a run's folder or a JSON file")
+    return newest
+
+
+def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
+    """Everything as text on standard output."""
+    import os
+    import sys
+
+    from mnist_cuda import console, runs
+
+    out = console.make_console()
+    if found.runs:
+        console.print_table(out, runs.COLUMNS, [runs.row(tested.run) for tested in found.runs])
+    colour = console.on_terminal(out) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for panel in shown:
+        out.print(f"\n{panel.title}", style="bold")
+        sketch = panel.sketch(colour, sys.stdout.encoding or "ascii") if panel.sketch else []
+        for line in [*sketch, *panel.text]:
+            print(line)
+        out.print(panel.note)
+    for sentence in absent:
+        out.print(f"\nnot shown: {sentence}")

@@ -1,0 +1,52 @@
+"""List the runs of a folder: accuracy, epochs, engine, time of training and evaluation."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import RUNS, add_json_flag
+from mnist_cuda.commands.parser import add_commands
+
+COMMANDS = {
+    "show": "everything recorded of a run",
+    "compare": "in what runs differ, options and results",
+    "remove": "delete runs",
+}
+
+
+def add_folder_flag(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are."""
+    parser.add_argument("--dir", type=Path, default=RUNS, metavar="DIR", help="folder of runs (default: %(default)s)")
+
+
+def add_run_argument(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """One run, or as many as `nargs` says."""
+    text = "a run's folder, or its name in the folder of runs"
+    parser.add_argument("run_folder", nargs=nargs, type=Path, metavar="RUN", help=text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_folder_flag(parser)
+    add_json_flag(parser)
+    add_commands(parser, __name__, COMMANDS, title="others", metavar="WHAT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table; runs that cannot be read below it."""
+    from mnist_cuda import console, runs
+    from mnist_cuda.json_output import JsonOutput
+
+    output = JsonOutput(args.json)
+    found, faults = runs.list_runs(args.dir)
+    output.write({"folder": str(args.dir), "runs": [runs.as_dict(one) for one in found], "faults": faults})
+    if not output.on_stdout:
+        out = console.make_console()
+        console.print_table(
+            out, runs.COLUMNS, [runs.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
+            optional=("data", "lr", "batch"),
+        )  # fmt: skip
+        for fault in faults:
+            out.print(f"not listed: {fault}")
+    return 0

@@ -1,0 +1,37 @@
+"""Delete runs, each with all that is in its folder. Asks first; --yes answers."""
+
+from __future__ import annotations
+
+import argparse
+
+from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
+from mnist_cuda.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_run_argument(parser, nargs="+")
+    add_folder_flag(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Delete them, if all can be read as runs; UsageError where nobody is there to be asked."""
+    import sys
+
+    from mnist_cuda import runs
+    from mnist_cuda.console import plural
+
+    found = {one.path.resolve(): one for one in (runs.find(name, args.dir) for name in args.run_folder)}
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise UsageError("standard input is no terminal to ask on: give --yes to delete without a question")
+        listed = "\n".join(f"  {one.path}: {', '.join(runs.row(one)[1:4])}" for one in found.values())
+        print(f"{listed}\nDelete {plural(len(found), 'run')} with all that is in there? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("nothing deleted")
+            return 0
+    for one in found.values():
+        runs.remove(one)
+        print(f"deleted {one.path}")
+    return 0

@@ -1,0 +1,35 @@
+"""Show everything that is recorded of a run: its options, what it ran on, and each epoch."""
+
+from __future__ import annotations
+
+import argparse
+
+from mnist_cuda.commands.flags import add_json_flag
+from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add_run_argument(parser)
+    add_folder_flag(parser)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print config.json by dotted names, then the epochs as a table."""
+    from mnist_cuda import console, runs
+    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run_folder import METRICS_COLUMNS
+
+    output = JsonOutput(args.json)
+    found = runs.find(args.run_folder, args.dir)
+    output.write({**runs.as_dict(found), "config": found.config, "epochs": found.epochs})
+    if not output.on_stdout:
+        out = console.make_console()
+        out.print(f"{found.path}: {found.config.get('started')}, {found.config.get('command')}")
+        console.print_table(out, ("", ""), runs.flat(found).items())
+        if found.epochs:
+            out.print()
+            rows = [[runs.cell(epoch.get(name)) for name in METRICS_COLUMNS] for epoch in found.epochs]
+            console.print_table(out, METRICS_COLUMNS, rows, right=METRICS_COLUMNS)
+    return 0

@@ -1,0 +1,123 @@
+"""What a model takes the test images for: the confusion matrix, the errors of each class, the worst mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda import _native
+from mnist_cuda.checkpoint import Model, load_model
+from mnist_cuda.data import dataset
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
+from mnist_cuda.evaluation import BATCH_SIZE, Predictions
+from mnist_cuda.run_folder import recorded_data_dir
+
+CLASSES: int = _native.CLASSES
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of N images, and their `labels` (N,) uint8.
+
+    An image whose scores are not all finite is wrong: it is an error of its class, and in no column of the matrix.
+    """
+
+    predictions: Predictions
+    labels: Labels
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """The likeliest class (N,); -1 where the scores are not finite."""
+        return self.predictions.classes
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Of each class (N,10); NaN where the scores are not finite."""
+        with np.errstate(invalid="ignore"):
+            return self.predictions.probabilities
+
+    @cached_property
+    def matrix(self) -> NDArray[np.int64]:
+        """How often (10,10) images of the row's class were taken for the column's."""
+        matrix = np.zeros((CLASSES, CLASSES + 1), np.int64)
+        np.add.at(matrix, (self.labels, self.predicted), 1)  # -1 is the last column
+        return matrix[:, :CLASSES]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Images of each class (10,)."""
+        return np.bincount(self.labels, minlength=CLASSES)
+
+    @property
+    def errors(self) -> NDArray[np.int64]:
+        """Wrong images of each class (10,)."""
+        errors: NDArray[np.int64] = self.counts - self.matrix.diagonal()
+        return errors
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of images that were right."""
+        return float((self.predicted == self.labels).mean())
+
+    def mistakes(self) -> NDArray[np.int64]:
+        """Indices of the wrong images, the worst first: those whose own class had the least probability."""
+        wrong = np.flatnonzero(self.predicted != self.labels)
+        own = np.nan_to_num(self.probabilities[wrong, self.labels[wrong]], nan=0.0)
+        return wrong[np.argsort(own, kind="stable")]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {"matrix": self.matrix.tolist(), "images": self.counts.tolist(), "errors": self.errors.tolist()}
+
+
+def taken_for(answers: Answers, index: int) -> str:
+    """What an image was taken for, for people."""
+    taken = int(answers.predicted[index])
+    return "nothing" if taken < 0 else str(taken)
+
+
+def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: BatchNorm = "population") -> Answers:
+    """Score images (N,28,28) uint8 as `evaluate` does: `batch` normalises each BATCH_SIZE of them by their own."""
+    starts = range(0, len(images), BATCH_SIZE)
+    logits = [engine.logits(images[k : k + BATCH_SIZE], batch_norm) for k in starts]
+    return Answers(Predictions(np.concatenate(logits)), labels)
+
+
+def score_model(
+    engine: Engine, path: Path, *, data_dir: Path | None = None, offline: bool = False, mirror: str | None = None
+) -> tuple[Answers, Model, Dataset]:
+    """Score the test images of the data set that the model at `path`, a file or a run's folder, was trained on.
+
+    data_dir: where they are, by default where the run read them if that is still there; offline, mirror: as for
+    `dataset.load`. The engine keeps the model. Raises CheckpointError, DataError and UsageError as those who read do.
+    """
+    model = load_model(path)
+    name = model.metadata.get("dataset") or "auto"
+    recorded = None if name == "synthetic" or mirror else recorded_data_dir(path)
+    folder = data_dir or (recorded if recorded and recorded.is_dir() else None)
+    data = dataset.load(name, data_dir=folder, offline=offline, mirror=mirror)
+    engine.set_parameters(model.parameters)
+    if model.statistics is not None:
+        engine.set_statistics(model.statistics)
+    else:
+        engine.set_dataset(data.train_images, data.train_labels)
+        engine.compute_statistics()
+    return answers_of(engine, data.test_images, data.test_labels), model, data
+
+
+COLUMNS = ("class", *map(str, range(CLASSES)), "errors", "of", "error %")
+
+
+def table(answers: Answers) -> Iterable[tuple[str, ...]]:
+    """Rows under COLUMNS: a class each, with what its images were taken for; nothing for a 0."""
+    counts, errors = answers.counts, answers.errors
+    for label, row in enumerate(answers.matrix):
+        share = f"{100 * errors[label] / counts[label]:.2f}" if counts[label] else "-"
+        yield (str(label), *(str(n) if n else "." for n in row), str(errors[label]), str(counts[label]), share)

@@ -1,0 +1,123 @@
+"""What this machine and this installation are: one account for `doctor`, a run's config.json and every benchmark."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from mnist_cuda import __version__, _native
+from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES
+
+_ROOT = Path(__file__).parents[1]
+# The checkout that this package belongs to; None where it was installed from a wheel.
+CHECKOUT = _ROOT if (_ROOT / "scripts" / "peers").is_file() else None
+
+
+def circumstances(**more: Any) -> dict[str, Any]:
+    """The command line, commit and versions, and what this machine is; `more` is what else there is to say of it."""
+    return {
+        "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+        "commit": commit(),
+        "versions": versions(),
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": cores(),
+            "cuda": _native.cuda_status(),
+            "gpus": _native.gpus(),
+            "driver": driver(),
+            **more,
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """What ran: this project, its native build, Python, the libraries that touch numbers or files."""
+    return {
+        "mnist-cuda": __version__,
+        "build": _native.BUILD,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
+        "platform": platform.platform(),
+    }
+
+
+def engine_libraries(engine: str) -> dict[str, str]:
+    """Versions of the GPU libraries that this engine, which runs, computes with."""
+    if engine not in ENGINE_LIBRARIES:
+        return {}
+    return {name: version for name, version, _, _ in _native.gpu_libraries()}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def driver(root: Path = Path("/")) -> str | None:
+    """Version of NVIDIA's kernel driver, such as 580.65.06; None where the kernel does not say (WSL's does not)."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None
+
+
+def gpu() -> dict[str, str] | None:
+    """Name, driver, clocks (MHz), temperature and power of the first GPU by nvidia-smi; None without one."""
+    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    import subprocess
+
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        result = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    values = result.stdout.partition("\n")[0].split(", ")
+    return dict(zip(fields, values, strict=True)) if len(values) == len(fields) else None
+
+
+def commit() -> str | None:
+    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout.
+
+    git is asked once a process; whoever calls while another thread asks waits for the answer.
+    """
+    with _ASKING:
+        return _ask_for_commit()
+
+
+_ASKING = threading.Lock()
+
+
+@cache
+def _ask_for_commit() -> str | None:
+    if CHECKOUT is None:
+        return None
+    import subprocess
+
+    git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(git, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return result.stdout.strip() or None

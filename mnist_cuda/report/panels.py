@@ -1,0 +1,422 @@
+"""The panels of a report: a picture each, and the numbers in it as lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnist_cuda import confusion
+from mnist_cuda.console import format_count, plural
+from mnist_cuda.data.picture import render
+from mnist_cuda.report.sources import Record, Sources, Tested
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 350  # CSS pixels of a picture: a telephone's page has room for it as it is
+MISTAKES = 40
+LEGEND_LINE = 17  # CSS pixels
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture of WIDTH x `height` CSS pixels that `draw` draws, and what it shows as `text`.
+
+    name: of its files, and of it among the report's panels. note: a sentence below it. sketch: what the terminal has in
+    place of the picture, given whether to use colour and the output's encoding.
+    """
+
+    name: str
+    title: str
+    note: str
+    height: int
+    draw: Callable[[Figure], None]
+    text: list[str]
+    sketch: Callable[[bool, str], list[str]] | None = None
+
+
+def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
+    """All panels that there is something for, and a sentence for each that there is nothing for."""
+    found: list[Panel] = []
+    absent: list[str] = []
+    trained = [tested for tested in sources.runs if tested.run.epochs]
+    absent += [f"{t.run.name}: no epoch is recorded, so it has no curves" for t in sources.runs if not t.run.epochs]
+    if any(_values(t, key) for t in trained for key in ("loss", "test_loss")):
+        found.append(_curves(trained, "loss", "Loss", ("loss", "test_loss"), 1))
+        found.append(_curves(trained, "accuracy", "Accuracy, %", ("train_accuracy", "test_accuracy"), 100))
+    known = [tested for tested in sources.runs if tested.answers]
+    absent += [f"{t.run.name}: its model is not tested here: {t.missing}" for t in sources.runs if t.missing]
+    if known:
+        found.append(_classes(known))
+    for number, tested in enumerate(known, 1):
+        found.append(_confusion(tested, number))
+        if len(_answers(tested).mistakes()):
+            found.append(_mistakes(tested, number))
+        else:
+            absent.append(f"{tested.run.name}: there is no mistake to show")
+    for number, tested in enumerate(sources.runs, 1):
+        if tested.model:
+            found.append(_filters(tested, number))
+    for number, profile in enumerate(sources.profiles, 1):
+        found.append(_phases(profile, number))
+        if profile.get("roofs"):
+            found.append(_roofline(profile, number))
+        else:
+            absent.append(
+                f"{_profiled(profile)}: no roofline, since what this processor can do at best is not measured"
+            )
+    for number, bench in enumerate(sources.benches, 1):
+        found += _bench(bench, number)
+    return found, absent
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Lines of a table: the first `left` columns flush left, the others flush right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+
+    def cell(text: str, k: int) -> str:
+        return text.ljust(widths[k]) if k < left else text.rjust(widths[k])
+
+    return ["  ".join(cell(text, k) for k, text in enumerate(row)).rstrip() for row in rows]
+
+
+def bars(labels: Sequence[str], values: Sequence[float], unit: str, encoding: str, width: int = 24) -> list[str]:
+    """A bar of characters for each value, from 0 on."""
+    block = "#" if _lacks("█", encoding) else "█"
+    drawn = [block * max(1, round(width * value / max(values))) for value in values]
+    return aligned([(*row, unit) for row in zip(labels, drawn, map(format_count, values), strict=True)], 2)
+
+
+def _lacks(characters: str, encoding: str) -> bool:
+    try:
+        characters.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def _values(tested: Tested, key: str) -> list[float]:
+    return [epoch[key] for epoch in tested.run.epochs if epoch.get(key) is not None]
+
+
+def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int = 1) -> None:
+    figure.legend(handles, names, loc="outside lower left", ncols=columns, borderaxespad=0.2, handlelength=2.2)
+
+
+def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str], scale: float) -> Panel:
+    """Training and test values by epoch, a colour for each run."""
+    labels = _labels(runs)
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.lines import Line2D
+        from matplotlib.ticker import MaxNLocator
+
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        handles = []
+        for k, tested in enumerate(runs):
+            colour = charts.LINES[k % len(charts.LINES)]
+            marker = charts.MARKERS[k // len(charts.LINES) % len(charts.MARKERS)]
+            handles.append(Line2D([], [], color=colour, marker=marker))
+            for key, dashes in zip(keys, ("--", "-"), strict=True):
+                points = [(e["epoch"], scale * e[key]) for e in tested.run.epochs if e.get(key) is not None]
+                if points:
+                    axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, marker=marker)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_xlabel("epoch")
+        axes.margins(0.06, 0.08)
+        kinds = [Line2D([], [], color=charts.MUTED, linestyle=dashes) for dashes in ("--", "-")]
+        _legend_below(figure, [*handles, *kinds], [*labels, "while training", "on test images"])
+
+    rows: list[tuple[str, ...]] = [("run", "epoch", "training", "test")]
+    for tested, label in zip(runs, labels, strict=True):
+        for epoch in tested.run.epochs:
+            values = ("-" if epoch.get(key) is None else f"{scale * epoch[key]:.4g}" for key in keys)
+            rows.append((label, str(epoch["epoch"]), *values))
+    note = (
+        "The training value is the mean over an epoch's steps, while the weights change; the test value is taken after "
+        "the epoch."
+    )
+    return Panel(name, title, note, 230 + LEGEND_LINE * (len(runs) + 2), draw, aligned(rows))
+
+
+def _labels(runs: Sequence[Tested]) -> list[str]:
+    return [f"{tested.run.name}, {tested.run.engine}" for tested in runs]
+
+
+def _answers(tested: Tested) -> confusion.Answers:
+    assert tested.answers is not None
+    return tested.answers
+
+
+def _classes(runs: Sequence[Tested]) -> Panel:
+    """The share of each class's test images that was right."""
+    tables = []
+    for tested in runs:
+        answers = _answers(tested)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            tables.append(100 * (1 - answers.errors / answers.counts))
+    labels = _labels(runs)
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        if len(runs) == 1:
+            axes.vlines(range(confusion.CLASSES), tables[0], 100, color=charts.GRID)
+        charts.lines(axes, range(confusion.CLASSES), dict(zip(labels, (t.tolist() for t in tables), strict=True)))
+        for line in axes.lines:
+            line.set_linestyle("none")
+        axes.set_xticks(range(confusion.CLASSES))
+        axes.set_xlabel("class")
+        axes.margins(0.05, 0.12)
+        _legend_below(figure, axes.lines, labels)
+
+    rows = [("class", *(str(k) for k in range(1, len(runs) + 1)))]
+    for label in range(confusion.CLASSES):
+        rows.append((str(label), *("-" if math.isnan(t[label]) else f"{t[label]:.2f} %" for t in tables)))
+    text = [f"{number}: {label}" for number, label in enumerate(labels, 1)] + aligned(rows)
+    note = "Of the test images of each class, how many per cent were right. The axis does not begin at 0."
+    return Panel("classes", "Accuracy by class, %", note, 220 + LEGEND_LINE * len(runs), draw, text)
+
+
+def _confusion(tested: Tested, number: int) -> Panel:
+    answers = _answers(tested)
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        charts.matrix(figure.subplots(), answers.matrix.tolist())
+
+    wrong = int(answers.errors.sum())
+    note = (
+        f"{wrong} of {len(answers.labels)} test images are wrong: {100 * answers.accuracy:.2f} % right, by "
+        f"{_how(tested)}."
+    )
+    text = aligned([confusion.COLUMNS, *confusion.table(answers)])
+    return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 340, draw, text)
+
+
+def _how(tested: Tested) -> str:
+    """What tested the model, and whether that is what trained it."""
+    assert tested.engine is not None
+    here = f"{tested.engine.info.name} {tested.engine.precision}"
+    return here if here == tested.run.engine else f"{here} (trained by {tested.run.engine}, which cannot run here)"
+
+
+def _mistakes(tested: Tested, number: int) -> Panel:
+    answers, data = _answers(tested), tested.data
+    assert data is not None
+    worst = answers.mistakes()[:MISTAKES]
+    images = data.test_images[worst]
+    columns = 8
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        charts.pictures(figure.subplots(), list(images), [f"{a} as {b}" for a, b in pairs], columns)
+
+    pairs = [(int(answers.labels[k]), confusion.taken_for(answers, k)) for k in worst]
+    rows = [("image", "class", "taken for", "probability", "of its class")]
+    for k, (label, taken) in zip(worst, pairs, strict=True):
+        own, other = answers.probabilities[k, label], answers.probabilities[k].max()
+        rows.append((str(k), str(label), taken, f"{100 * other:.1f} %", f"{100 * own:.2g} %"))
+
+    def sketch(colour: bool, encoding: str) -> list[str]:
+        lines = []
+        for k, (label, taken) in list(zip(worst, pairs, strict=True))[:3]:
+            lines += [
+                f"test image {k}: {label} as {taken}",
+                *render(data.test_images[k], colour=colour, encoding=encoding).splitlines(),
+            ]
+        return lines
+
+    note = (
+        "The test images whose own class got the least probability, the worst first: class, and what it was taken for."
+    )
+    height = 62 * -(-len(worst) // columns)
+    title = f"The worst {plural(len(worst), 'mistake')}, {tested.run.name}"
+    return Panel(f"mistakes-{number}", title, note, height, draw, aligned(rows, 0), sketch)
+
+
+def _filters(tested: Tested, number: int) -> Panel:
+    assert tested.model is not None
+    weights = np.asarray(tested.model.parameters["conv1.weight"], np.float64)[:, 0]
+    limit = float(np.abs(weights).max())
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        charts.pictures(figure.subplots(), list(weights), [str(k) for k in range(len(weights))], 8, limit)
+
+    rows = [("filter", *(f"w{y}{x}" for y in range(3) for x in range(3)))]
+    rows += [(str(k), *(f"{w:+.3f}" for w in weight.ravel())) for k, weight in enumerate(weights)]
+
+    def sketch(colour: bool, encoding: str) -> list[str]:
+        shades = " .:-=+*#%@" if _lacks("░▒▓█", encoding) else " ░▒▓█"
+        levels = np.clip((weights + limit) / (2 * limit) * len(shades), 0, len(shades) - 1).astype(int)
+        lines = []
+        for first in range(0, len(weights), 8):
+            for y in range(3):
+                lines.append("  ".join("".join(2 * shades[v] for v in levels[k, y]) for k in range(first, first + 8)))
+            lines.append("")
+        return lines[:-1]
+
+    note = f"The {len(weights)} filters of 3 x 3 weights, all to one scale: black is {-limit:.2f}, white {limit:+.2f}."
+    return Panel(f"filters-{number}", f"Filters of conv1, {tested.run.name}", note, 260, draw, aligned(rows), sketch)
+
+
+# ---- profiles --------------------------------------------------------------------------------------------------------
+
+
+def _profiled(profile: Record) -> str:
+    machine = profile.get("machine", {})
+    name = (machine.get("gpu") or {}).get("name") or machine.get("cpu") or "this machine"
+    return f"{profile['engine']} {profile['precision']}, batch {profile['batch_size']}, {name}"
+
+
+def _op_names(profile: Record) -> list[str]:
+    return [op["op"] if op["op"].startswith(op["phase"]) else f"{op['phase']}: {op['op']}" for op in profile["ops"]]
+
+
+def _phases(profile: Record, number: int) -> Panel:
+    """A bar for each op, with a mark at the least time that the machine's roofs allow it."""
+    ops, names = profile["ops"], _op_names(profile)
+    total = sum(op["us"] for op in ops)
+    roofs = any(op.get("least_us") for op in ops)
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        for k, op in enumerate(ops):
+            axes.barh(k, op["us"], 0.42, color=charts.LINES[0])
+            axes.text(0, k - 0.28, f"{k + 1}  {names[k]}", va="bottom")
+            axes.annotate(
+                format_count(op["us"]), (op["us"], k), (4, 0), textcoords="offset points", va="center",
+                color=charts.MUTED,
+            )  # fmt: skip
+            if op.get("least_us"):
+                axes.plot([op["least_us"]] * 2, [k - 0.3, k + 0.3], color=charts.WRONG)
+        axes.set_ylim(len(ops) - 0.5, -0.9)
+        axes.set_xlim(0, 1.15 * max(op["us"] for op in ops))
+        axes.set_yticks([])
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("microseconds")
+
+    rows = [("op", "us", "share", *(("least", "bound") if roofs else ()))]
+    for k, op in enumerate(ops):
+        least = (format_count(op["least_us"]), op["bound"]) if op.get("least_us") else ("-", "-")
+        rows.append(
+            (
+                f"{k + 1}  {names[k]}",
+                format_count(op["us"]),
+                f"{100 * op['us'] / total:.1f} %",
+                *(least if roofs else ()),
+            )
+        )
+
+    note = (
+        f"Together {format_count(total)} us; a step as training runs it takes "
+        f"{format_count(profile['step_us']['median'])} us."
+        + (" The red mark is the least time that this GPU was measured to allow." if roofs else "")
+    )
+    title = f"Where a step's time goes: {_profiled(profile)}"
+    labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]
+    return Panel(
+        f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows),
+        lambda _, encoding: bars(labels, values, "us", encoding),
+    )  # fmt: skip
+
+
+def _roofline(profile: Record, number: int) -> Panel:
+    """Each op's rate over its intensity, below what memory and arithmetic allow."""
+    from mnist_cuda.profile import unit_rates
+
+    roofs, names = profile["roofs"], _op_names(profile)
+    points = [
+        (k, op["flops"] / op["bytes"], op["flops"] / op["us"] / 1e6, op["unit"])
+        for k, op in enumerate(profile["ops"])
+        if op["flops"] and op["bytes"]
+    ]
+    bandwidth = roofs["bytes_per_second"] / 1e12
+    rates = {unit: rate / 1e12 for unit, rate in unit_rates(roofs).items() if unit in {p[3] for p in points}}
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        axes.set(xscale="log", yscale="log", xlabel="flop a byte", ylabel="TFLOP/s")
+        first = min(x for _, x, _, _ in points) / 2
+        last = 3 * max([x for _, x, _, _ in points] + [rate / bandwidth for rate in rates.values()])
+        for unit, rate in rates.items():
+            axes.plot([rate / bandwidth, last], [rate, rate], color=charts.MUTED)
+            axes.text(last, rate, unit, ha="right", va="bottom", color=charts.MUTED)
+        knee = max(rates.values(), default=bandwidth * last) / bandwidth
+        axes.plot([first, knee], [bandwidth * first, bandwidth * knee], color=charts.MUTED)
+        for k, x, y, _ in points:
+            axes.plot(x, y, marker="o", color=charts.LINES[0])
+            axes.annotate(str(k + 1), (x, y), xytext=(3, 2), textcoords="offset points")
+
+    rows = [("op", "flop a byte", "TFLOP/s", "unit")]
+    rows += [(f"{k + 1}  {names[k]}", f"{x:.3g}", f"{y:.3g}", unit) for k, x, y, unit in points]
+    note = (
+        f"The lines are what this GPU was measured to do: {1e3 * bandwidth:.0f} GB/s copied, and each unit's rate. "
+        "The numbers are those of the ops above."
+    )
+    return Panel(f"roofline-{number}", f"Roofline: {_profiled(profile)}", note, 300, draw, aligned(rows))
+
+
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
+
+
+def _bench(bench: Record, number: int) -> Iterator[Panel]:
+    """For each precision and place of the images: microseconds an image over the batch size, a line a competitor."""
+    sound = [row for row in bench["rows"] if row["us"] and not row.get("fault")]
+    for letter, key in enumerate(dict.fromkeys((row["precision"], row["data"]) for row in sound)):
+        series: dict[str, dict[int, float]] = {}
+        for row in sound:
+            if (row["precision"], row["data"]) == key:
+                series.setdefault(row["competitor"], {})[row["batch_size"]] = row["us"]["median"] / row["batch_size"]
+        yield _bench_panel(bench, series, key, f"bench-{number}{chr(ord('a') + letter)}")
+
+
+def _bench_panel(bench: Record, series: Mapping[str, Mapping[int, float]], key: tuple[str, str], name: str) -> Panel:
+    batches = sorted({batch for values in series.values() for batch in values})
+    machine = bench.get("machine", {})
+    where = (machine.get("gpu") or {}).get("name") or machine.get("cpu") or "a machine"
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        filled = {label: [values.get(b, math.nan) for b in batches] for label, values in series.items()}
+        charts.lines(axes, batches, filled)
+        axes.set(xscale="log", yscale="log", xlabel="batch size")
+        axes.set_xticks(batches, [str(batch) for batch in batches])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+        _legend_below(figure, axes.lines, list(series))
+
+    rows = [("us an image", *(f"B={batch}" for batch in batches))]
+    for label, values in series.items():
+        rows.append((label, *(f"{values[b]:.3g}" if b in values else "-" for b in batches)))
+    place = f", images on the {key[1]}" if key[1] != "device" else ""
+    note = (
+        f"Medians of `{bench.get('command', bench['file'])}` of {str(bench.get('started', '-'))[:10]}. Lower is faster."
+    )
+    title = f"Microseconds an image, {key[0]}{place}: {where}"
+    text = [*aligned(rows), "", str(bench.get("command", ""))]
+    return Panel(name, title, note, 240 + LEGEND_LINE * len(series), draw, text)

@@ -1,0 +1,113 @@
+"""What a report is made of: runs' folders, with their models tested once more, and files of `profile` and `bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mnist_cuda import machine
+from mnist_cuda.checkpoint import Model
+from mnist_cuda.confusion import Answers, score_model
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.errors import CheckpointError, DataError, UsageError
+from mnist_cuda.profile import profile
+from mnist_cuda.runs import Run, find
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Tested:
+    """A run with its model and what that takes the test images for; `missing`: why there are no answers."""
+
+    run: Run
+    model: Model | None = None
+    data: Dataset | None = None
+    engine: Engine | None = None
+    answers: Answers | None = None
+    missing: str = ""
+
+
+@dataclass
+class Sources:
+    """All that a report shows, in the order in which it was named."""
+
+    runs: list[Tested] = field(default_factory=list)
+    profiles: list[Record] = field(default_factory=list)
+    benches: list[Record] = field(default_factory=list)
+
+
+def read(names: Sequence[Path], folder: Path) -> Sources:
+    """Read runs (paths, or names in `folder`) and JSON files of `bench` and `profile`.
+
+    Raises UsageError for a run given twice and for a JSON file of something else, CheckpointError for what cannot be
+    read.
+    """
+    sources = Sources()
+    for name in names:
+        if name.suffix == ".json" and not name.is_dir():
+            record = _record(name)
+            (sources.profiles if "ops" in record else sources.benches).append(record)
+            continue
+        run = find(name, folder)
+        if any(run.path.samefile(other.run.path) for other in sources.runs):
+            raise UsageError(f"{name}: this run is named twice")
+        sources.runs.append(Tested(run))
+    return sources
+
+
+def _record(file: Path) -> Record:
+    try:
+        record = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot read it: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+    profile = isinstance(record, dict) and {"ops", "engine", "precision", "batch_size", "step_us"} <= record.keys()
+    rows = record.get("rows") if isinstance(record, dict) else None
+    bench = isinstance(rows, list) and rows and all({"competitor", "batch_size", "us"} <= row.keys() for row in rows)
+    if not (profile or bench):
+        raise UsageError(f"{file}: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`")
+    return {"file": file.name, **record}
+
+
+def complete(
+    sources: Sources, *, data_dir: Path | None, offline: bool, profiles: bool, say: Callable[[str], None]
+) -> None:
+    """Test each run's model, and time a step of its engine op by op if `profiles`; `say` hears what takes long.
+
+    The test images come from `data_dir`, or from where the run read them if they are still there.
+    """
+    profiled = set()
+    for tested in sources.runs:
+        run = tested.run
+        engine = tested.engine = _engine_of(run)
+        say(f"testing {run.name} by {engine.info.name} {engine.precision}")
+        try:
+            tested.answers, tested.model, tested.data = score_model(
+                engine, run.path, data_dir=data_dir, offline=offline
+            )
+        except (CheckpointError, DataError, UsageError) as error:
+            tested.missing = str(error)
+            continue
+        case = (engine.info.name, engine.precision, run.config["options"].get("batch_size"))
+        if profiles and case not in profiled and tested.data and isinstance(case[2], int):
+            profiled.add(case)
+            say(f"timing a step of {case[0]} {case[1]}, batch {case[2]}, op by op")
+            engine.set_dataset(tested.data.train_images, tested.data.train_labels)
+            gpu = machine.gpu() if engine.info.device == "cuda" else None
+            sources.profiles.append({**machine.circumstances(gpu=gpu), **profile(engine, case[2]).as_dict()})
+
+
+def _engine_of(run: Run) -> Engine:
+    """The run's engine in its precision, or the best one here where that cannot run here."""
+    name, precision = run.config["engine"]["name"], run.config["engine"]["precision"]
+    try:
+        here = precision not in find_engine(name).unavailable_precisions
+        return Engine(name, precision) if here else Engine()
+    except UsageError:  # an engine or a precision of another version
+        return Engine()

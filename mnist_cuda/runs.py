@@ -1,0 +1,195 @@
+"""Finished and stopped runs, read from their folders: listed, compared, removed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnist_cuda import console
+from mnist_cuda.checkpoint import MODEL_FILE
+from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.run_folder import CONFIG_FILE, METRICS_FILE, read_config
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder: what was asked for (config.json), and a record for each epoch (metrics.jsonl)."""
+
+    path: Path
+    config: dict[str, Any]
+    epochs: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def model(self) -> Path | None:
+        """The saved model, or None where there is none yet."""
+        file = self.path / MODEL_FILE
+        return file if file.is_file() else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Fraction of the test images that were right after the last complete epoch."""
+        return next((e["test_accuracy"] for e in reversed(self.epochs) if e.get("test_accuracy") is not None), None)
+
+    @property
+    def complete(self) -> int:
+        """Epochs that ran to their end."""
+        return sum(not e.get("interrupted") for e in self.epochs)
+
+    @property
+    def seconds(self) -> float:
+        """Time of training and evaluation."""
+        return float(sum((e.get("train_seconds") or 0) + (e.get("evaluation_seconds") or 0) for e in self.epochs))
+
+    @property
+    def engine(self) -> str:
+        """Engine and precision."""
+        engine = self.config["engine"]
+        return f"{engine['name']} {engine['precision']}"
+
+
+def load_run(path: Path) -> Run:
+    """Read a run's folder. Raises CheckpointError where it is none, or its files are damaged."""
+    if not (path / CONFIG_FILE).exists():
+        raise CheckpointError(f"{path}: not a run's folder, it has no {CONFIG_FILE}")
+    config, file = read_config(path), path / METRICS_FILE
+    try:
+        lines = file.read_text().splitlines() if file.exists() else []
+        epochs = [json.loads(line) for line in lines]
+        if not all(isinstance(epoch, dict) and "epoch" in epoch for epoch in epochs):
+            raise ValueError("a line of it is no epoch's")
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file}: not a run's metrics: {error}") from error
+    return Run(path, config, epochs)
+
+
+def find(name: Path, folder: Path) -> Run:
+    """The run at the path `name`, or else of that name in `folder`. Raises CheckpointError where there is none."""
+    return load_run(folder / name if not name.exists() and (folder / name).exists() else name)
+
+
+def list_runs(folder: Path) -> tuple[list[Run], list[str]]:
+    """All runs in `folder`, by name, and a sentence for each that cannot be read. UsageError without the folder."""
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder} here; `mnist-cuda train` makes it, or name another by --dir")
+    runs, faults = [], []
+    for path in sorted(folder.iterdir()):
+        if (path / CONFIG_FILE).exists():
+            try:
+                runs.append(load_run(path))
+            except CheckpointError as error:
+                faults.append(str(error))
+    return runs, faults
+
+
+COLUMNS = ("run", "accuracy", "epochs", "engine", "time", "batch", "lr", "data")
+
+
+def row(run: Run) -> tuple[str, ...]:
+    """The cells of a run under COLUMNS."""
+    options = run.config["options"]
+    accuracy, asked = run.accuracy, options.get("epochs")
+    return (
+        run.name,
+        "-" if accuracy is None else f"{100 * accuracy:.2f} %",
+        f"{run.complete}" if run.complete == asked else f"{run.complete} of {asked}",
+        run.engine,
+        console.format_duration(run.seconds),
+        str(options.get("batch_size")),
+        f"{options['lr']:g}" if isinstance(options.get("lr"), int | float) else "-",
+        str(run.config.get("data", {}).get("name")),
+    )
+
+
+def cell(value: Any) -> str:
+    """A value of an epoch's record, for people."""
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def as_dict(run: Run) -> dict[str, Any]:
+    """What `--json` prints of a run in a list."""
+    return {
+        "run": run.name,
+        "folder": str(run.path),
+        "accuracy": run.accuracy,
+        "epochs": run.complete,
+        "engine": run.config["engine"]["name"],
+        "precision": run.config["engine"]["precision"],
+        "seconds": run.seconds,
+        "started": run.config.get("started"),
+        "dataset": run.config.get("data", {}).get("name"),
+        "options": run.config["options"],
+    }
+
+
+def flat(run: Run) -> dict[str, str]:
+    """Everything in config.json but the command and the place, by dotted name, and the results."""
+    facts: dict[str, str] = {}
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                add(f"{prefix}.{key}" if prefix else str(key), item)
+        else:
+            facts[prefix] = value if isinstance(value, str) else json.dumps(value)
+
+    add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
+    for place in ("options.out", "options.json"):
+        facts.pop(place, None)
+    if run.epochs:
+        last = run.epochs[-1]
+        for key in ("loss", "train_accuracy", "test_loss", "test_accuracy"):
+            if last.get(key) is not None:
+                facts[f"result.{key}"] = f"{last[key]:.6g}"
+    facts["result.epochs"] = str(run.complete)
+    facts["result.seconds"] = f"{run.seconds:.3f}"
+    return facts
+
+
+def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """A row for each fact in which the runs differ: its name, then each run's value, `-` where it has none."""
+    tables = [flat(run) for run in runs]
+    names = dict.fromkeys(name for table in tables for name in table)
+    rows = [(name, *(table.get(name, "-") for table in tables)) for name in names]
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def remove(run: Run) -> None:
+    """Delete a run's folder with all that is in it.
+
+    Raises CheckpointError where that fails, where the folder is a link, and where its run has not ended.
+    """
+    if run.path.is_symlink():
+        raise CheckpointError(f"{run.path}: a symbolic link, remove the folder that it leads to")
+    try:
+        if _goes_on(run.path):
+            raise CheckpointError(f"{run.path}: its run has not ended, stop it first")
+        shutil.rmtree(run.path)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or run.path}: cannot remove it: {error.strerror or error}") from error
+
+
+def _goes_on(folder: Path) -> bool:
+    """Whether the run of this folder holds its lock."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        pass
+    finally:
+        os.close(number)
+    return False

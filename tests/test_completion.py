@@ -1,0 +1,69 @@
+"""mnist-cuda completion: what a shell offers, made from the parsers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnist_cuda import cli
+from mnist_cuda.commands import COMMANDS
+from mnist_cuda.commands.completion import SHELLS
+
+BASH = r"""
+source "$1"
+_get_comp_words_by_ref() { :; }
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
+_shtab_mnist_cuda mnist-cuda "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the completion of bash, as a user makes it."""
+    file = tmp_path_factory.mktemp("completion") / "mnist-cuda"
+    command = [sys.executable, "-m", "mnist_cuda", "completion", "bash"]
+    file.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tra"], {"train"}),
+        ([""], set(COMMANDS)),
+        (["train", "--sch"], {"--schedule"}),
+        (["train", "--data", "h"], {"host"}),
+        (["bench", "time"], {"time-to-accuracy"}),
+        (["runs", "rem"], {"remove"}),
+        (["runs", "remove", "--"], {"--help", "--dir", "--yes"}),
+        (["completion", ""], set(SHELLS)),
+    ],
+)
+def test_bash_offers(script: Path, words: list[str], expected: set[str]) -> None:
+    bash = shutil.which("bash") or pytest.skip("there is no bash")
+    command = [bash, "-c", BASH, "bash", str(script), "mnist-cuda", *words]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert expected <= set(result.stdout.split()) <= expected | {"-h", "--help", "--version"}, result.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_hears_of_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    for word in (*COMMANDS, "time-to-accuracy", "batch-size", "remove"):
+        assert word in text, word
+    program = shutil.which(shell)
+    if program:
+        assert subprocess.run([program, "-n"], input=text, text=True, capture_output=True).stderr == ""
+
+
+def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["completion", "csh"])
+    assert "csh" in capsys.readouterr().err

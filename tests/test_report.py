@@ -1,0 +1,253 @@
+"""mnist-cuda report: a page that needs nothing else, with nothing empty on it, in a browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser
+from tiny import ENVIRONMENT, tiny_dataset
+
+from mnist_cuda import cli
+from mnist_cuda.data import dataset
+
+RECORD = Path(__file__).parents[1] / "docs/records/2026-11-22-parts/bench.json"
+ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
+OPS = [  # phase, op, unit, bytes, flops, us, the least us and what bounds it
+    ("F1", "F1: conv1, conv2", "bf16", 6e7, 8e9, 30.0, 15.0, "memory"),
+    ("B2", "B2: conv2 backward", "bf16", 7e7, 1.5e10, 40.0, 25.0, "bf16"),
+    ("U", "U: SGD", "fma", 1e7, 0.0, 8.0, 2.5, "memory"),
+]
+
+
+def profile() -> dict[str, object]:
+    """The object of `profile --json` on a GPU."""
+    names = ("phase", "op", "unit", "bytes", "flops", "us", "least_us", "bound")
+    return {
+        "machine": {"cpu": "a CPU", "gpu": {"name": "a GPU"}},
+        "engine": "fused",
+        "precision": "bf16",
+        "batch_size": 1024,
+        "steps": 100,
+        "step_us": {"median": 70.0},
+        "roofs": ROOFS,
+        "ops": [dict(zip(names, op, strict=True)) for op in OPS],
+    }
+
+
+def training(folder: Path, *flags: str) -> Path:
+    argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "2", "--quiet", "--out", str(folder), *flags]
+    assert cli.main(argv) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, a profile, page.html of these and of a recorded benchmark, and its pictures."""
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(dataset, "load", tiny_dataset)
+        training(Path("runs/one <b>"), "--lr", "0")
+        training(Path("runs/two"))
+        Path("profile.json").write_text(json.dumps(profile()))
+        sources = ["one <b>", "runs/two", "profile.json", str(RECORD)]
+        assert cli.main(["report", *sources, "--out", "page.html", "--figures", "figures"]) == 0
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page is made of: its tags, and the text and drawing in each of its panels."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.panels: dict[str, dict[str, int]] = {}
+        self._panel: dict[str, int] | None = None
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if tag == "section":
+            self._panel = self.panels[str(attributes["id"])] = {}
+        if self._panel is not None:
+            self._panel[tag] = self._panel.get(tag, 0) + 1
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+        if tag == "section":
+            self._panel = None
+
+    def handle_data(self, data: str) -> None:
+        if self._panel is not None and self._inside and self._inside[-1] in ("pre", "p", "h2"):
+            key = f"text of {self._inside[-1]}"
+            self._panel[key] = self._panel.get(key, 0) + len(data.strip())
+
+
+PANELS = ["loss", "accuracy", "classes", "confusion-1", "mistakes-1", "confusion-2", "mistakes-2", "filters-1",
+    "filters-2", "phases-1", "roofline-1", "phases-2", "bench-1a", "bench-1b", "bench-1c"]  # fmt: skip
+
+
+def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
+    text = (made / "page.html").read_text()
+    page = Page(text)
+    assert list(page.panels) == [name for name in PANELS if name != "mistakes-2" or name in page.panels]
+    for name, panel in page.panels.items():
+        assert panel["svg"] == 1, name
+        drawn = panel.get("path", 0) + panel.get("image", 0) + panel.get("use", 0)
+        assert drawn > 2, name
+        assert min(panel[f"text of {tag}"] for tag in ("h2", "p", "pre")) >= 4, name
+    assert not {"script", "iframe", "object", "embed", "audio", "video", "form"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href", "action", "srcset"):
+                assert str(value).startswith(("#", "data:")), (tag, name, value)
+            assert not name.startswith("on"), (tag, name)
+    assert "url(http" not in text
+    assert "@import" not in text
+    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(names) == len(set(names)), "a name that two elements have"
+    referred = re.findall(r'(?:url\(|href=")#([^")]+)', text)
+    assert len(referred) > 20
+    assert set(referred) <= set(names)
+    assert "one &lt;b&gt;" in text
+    assert "<b>" not in text
+
+
+def test_a_browser_draws_it_and_complains_of_nothing(made: Path, tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: the page's structure alone is tested")
+    page = made / "page.html"
+    with Browser(tmp_path / "home") as browser:
+        for width, dark in ((1200, False), (400, True)):
+            browser.open(page, width, dark=dark)
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
+            panels = browser.evaluate(
+                "[...document.querySelectorAll('.panel')].map(p => {"
+                "const s = p.querySelector('svg').getBoundingClientRect();"
+                "const t = p.querySelector('svg text'), b = t.getBoundingClientRect();"
+                "return [p.id, s.width, s.height, b.height, getComputedStyle(t).fill, b.right <= s.right + 1]})"
+            )
+            assert len(panels) >= len(PANELS) - 1
+            for name, w, h, text, ink, inside in panels:
+                assert w > 300, name
+                assert h > 50, name
+                assert text >= 10, f"{name}: letters of {text} pixels at {width}"
+                assert inside, name
+                light = sum(map(int, re.findall(r"\d+", ink)[:3])) / 3
+                assert (light > 128) == dark, f"{name}: {ink}"
+            paper = browser.evaluate("getComputedStyle(document.querySelector('.panel')).backgroundColor")
+            assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+            assert browser.requests() == [page.as_uri()]
+            assert browser.complaints() == []
+            assert browser.screenshot().startswith(b"\x89PNG")
+
+
+def test_a_browser_that_is_given_a_bad_page_complains(tmp_path: Path) -> None:
+    """The test above can fail."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    page = tmp_path / "page.html"
+    page.write_text("<script>console.error('x')</script><img src='http://127.0.0.1:9/x.png'><p style='width:900px'>x")
+    with Browser(tmp_path / "home") as browser:
+        browser.open(page, 400)
+        assert len(browser.requests()) == 2
+        assert len(browser.complaints()) >= 2
+        assert not browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_figures_are_svg_and_png(made: Path) -> None:
+    found = {path.name for path in (made / "figures").iterdir()}
+    names = Page((made / "page.html").read_text()).panels
+    assert found == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    for name in names:
+        root = ET.parse(made / f"figures/{name}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        png = (made / f"figures/{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert int.from_bytes(png[16:20], "big") == 700  # twice 350
+
+
+def test_text_has_the_same_numbers_and_needs_no_matplotlib(made: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from tiny import tiny_dataset\nfrom mnist_cuda.data import dataset\ndataset.load = tiny_dataset\n"
+        "from mnist_cuda.__main__ import main\nsys.exit(main())"
+    )
+
+    def report(*argv: str) -> subprocess.CompletedProcess[str]:
+        path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"
+        command = [sys.executable, "-c", code, "report", *argv]
+        environment = ENVIRONMENT | {"PYTHONPATH": path, "PYTHONIOENCODING": "ascii"}
+        return subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True)
+
+    result = report("runs/two", "profile.json", "--text", "--no-profile")
+    assert result.returncode == 0, result.stderr
+    last = json.loads((made / "runs/two/metrics.jsonl").read_text().splitlines()[-1])
+    assert f"{100 * last['test_accuracy']:.4g}" in result.stdout
+    for words in (
+        "Confusion matrix, two",
+        "Filters of conv1, two",
+        "2  B2: conv2 backward  ####",
+    ):
+        assert words in result.stdout, words
+    result = report("runs/two")
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr == "mnist-cuda: error: charts need matplotlib, install it: pip install matplotlib\n"
+
+
+def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    training(Path("runs/one"))
+    capsys.readouterr()
+    assert cli.main(["report"]) == 0  # the newest
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"runs/one/report.html: [78] panels\n", captured.out)
+    assert "no roofline" in captured.err
+    Path("runs/one/model.safetensors").unlink()
+    assert cli.main(["report", "one"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "runs/one/report.html: 2 panels\n"
+    assert "not shown: one: its model is not tested here: runs/one/model.safetensors: no such file" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["runs/none"], 6, "runs/none: not a run's folder, it has no config.json"),
+        (["x.json"], 6, "x.json: cannot read it: No such file or directory"),
+        (
+            ["list.json"],
+            2,
+            "list.json: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`",
+        ),
+        (["bad.json"], 2, "bad.json: not JSON: "),
+        ([], 2, "there is no run with a model in runs/"),
+        (["list.json", "--text", "--out", "x.html"], 2, "--text prints and writes no file"),
+    ],
+)
+def test_bad_sources_get_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], code: int,
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("list.json").write_text("[1]")
+    Path("bad.json").write_text("{")
+    assert cli.main(["report", *argv]) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"mnist-cuda: error: {message}")
+    assert captured.err.count("\n") == 1
+    assert not Path("report.html").exists()

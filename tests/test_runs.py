@@ -1,0 +1,142 @@
+"""mnist-cuda runs, and what else looks at a run's folder: metrics.csv, data show --wrong."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import Terminal, tiny_dataset
+
+from mnist_cuda import cli, confusion
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.evaluation import Predictions
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder of its own, where training is on the tiny data set."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    return tmp_path
+
+
+def train(name: str, *flags: str) -> None:
+    folder = ["--out", f"runs/{name}", "--quiet"]
+    assert cli.main(["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "2", *folder, *flags]) == 0
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+    capsys.readouterr()
+    assert cli.main([*argv]) == code
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
+
+
+def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one")
+    train("two", "--lr", "0.1", "--epochs", "1")
+    (here / "runs/three").mkdir()
+    (here / "runs/three/config.json").write_text("{")
+    (here / "runs/notes").mkdir()
+    epochs = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    head, one, two, fault = run(capsys, "runs").splitlines()
+    assert head.split() == ["run", "accuracy", "epochs", "engine", "time", "batch", "lr", "data"]
+    seconds = sum(epoch["train_seconds"] + epoch["evaluation_seconds"] for epoch in epochs)
+    accuracy = f"{100 * epochs[-1]['test_accuracy']:.2f}"
+    assert one.split() == ["one", accuracy, "%", "2", "cpu", "fp32", f"{seconds:.1f}", "s", "10", "0.05", "tiny"]
+    assert two.split()[0] == "two"
+    assert fault.startswith("not listed: runs/three/config.json: not a run's configuration: ")
+    listed = json.loads(run(capsys, "runs", "--json"))
+    assert [entry["run"] for entry in listed["runs"]] == ["one", "two"]
+    assert listed["runs"][0]["accuracy"] == epochs[-1]["test_accuracy"]
+    assert listed["runs"][1]["options"]["lr"] == 0.1
+    assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
+
+
+def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one")
+    train("two", "--lr", "0.1")
+    shown = run(capsys, "runs", "show", "one").splitlines()
+    assert ["options.lr", "0.05"] in [line.split() for line in shown]
+    assert shown[-3].split()[:4] == ["epoch", "steps", "loss", "train_accuracy"]
+    assert [line.split()[0] for line in shown[-2:]] == ["1", "2"]
+    assert json.loads(run(capsys, "runs", "show", "runs/one", "--json"))["config"]["options"]["lr"] == 0.05
+    rows = {line.split()[0]: line.split()[1:] for line in run(capsys, "runs", "compare", "one", "two").splitlines()[1:]}
+    assert rows["options.lr"] == ["0.05", "0.1"]
+    assert "options.seed" not in rows
+    assert "options.out" not in rows
+    assert "two runs or more" in run(capsys, "runs", "compare", "one", code=2)
+    assert "not a run's folder" in run(capsys, "runs", "show", "six", code=6)
+
+
+def test_remove_deletes_runs_alone_and_asks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two", "three"):
+        train(name)
+    (here / "runs/mine").mkdir()
+    assert "give --yes" in run(capsys, "runs", "remove", "one", code=2)
+    assert "not a run's folder" in run(capsys, "runs", "remove", "one", "mine", "--yes", code=6)
+    (here / "link").symlink_to(here / "runs/one")
+    assert "symbolic link" in run(capsys, "runs", "remove", "link", "--yes", code=6)
+    goes_on = os.open(here / "runs/one", os.O_RDONLY)
+    fcntl.flock(goes_on, fcntl.LOCK_EX)
+    assert "has not ended" in run(capsys, "runs", "remove", "one", "--yes", code=6)
+    os.close(goes_on)
+    assert sorted(path.name for path in (here / "runs").iterdir()) == ["mine", "one", "three", "two"]
+    assert run(capsys, "runs", "remove", "one", "runs/one", "--yes") == "deleted runs/one\n"
+    for key, left in ((b"n\r", ["mine", "three", "two"]), (b"y\r", ["mine", "three"])):
+        with Terminal("runs", "remove", "two") as terminal:
+            terminal.read(b"[y/N] ")
+            terminal.type(key)
+            terminal.read()
+        assert sorted(path.name for path in (here / "runs").iterdir()) == left
+
+
+def test_metrics_csv_has_the_numbers_of_the_jsonl(here: Path) -> None:
+    train("one")
+    with open(here / "runs/one/metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == len(records) == 2
+    for row, record in zip(rows, records, strict=True):
+        assert {name: float(value) for name, value in row.items()} == {name: record[name] for name in row}
+        assert {"epoch", "loss", "test_accuracy", "train_seconds"} <= row.keys()
+
+
+def test_answers_by_hand() -> None:
+    scores = np.zeros((5, 10))
+    scores[0, 3] = scores[1, 3] = scores[2, 4] = 9
+    scores[3, 3] = 2
+    scores[4, 0] = np.nan
+    answers = confusion.Answers(Predictions(scores), np.array([3, 4, 4, 4, 0], np.uint8))
+    expected = np.zeros((10, 10), int)
+    expected[3, 3], expected[4, 3], expected[4, 4] = 1, 2, 1
+    assert answers.matrix.tolist() == expected.tolist()
+    assert answers.errors.tolist() == [1, 0, 0, 0, 2, 0, 0, 0, 0, 0]
+    assert answers.accuracy == 2 / 5
+    assert answers.mistakes().tolist() == [4, 1, 3]  # without scores, sure of another, less sure
+    assert confusion.taken_for(answers, 4) == "nothing"
+    assert answers.probabilities[3, 3] == pytest.approx(np.exp(2) / (np.exp(2) + 9))
+
+
+def test_show_wrong_shows_what_the_model_gets_wrong(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one", "--lr", "0")
+    answers, model, data = confusion.score_model(Engine("cpu"), here / "runs/one")
+    assert model.metadata["dataset"] == "tiny"
+    wrong = [k for k in range(20) if answers.predictions.logits[k].argmax() != data.test_labels[k]]
+    assert len(wrong) > 3, "an untrained model"
+    text = run(capsys, "data", "show", "--wrong", "runs/one", "--count", "3")
+    titles = [line for line in text.splitlines() if line.startswith("tiny test ")]
+    shown = [int(title.split()[2].rstrip(":")) for title in titles]
+    losses = {k: -np.log(answers.probabilities[k, data.test_labels[k]]) for k in wrong}
+    assert shown == sorted(wrong, key=lambda k: -losses[k])[:3]
+    assert f" {data.test_labels[shown[0]]}, taken for {answers.predictions.logits[shown[0]].argmax()} (" in titles[0]
+    assert text.endswith(f"{len(wrong)} of 20 test images are wrong, 3 of them shown\n")
+    assert "either INDEX or --wrong" in run(capsys, "data", "show", code=2)
+    assert "either INDEX or --wrong" in run(capsys, "data", "show", "3", "--wrong", "runs/one", code=2)
+    assert "leave out --dataset" in run(capsys, "data", "show", "--wrong", "runs/one", "--split", "test", code=2)

@@ -161,6 +161,8 @@ def test_version(capsys):
         (["train", "-x"], "there is no option -x; see `mnist-cuda train --help`"),
         (["bench", "--batch-size", "64"], "there is no option --batch-size; did you mean --batch-sizes?"),
         (["train", "model"], "unexpected argument 'model'"),
+        (["train", "--quiet=1"], "argument -q/--quiet: takes no value, found '1'"),
+        (["train", "--dataset", "a\nb"], "'a b' is unknown"),
         (["evaluate"], "there is no run with a model in runs/; name a model file or the folder of a run"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda import memory
 from mnist_cuda.errors import UsageError
 
 SHAPES = "constant, linear or triangle[:FRACTION]"
@@ -29,7 +30,8 @@ class Schedule:
         return "constant" if self.rise is None else "linear" if self.rise == 0 else f"triangle:{self.rise:g}"
 
     def rates(self, steps: int) -> NDArray[np.float64]:
-        """The rates of all `steps` of a training, (steps,)."""
+        """The rates of all `steps` of a training, (steps,). Raises OutOfMemoryError where they are too many."""
+        memory.require(4 * 8 * steps, f"the learning rate of each of {steps} steps")
         t = (np.arange(steps) + 0.5) / max(steps, 1)
         if self.rise is None:
             return np.full(steps, self.peak)

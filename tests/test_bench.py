@@ -417,6 +417,7 @@ def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
     [
         (["--engines", "warp"], "engine 'warp' is unknown"),
         (["--peers", "caffe"], "peer 'caffe' is unknown"),
+        (["--precisions", "fp99"], "--precisions is fp99, expected some of "),
         (["--batch-sizes", "64,many"], "--batch-sizes is 64,many"),
         (["--batch-sizes", "0"], "at least 1"),
         (["--batch-sizes", "36"], "--batch-sizes has 36, expected at most the 35 images"),

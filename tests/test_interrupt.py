@@ -12,6 +12,7 @@ import pytest
 from tiny import ENVIRONMENT, start, tiny_dataset
 
 from mnist_cuda import MAX_THREADS, cli, memory
+from mnist_cuda.bench import competitors
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import HOST_BYTES_AN_IMAGE, Engine
 from mnist_cuda.errors import UsageError
@@ -184,6 +185,24 @@ def test_memory_is_estimated_before_it_is_taken(argv, monkeypatch, tmp_path, cap
     err = capsys.readouterr().err
     assert "a batch of 3000 on engine " in err
     assert "GB, and 0.4 GB are free" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        ("train -e cpu -b 5 -n 10000000", "the learning rate of each of 70000000 steps"),
+        ("bench time-to-accuracy -e cpu --budgets 5x10000000 --hold-out 5", "the order of the images in 10000000 epo"),
+        ("bench accuracy -e cpu -b 5 -n 10000000", "the order of the images in 10000000 epochs"),
+    ],
+)
+def test_what_grows_with_the_epochs_is_estimated_too(argv, what, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setattr(memory, "available", lambda: 400_000_000)
+    monkeypatch.setattr(competitors, "_has_module", lambda *_: True)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv.split()) == 5
+    assert what in capsys.readouterr().err
+    assert os.listdir() == []
 
 
 def test_free_memory(tmp_path):

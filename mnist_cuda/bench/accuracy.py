@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import console
+from mnist_cuda import console, memory
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
@@ -190,6 +190,7 @@ def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: in
         test_images=data.test_images,
         test_labels=data.test_labels,
     )
+    memory.require(2 * 4 * args.epochs * steps * args.batch_size, f"the order of the images in {args.epochs} epochs")
     setups = []
     for seed in range(args.seeds):
         weights, order = folder / f"weights{seed}.safetensors", folder / f"order{seed}.npy"

@@ -178,6 +178,9 @@ def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
         precisions = list(dict.fromkeys(c.precisions[0] for c in ours))
     else:
         precisions = some_words("--precisions", args.precisions)
+        offered = list(dict.fromkeys(p for c in ours for p in c.precisions))
+        if not set(precisions) <= set(offered):
+            raise UsageError(f"--precisions is {' '.join(precisions)}, expected some of {', '.join(offered)}")
     try:
         batch_sizes = [int(size) for size in words(args.batch_sizes)]
     except ValueError:

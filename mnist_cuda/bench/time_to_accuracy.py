@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console
+from mnist_cuda import console, memory
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
@@ -124,8 +124,12 @@ def parse_peaks(texts: Iterable[str]) -> list[float]:
 
 
 def order_of(budget: Budget, seed: int, count: int) -> NDArray[np.int32]:
-    """The samples of all epochs, one after the other, without those that do not fill a batch."""
+    """The samples of all epochs, one after the other, without those that do not fill a batch.
+
+    Raises OutOfMemoryError where they are too many.
+    """
     kept = count // budget.batch_size * budget.batch_size
+    memory.require(2 * 4 * budget.epochs * kept, f"the order of the images in {budget.epochs} epochs")
     return np.concatenate([epoch_order(seed, epoch, count)[:kept] for epoch in range(1, budget.epochs + 1)])
 
 

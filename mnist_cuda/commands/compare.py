@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, non_negative, positive, threads
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, gpu, non_negative, positive, threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
-    add("--device", type=non_negative, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
+    add("--device", type=gpu, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
     add("-b", "--batch-size", type=positive, default=64, metavar="N", help="training images (default: %(default)s)")

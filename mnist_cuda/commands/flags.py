@@ -11,6 +11,8 @@ from mnist_cuda import MAX_THREADS
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.errors import UsageError
 
+_MOST = 2**31 - 1  # what an engine counts with
+
 
 def integer(text: str) -> int:
     """An integer."""
@@ -21,11 +23,11 @@ def integer(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1."""
+    """An integer of at least 1, and no more than an engine can count."""
     value = integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is too small, expected at least 1")
-    return value
+    return _counted(value)
 
 
 def non_negative(text: str) -> int:
@@ -33,6 +35,17 @@ def non_negative(text: str) -> int:
     value = integer(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative, expected at least 0")
+    return value
+
+
+def gpu(text: str) -> int:
+    """The number of a GPU."""
+    return _counted(non_negative(text))
+
+
+def _counted(value: int) -> int:
+    if value > _MOST:
+        raise argparse.ArgumentTypeError(f"{value} is too large, expected at most {_MOST}")
     return value
 
 
@@ -75,7 +88,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("-e", "--engine", default="auto", metavar="NAME", help=text)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
-    add("--device", type=non_negative, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
+    add("--device", type=gpu, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
 
 
 def add_data_flags(

@@ -20,6 +20,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
+        message = re.sub("ignored explicit argument", "takes no value, found", " ".join(message.splitlines()))
         self.exit(UsageError.exit_code, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

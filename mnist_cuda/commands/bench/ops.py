@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_json_flag, non_negative, positive
+from mnist_cuda.commands.flags import add_json_flag, gpu, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
     text = "images (default: %(default)s)"
     parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
-    parser.add_argument("--device", type=non_negative, default=0, metavar="N", help="GPU (default: %(default)s)")
+    parser.add_argument("--device", type=gpu, default=0, metavar="N", help="GPU (default: %(default)s)")
     add_json_flag(parser)
 
 

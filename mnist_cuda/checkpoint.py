@@ -190,6 +190,3 @@ def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
-
-
-Checkpoint, load_checkpoint, save_checkpoint = Model, load_model, save_model  # their names until all callers changed

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.checkpoint import Checkpoint
+from mnist_cuda.checkpoint import Model
 from mnist_cuda.errors import CheckpointError, UnavailableError
 
 Input = Literal["uint8", "float"]
@@ -25,7 +25,7 @@ _EPSILON = 1e-5
 Floats = NDArray[np.float64]
 
 
-def onnx_model(checkpoint: Checkpoint, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
+def onnx_model(checkpoint: Model, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
     """The bytes of an ONNX file that gives logits (N,10) float32 for any number N of images.
 
     kind: `uint8` takes images (N,28,28) uint8 as the data set has them; `float` takes (N,1,28,28) float32 from 0 to 1,

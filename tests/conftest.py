@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mnist_cuda import _native
-from mnist_cuda.checkpoint import Checkpoint, save_checkpoint
+from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 
@@ -139,6 +139,6 @@ def trained(mnist, tmp_path_factory):
         engine.train(np.random.default_rng(epoch).permutation(12_000), 64, 0.05)  # the last batch is smaller
     engine.compute_statistics()
     folder = tmp_path_factory.mktemp("trained")
-    model = Checkpoint(engine.parameters, engine.statistics, {"dataset": "mnist"})
-    save_checkpoint(folder / "model.safetensors", model, steps=376)
+    model = Model(engine.parameters, engine.statistics, {"dataset": "mnist"})
+    save_model(folder / "model.safetensors", model, steps=376)
     return folder

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Checkpoint, load_model, save_model
+from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write
@@ -26,7 +26,7 @@ def checkpoint(dtype=np.float32, statistics=True):
     def cast(tensors):
         return {name: value.astype(dtype) for name, value in tensors.items()}
 
-    return Checkpoint(cast(init_parameters(3)), cast(STATISTIC_VALUES) if statistics else None, {"dataset": "tiny"})
+    return Model(cast(init_parameters(3)), cast(STATISTIC_VALUES) if statistics else None, {"dataset": "tiny"})
 
 
 @pytest.fixture

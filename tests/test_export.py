@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tiny import ENVIRONMENT
 
 from mnist_cuda import bench, cli
-from mnist_cuda.checkpoint import Checkpoint, load_model, save_model
+from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.model import PARAMETERS, STATISTICS
@@ -63,7 +63,7 @@ def odd():
     rng = np.random.default_rng(5)
     statistics = {t.name: rng.uniform(2e-5, 2e-4, t.size) for t in STATISTICS}
     statistics |= {t.name: rng.normal(0, 0.1, t.size) for t in STATISTICS if t.name.endswith("mean")}
-    return Checkpoint(signed_weights(7), statistics, {"dataset": "none", "steps": "3"})
+    return Model(signed_weights(7), statistics, {"dataset": "none", "steps": "3"})
 
 
 @pytest.mark.parametrize(("kind", "fold"), KINDS)
@@ -94,10 +94,10 @@ def test_the_file(odd):
 
 def test_what_cannot_be_exported(odd):
     with pytest.raises(CheckpointError, match="no population statistics"):
-        onnx_model(Checkpoint(odd.parameters))
+        onnx_model(Model(odd.parameters))
     huge = {**odd.parameters, "fc2.bias": np.full(10, 1e300)}
     with pytest.raises(CheckpointError, match=r"fc2\.bias does not fit float32"):
-        onnx_model(Checkpoint(huge, odd.statistics))
+        onnx_model(Model(huge, odd.statistics))
     with pytest.raises(ValueError, match="kind is 'int8', expected uint8 or float"):
         onnx_model(odd, "int8")
 
@@ -148,7 +148,7 @@ def test_errors_take_one_line(saved, argv, code, words, capsys):
 
 
 def test_a_model_without_statistics(odd, saved, capsys):
-    save_model(saved / "model.safetensors", Checkpoint(odd.parameters), steps=3)
+    save_model(saved / "model.safetensors", Model(odd.parameters), steps=3)
     for what in ("onnx", "state-dict"):
         assert cli.main(["export", what, "--model", str(saved)]) == 6
         assert "no population statistics" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from PIL import Image
 from tiny import ENVIRONMENT, Terminal
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Checkpoint, load_model, save_model
+from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.engine import Engine
 from mnist_cuda.prediction import SURE, predict
@@ -186,12 +186,12 @@ def test_on_a_terminal_the_pixels_are_shaded(trained, pictures):
 
 def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     model, picture = load_model(trained), str(pictures / "0.png")
-    save_model(tmp_path / "early.safetensors", Checkpoint(model.parameters), steps=1)
+    save_model(tmp_path / "early.safetensors", Model(model.parameters), steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "early.safetensors"), *CPU]) == 6
     assert "has no population statistics" in capsys.readouterr().err
     assert cli.main(["predict", picture, "--model", str(tmp_path / "gone"), *CPU]) == 6
     assert capsys.readouterr().err.endswith("gone: no such file\n")
-    other = Checkpoint(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
+    other = Model(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0
     assert "was trained on fashion-mnist: the classes that it names are not digits" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from mnist_cuda.commands.flags import add_model_flag, model_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mnist_cuda.checkpoint import Checkpoint
+    from mnist_cuda.checkpoint import Model
 
 
 def _state_file(text: str) -> Path:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state_dict(checkpoint: Checkpoint, parameters_only: bool) -> dict[str, NDArray[Any]]:
+def _state_dict(checkpoint: Model, parameters_only: bool) -> dict[str, NDArray[Any]]:
     """The tensors by PyTorch's names; with the statistics go PyTorch's counters of steps."""
     import numpy as np
 

@@ -1,8 +1,128 @@
 """Train an MNIST CNN with a native CUDA or CPU engine.
 
-The command line is `mnist-cuda` (or `python -m mnist_cuda`). From Python, start with `mnist_cuda.engine.Engine`.
-Importing this package is cheap: nothing native is loaded until it is used.
+    from mnist_cuda import TrainOptions, load_dataset, predict, save_model, train
+
+    data = load_dataset()
+    result = train(data, TrainOptions(epochs=3))
+    print(result.accuracy, predict(result, data.test_images[:10]).classes)
+    save_model("model.safetensors", result.model)
+
+The command line is `mnist-cuda` (or `python -m mnist_cuda`). Importing this package is cheap: each name below is
+imported from its module when it is first used.
 """
+
+TYPE_CHECKING = False  # typing's, without the time that its import takes
+if TYPE_CHECKING:
+    from mnist_cuda.checkpoint import Model, load_model, save_model
+    from mnist_cuda.data.dataset import Dataset
+    from mnist_cuda.data.dataset import load as load_dataset
+    from mnist_cuda.data.own import dataset_from_folder, dataset_of
+    from mnist_cuda.engine import Engine, EngineInfo, OpTime, Probe, engines
+    from mnist_cuda.errors import (
+        CheckpointError,
+        DataError,
+        MnistCudaError,
+        OutOfMemoryError,
+        UnavailableError,
+        UsageError,
+    )
+    from mnist_cuda.evaluation import Evaluation, Predictions, evaluate, predict
+    from mnist_cuda.model import init_parameters
+    from mnist_cuda.options import TrainOptions
+    from mnist_cuda.training import Progress, Trainer, TrainingResult, epoch_order, train
 
 __version__ = "0.1.0"
 MAX_THREADS = 1024  # of an engine on the CPU; more than that is a slip of the hand
+
+# The public names by subject, in the order of docs/api.md, each with its module; and its name there, if it has another.
+PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
+    "Data": {
+        "load_dataset": ("data.dataset", "load"),
+        "dataset_of": ("data.own",),
+        "dataset_from_folder": ("data.own",),
+        "Dataset": ("data.dataset",),
+    },
+    "Training": {
+        "train": ("training",),
+        "TrainOptions": ("options",),
+        "TrainingResult": ("training",),
+        "Progress": ("training",),
+        "Trainer": ("training",),
+        "epoch_order": ("training",),
+    },
+    "Models": {
+        "evaluate": ("evaluation",),
+        "Evaluation": ("evaluation",),
+        "predict": ("evaluation",),
+        "Predictions": ("evaluation",),
+        "load_model": ("checkpoint",),
+        "save_model": ("checkpoint",),
+        "Model": ("checkpoint",),
+        "init_parameters": ("model",),
+    },
+    "Engines": {
+        "engines": ("engine",),
+        "EngineInfo": ("engine",),
+        "Engine": ("engine",),
+        "Probe": ("engine",),
+        "OpTime": ("engine",),
+    },
+    "Errors": {
+        "MnistCudaError": ("errors",),
+        "UsageError": ("errors",),
+        "DataError": ("errors",),
+        "UnavailableError": ("errors",),
+        "OutOfMemoryError": ("errors",),
+        "CheckpointError": ("errors",),
+    },
+}
+_WHERE = {name: where for names in PUBLIC.values() for name, where in names.items()}
+
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "Dataset",
+    "Engine",
+    "EngineInfo",
+    "Evaluation",
+    "MnistCudaError",
+    "Model",
+    "OpTime",
+    "OutOfMemoryError",
+    "Predictions",
+    "Probe",
+    "Progress",
+    "TrainOptions",
+    "Trainer",
+    "TrainingResult",
+    "UnavailableError",
+    "UsageError",
+    "__version__",
+    "dataset_from_folder",
+    "dataset_of",
+    "engines",
+    "epoch_order",
+    "evaluate",
+    "init_parameters",
+    "load_dataset",
+    "load_model",
+    "predict",
+    "save_model",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported from its module now."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'mnist_cuda' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, *other = _WHERE[name]
+    value: object = getattr(import_module(f"mnist_cuda.{module}"), other[0] if other else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

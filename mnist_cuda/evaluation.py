@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.checkpoint import Model, load_model
+from mnist_cuda.data.arrays import images_of
 from mnist_cuda.engine import BatchNorm, Engine
 from mnist_cuda.errors import CheckpointError
 
@@ -21,6 +22,7 @@ Trained: TypeAlias = "Engine | Model | TrainingResult | str | Path"
 
 # Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
 BATCH_SIZE = 250
+CHUNK = 1000  # images a call of `predict`
 
 
 @dataclass(frozen=True)
@@ -78,49 +80,24 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
     return engine
 
 
-def predict(
-    model: Trained, images: NDArray[np.uint8], *, engine: str = "auto", precision: str | None = None
-) -> Predictions:
+def predict(model: Trained, images: object, *, engine: str = "auto", precision: str | None = None) -> Predictions:
     """What a model says of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
-    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. Images may be
-    any object that numpy takes, with `__dlpack__` or `__array_interface__` on the host without a copy. engine,
-    precision: for a model that is none yet. Batch norm uses the population statistics.
+    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: also
+    (N,784) or (N,1,28,28), and any array on the host that has `__dlpack__` or that numpy takes. engine, precision: for
+    a model that is in none yet, which one computes. Batch norm uses the population statistics.
 
     Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
-    that is none.
+    that is no model.
     """
     pixels = images_of(images)
     ready = engine_of(model, engine, precision)
     if ready.statistics is None:
-        raise CheckpointError("the model has no population statistics: call compute_statistics of an engine with data")
-    return Predictions(ready.logits(pixels))
-
-
-def images_of(images: object) -> NDArray[np.uint8]:
-    """Images (N,28,28) uint8 from what numpy takes: also (28,28), (N,784) and (N,1,28,28). Raises ValueError."""
-    array = as_numpy(images)
-    if array.dtype != np.uint8:
-        raise ValueError(f"images have dtype {array.dtype}, expected uint8")
-    if array.shape[-2:] != (28, 28) and array.shape[-1:] != (784,):
-        raise ValueError(f"images have shape {array.shape}, expected (N, 28, 28)")
-    return array.reshape(-1, 28, 28)
-
-
-def as_numpy(array: object) -> NDArray[Any]:
-    """A numpy array of an array of any library that is on the host, without a copy where that can be.
-
-    Raises ValueError for one on a GPU.
-    """
-    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
-        return np.asarray(array)
-    device = getattr(array, "__dlpack_device__", lambda: (1, 0))()
-    if device[0] not in (1, 3, 13):  # kDLCPU, kDLCUDAHost, kDLCUDAManaged
-        raise ValueError(f"the array is on a GPU (DLPack device {device}), expected one on the host: copy it first")
-    try:
-        return np.from_dlpack(array)
-    except (BufferError, RuntimeError, TypeError):  # read-only, or of a dtype that only __array__ knows
-        return np.asarray(array)
+        raise CheckpointError(
+            "the model has no population statistics: Engine.compute_statistics makes them from its data"
+        )
+    parts = [ready.logits(pixels[first : first + CHUNK]) for first in range(0, len(pixels), CHUNK)]
+    return Predictions(np.concatenate(parts) if parts else np.empty((0, 10)))
 
 
 def evaluate(

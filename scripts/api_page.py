@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes docs/api.md, the public names of the package with their docstrings, or with --check fails where it differs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mnist_cuda
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+WIDTH = 100  # of a signature, before it gets a line for each parameter
+START = """# The library
+
+What `import mnist_cuda` offers, made from the docstrings by [scripts/api_page.py](../scripts/api_page.py).
+[examples/](../examples) has programs that use it.
+"""
+
+
+def signature(name: str, of: Any) -> str:
+    """A call with types and defaults, in one line or with a line for each parameter."""
+    found = inspect.signature(of)
+    parameters = [p for p in found.parameters.values() if p.name != "self"]
+    text = str(found.replace(parameters=parameters))
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are text
+    text = text.removesuffix(" -> None")
+    if len(name + text) <= WIDTH:
+        return name + text
+    parts = str(found.replace(parameters=[], return_annotation=found.empty))
+    assert parts == "()"
+    result = re.sub(r".*\) ?(->.*)?$", r"\1", text, flags=re.DOTALL)
+    lines, keyword_only = [], False
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and not keyword_only:
+            lines.append("    *,")
+            keyword_only = True
+        lines.append("    " + re.sub(r"(: )'([^']*)'", r"\1\2", str(p)) + ",")
+    return "\n".join([f"{name}(", *lines, f") {result}".rstrip()])
+
+
+def text_of(value: Any) -> str:
+    """A docstring."""
+    text = inspect.getdoc(value)
+    if not text:
+        sys.exit(f"scripts/api_page.py: {value!r} has no docstring")
+    return text
+
+
+def entry(name: str, value: Any) -> Iterator[str]:
+    """The Markdown of one name."""
+    yield f"\n### {name}\n"
+    if not inspect.isclass(value):
+        yield f"```python\n{signature(name, value)}\n```\n\n{text_of(value)}\n"
+        return
+    made = value.__init__ is not object.__init__ and not issubclass(value, Exception)
+    yield f"```python\n{signature(name, value) if made else f'class {name}({value.__base__.__name__})'}\n```\n"
+    yield f"\n{text_of(value)}\n"
+    fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    for member, of in vars(value).items():
+        if member.startswith("_") or member in fields:
+            continue
+        if isinstance(of, property):
+            yield f"\n#### {name}.{member}\n\n{text_of(of)}\n"
+        elif inspect.isfunction(of):
+            yield f"\n#### {name}.{member}\n\n```python\n{signature(member, of)}\n```\n\n{text_of(of)}\n"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [START]
+    for subject, names in mnist_cuda.PUBLIC.items():
+        parts.append(f"\n## {subject}\n")
+        for name in names:
+            parts += entry(name, getattr(mnist_cuda, name))
+    return "".join(parts)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where the page is stale")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+        return 0
+    if PAGE.read_text() != page():
+        print(f"{PAGE}: not what the docstrings say; run scripts/api_page.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""The library's face: names that come when they are used, a page that says what the docstrings say, own data."""
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from tiny import ENVIRONMENT, tiny_dataset
+
+import mnist_cuda
+from mnist_cuda import (
+    CheckpointError,
+    DataError,
+    Engine,
+    Model,
+    TrainOptions,
+    UnavailableError,
+    UsageError,
+    cli,
+    dataset_from_folder,
+    dataset_of,
+    evaluate,
+    load_model,
+    predict,
+    save_model,
+    train,
+)
+from mnist_cuda.data import dataset
+from mnist_cuda.data.arrays import as_numpy
+from mnist_cuda.model import digest
+
+NAMES = [name for names in mnist_cuda.PUBLIC.values() for name in names]
+OPTIONS = TrainOptions(epochs=2, batch_size=5, lr=0.02)
+
+
+# ---- the names -------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_no_module_takes_its_place():
+    assert sorted([*NAMES, "__version__"]) == sorted(mnist_cuda.__all__)
+    assert {*NAMES, "__version__"} <= set(dir(mnist_cuda))
+    for name in NAMES:
+        assert getattr(mnist_cuda, name).__doc__, name
+    modules = {module.name for module in pkgutil.iter_modules(mnist_cuda.__path__)}
+    assert not modules & set(NAMES)
+    with pytest.raises(AttributeError, match="module 'mnist_cuda' has no attribute 'nothing'"):
+        mnist_cuda.nothing  # noqa: B018
+
+
+def test_the_page_is_what_the_docstrings_say():
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "api_page.py"), "--check"], env=ENVIRONMENT, capture_output=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_no_module_imports_one_that_imports_it():
+    """A module that is imported first, alone, never meets a half-made one."""
+    names = [m.name for m in pkgutil.walk_packages(mnist_cuda.__path__, "mnist_cuda.")]
+    skipped = ("mnist_cuda.peers.", "mnist_cuda.charts", "mnist_cuda.__main__", "mnist_cuda.report")
+    code = "\n".join(
+        [
+            "import importlib, sys",
+            "for name in sys.argv[1:]:",
+            "    for key in [key for key in sys.modules if key.startswith('mnist_cuda') and '_native' not in key]:",
+            "        del sys.modules[key]",
+            "    importlib.import_module(name)",
+        ]
+    )
+    chosen = [name for name in names if not name.startswith(skipped) and "_native" not in name]
+    result = subprocess.run([sys.executable, "-c", code, *chosen], env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+# ---- train, evaluate, predict ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result():
+    return train(tiny_dataset(), OPTIONS, engine="cpu")
+
+
+def test_train_is_what_the_command_line_does(monkeypatch, tmp_path, capsys, result):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+    argv = ["--engine", "cpu", "--epochs", "2", "--batch-size", "5", "--lr", "0.02", "--out", "run"]
+    assert cli.main(["train", *argv]) == 0
+    save_model("model.safetensors", result.model)
+    assert Path("model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
+    assert [row["epoch"] for row in result.epochs] == [1, 2]
+    assert result.accuracy == result.epochs[-1]["test_accuracy"]
+    assert (result.steps, result.seconds > result.training_seconds > 0) == (14, True)
+
+
+def test_who_looks_on_is_told():
+    epochs, progress = [], []
+    result = train(tiny_dataset(), OPTIONS, engine="cpu", on_epoch=epochs.append, on_progress=progress.append)
+    assert epochs == result.epochs
+    assert (progress[-1].epoch, progress[-1].step, progress[-1].steps) == (2, 7, 7)
+    assert all(0 < row.step <= row.steps and row.us_per_iteration > 0 for row in progress)
+
+    class EnoughError(Exception):
+        pass
+
+    def stop(_):
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        train(tiny_dataset(), OPTIONS, engine="cpu", on_progress=stop)
+
+
+def test_an_engine_may_be_given_and_begin_with_any_weights(result):
+    engine = Engine("cpu", threads=1)
+    again = train(tiny_dataset(), OPTIONS, engine=engine)
+    assert again.engine is engine
+    assert digest(again.model.parameters) == digest(result.model.parameters)
+    first = train(tiny_dataset(), TrainOptions(epochs=1, batch_size=5, lr=0.02), engine="cpu")
+    other = train(tiny_dataset(), OPTIONS, engine="cpu", init=first.model)
+    assert digest(other.model.parameters) != digest(result.model.parameters)
+    with pytest.raises(UsageError, match="precision is fp64, and the engine given computes in fp32"):
+        train(tiny_dataset(), OPTIONS, engine=engine, precision="fp64")
+    with pytest.raises(UsageError, match="engine 'warp' is unknown"):
+        train(tiny_dataset(), OPTIONS, engine="warp")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"batch_size": 1.5}, {"lr": float("nan")}, {"seed": -1}, {"eval_bn": "some"}, {"placement": 3}],
+    ids=str,
+)
+def test_impossible_options_are_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"^{name} is "):
+        TrainOptions(**wrong)
+
+
+def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
+    data = tiny_dataset()
+    save_model(tmp_path / "model.safetensors", result.model)
+    sources = [result, result.model, result.engine, tmp_path, str(tmp_path / "model.safetensors")]
+    for source in sources:
+        found = predict(source, data.test_images)
+        assert found.classes.tolist() == predict(result, data.test_images).classes.tolist()
+        np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+        assert evaluate(source, data.test_images, data.test_labels).accuracy == result.accuracy
+    logits = result.engine.logits(data.test_images)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(predict(result, data.test_images).probabilities, shares, rtol=1e-9)
+    assert predict(result, data.test_images[3]).classes.shape == (1,)
+    assert predict(result, data.test_images[:0]).classes.shape == (0,)
+    with pytest.raises(CheckpointError, match="no population statistics"):
+        predict(Model(result.model.parameters), data.test_images)
+    for wrong in (data.test_images.astype(float), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
+        with pytest.raises(ValueError, match=r"they have (dtype|shape) .* expected"):
+            predict(result, wrong)
+
+
+def test_many_images_are_predicted_in_parts(result, monkeypatch):
+    monkeypatch.setattr("mnist_cuda.evaluation.CHUNK", 7)
+    data, whole = tiny_dataset(), result.engine.logits(tiny_dataset().test_images)
+    np.testing.assert_array_equal(predict(result, data.test_images).logits, whole)
+
+
+# ---- own data --------------------------------------------------------------------------------------------------------
+
+
+class OnHost:
+    """An array of another library."""
+
+    def __init__(self, array, device=1):
+        self._array, self._device = array, device
+
+    def __dlpack_device__(self):
+        return (self._device, 0)
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+
+def test_arrays_are_taken_without_a_copy():
+    images, labels = np.arange(5 * 784, dtype=np.uint8).reshape(5, 28, 28), np.arange(5, dtype=np.uint8)
+    data = dataset_of(images, labels, OnHost(images), OnHost(labels))
+    for ours, theirs in zip(data.arrays, (images, labels, images, labels), strict=True):
+        assert np.shares_memory(ours, theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        assert theirs.flags.writeable
+        assert not ours.flags.writeable
+    for shape in ((5, 784), (5, 1, 28, 28)):
+        other = dataset_of(images.reshape(shape), labels.tolist(), images.reshape(shape), labels.astype(np.int64))
+        assert other.digest == data.digest
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        (np.zeros((2, 28, 28)), [1, 2], "training images: they have dtype float64, expected uint8"),
+        (np.zeros((2, 28, 27), np.uint8), [1, 2], r"they have shape \(2, 28, 27\), expected \(N, 28, 28\)"),
+        (np.zeros((2, 28, 28), np.uint8), [1], "2 training images and 1 labels"),
+        (np.zeros((0, 28, 28), np.uint8), np.zeros(0, int), "0 training images and 0 labels"),
+        (np.zeros((2, 28, 28), np.uint8), [1, 10], "training labels: label 1 is 10, expected 0 to 9"),
+        (np.zeros((2, 28, 28), np.uint8), [-1, 1], "training labels: label 0 is -1, expected 0 to 9"),
+        (np.zeros((2, 28, 28), np.uint8), [0.5, 1], "dtype float64, expected .* integers"),
+        (OnHost(np.zeros((2, 28, 28), np.uint8), 2), [1, 2], "the array is on a GPU"),
+    ],
+)
+def test_arrays_that_are_no_data_set_are_refused(images, labels, words):
+    with pytest.raises(DataError, match=words):
+        dataset_of(images, labels, np.zeros((1, 28, 28), np.uint8), [0])
+
+
+def test_arrays_of_pytorch(result):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed here; tests/test_examples.py uses the peers'")
+    data = tiny_dataset()
+    images = torch.from_numpy(data.test_images.copy())
+    assert np.shares_memory(as_numpy(images), images.numpy())
+    np.testing.assert_array_equal(predict(result, images).logits, predict(result, data.test_images).logits)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A function that writes the tiny data set as files: pictures(folder, names of classes, halves)."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    data = tiny_dataset()
+
+    def write(root, names, halves=("train", "test"), mode="L", size=(28, 28)):
+        sets = {"train": (data.train_images, data.train_labels), "test": (data.test_images, data.test_labels)}
+        for half in halves:
+            for k, (pixels, label) in enumerate(zip(*sets[half], strict=True)):
+                folder = tmp_path / root / (half if len(halves) == 2 else "") / names[label]
+                folder.mkdir(parents=True, exist_ok=True)
+                image.fromarray(pixels).resize(size).convert(mode).save(folder / f"{half}{k:03d}.png")
+        return tmp_path / root
+
+    return write
+
+
+def sorted_images(images, labels):
+    return sorted((int(label), image.tobytes()) for image, label in zip(images, labels, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_folder_of_pictures_by_class(pictures, mode):
+    data = dataset_from_folder(pictures("digits", "0123456789", mode=mode))
+    tiny = tiny_dataset()
+    assert (data.name, data.source.endswith("/digits")) == ("digits", True)
+    assert sorted_images(data.train_images, data.train_labels) == sorted_images(tiny.train_images, tiny.train_labels)
+    assert sorted_images(data.test_images, data.test_labels) == sorted_images(tiny.test_images, tiny.test_labels)
+
+
+def test_a_folder_that_is_not_split_is(pictures):
+    folder = pictures("things", [f"thing {letter}" for letter in "jihgfedcba"], ("train",))
+    data, again = (
+        dataset_from_folder(folder, test_share=0.3, seed=2),
+        dataset_from_folder(folder, test_share=0.3, seed=2),
+    )
+    assert data.digest == again.digest != dataset_from_folder(folder, test_share=0.3, seed=3).digest
+    tiny = tiny_dataset()
+    found = sorted_images(
+        np.concatenate([data.train_images, data.test_images]), np.concatenate([data.train_labels, data.test_labels])
+    )
+    assert found == sorted_images(tiny.train_images, 9 - tiny.train_labels)  # the names count backwards
+    assert set(data.test_labels.tolist()) == set(range(10))
+
+
+def test_pictures_of_another_size_are_scaled(pictures):
+    data = dataset_from_folder(pictures("large", "0123456789", size=(56, 56)))
+    assert data.train_images.shape == (35, 28, 28)
+    found, expected = data.train_images[data.train_labels == 4], tiny_dataset().train_images[4]
+    assert (found[0][13] > 128).sum() == (expected[13] > 128).sum() == 20  # the bar of a 4
+
+
+def test_a_folder_of_something_else_is_refused(pictures, tmp_path):
+    with pytest.raises(DataError, match="not a folder"):
+        dataset_from_folder(tmp_path / "none")
+    with pytest.raises(DataError, match="it has 0 folders, expected one for each of at most 10 classes"):
+        dataset_from_folder(tmp_path)
+    folder = pictures("digits", "0123456789")
+    (folder / "train/3/train003.png").write_bytes(b"\x89PNG no picture")
+    with pytest.raises(DataError, match=r"train/3/train003\.png: cannot be read as a picture"):
+        dataset_from_folder(folder)
+
+
+def test_a_state_dict_of_pytorch_needs_pytorch(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_bytes(b"anything")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UnavailableError, match=r"model\.pt: a file of PyTorch, which is not installed here"):
+        load_model(tmp_path / "model.pt")
+    assert os.listdir(tmp_path) == ["model.pt"]

@@ -1,0 +1,83 @@
+"""The examples run, and say what they promise; on a small data set, in a folder of their own."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from tiny import ENVIRONMENT
+
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+ON_TINY = """
+import runpy, sys
+sys.path.insert(0, {tests!r})
+sys.path += {more!r}
+import tiny
+from mnist_cuda.data import dataset
+dataset.load = tiny.tiny_dataset
+runpy.run_path({example!r}, run_name="__main__")
+"""
+
+
+def run(name, folder, more=()):
+    """What an example prints on the tiny data set. more: folders of modules behind all others."""
+    code = ON_TINY.format(tests=str(ROOT / "tests"), example=str(ROOT / "examples" / name), more=list(more))
+    environment = ENVIRONMENT | {"MNIST_TINY_IMAGES": "1000"}
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_five_lines(tmp_path):
+    out = run("five_lines.py", tmp_path)
+    assert out.count(" %\n") == 3
+    assert "[0 1 2 3 4 5 6 7 8 9] and the network says [0 1 2 3 4 5 6 7 8 9]" in out
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_own_loop(tmp_path):
+    out = run("own_loop.py", tmp_path)
+    assert "reference  can run here" in out
+    assert re.search(r"rate 0\.025: loss \d\.\d{4}, 100\.00 % of the test images", out)
+
+
+def test_own_data(tmp_path):
+    out = run("own_data.py", tmp_path)
+    assert re.search(r"arrays: (9\d|100)\.\d %; the first is across", out)
+    assert re.search(r"folder: (9\d|100)\.\d %", out)
+
+
+def test_look_inside(tmp_path):
+    out = run("look_inside.py", tmp_path)
+    gradient, difference = re.search(r"gradient (\S+), difference (\S+)", out).groups()
+    assert float(gradient) == pytest.approx(float(difference), rel=1e-5)
+    assert abs(float(gradient)) > 1e-4
+
+
+def test_pytorch(tmp_path):
+    """By PyTorch here, or that of .venv-peers if its Python is of the same version."""
+    peers = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON") or ROOT / ".venv-peers" / "bin" / "python")
+    more = []
+    if not find_spec("torch"):
+        code = "import sys, sysconfig, torch; print(*sys.version_info[:2]); print(sysconfig.get_path('platlib'))"
+        answer = subprocess.run([peers, "-c", code], capture_output=True, text=True) if peers.exists() else None
+        if not answer or answer.returncode:
+            pytest.skip(f"no PyTorch, neither here nor by {peers}")
+        version, folder = answer.stdout.splitlines()
+        if version.split() != [str(part) for part in sys.version_info[:2]]:
+            pytest.skip(f"PyTorch is at {peers}, which is Python {version}, and this is another")
+        more.append(folder)
+    out = run("pytorch.py", tmp_path, more)
+    assert float(re.search(r"differ by at most (\S+)", out).group(1)) < 1e-3
+    assert re.findall(r"from_pytorch\.\w+: ([\d.]+) %", out) == ["100.00", "100.00"]
+
+
+def test_every_example_has_a_test():
+    assert [f"test_{name.removesuffix('.py')}" in globals() for name in EXAMPLES] == [True] * len(EXAMPLES)
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"examples/{name}" in readme for name in EXAMPLES)

@@ -25,13 +25,13 @@ _EPSILON = 1e-5
 Floats = NDArray[np.float64]
 
 
-def onnx_model(checkpoint: Model, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
+def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
     """The bytes of an ONNX file that gives logits (N,10) float32 for any number N of images.
 
     kind: `uint8` takes images (N,28,28) uint8 as the data set has them; `float` takes (N,1,28,28) float32 from 0 to 1,
     as torchvision's ToTensor makes them. Either way the graph normalises. fold_bn: batch norms become part of the
     convolutions before them, which changes the logits by rounding only. The model has passed onnx.checker.
-    Raises CheckpointError for a checkpoint without population statistics or with weights beyond float32,
+    Raises CheckpointError for a model without population statistics or with weights beyond float32,
     UnavailableError without the package onnx.
     """
     if kind not in get_args(Input):
@@ -42,12 +42,12 @@ def onnx_model(checkpoint: Model, kind: Input = "uint8", *, fold_bn: bool = Fals
     except ImportError as error:
         remedy = f"run `{sys.executable} -m pip install onnx`"
         raise UnavailableError(f"the package onnx is needed and cannot be imported ({error}): {remedy}") from error
-    if checkpoint.statistics is None:
+    if model.statistics is None:
         raise CheckpointError(
             "the model has no population statistics, which a run that was stopped early does not save"
         )
-    tensors = {name: np.asarray(value, np.float64) for name, value in checkpoint.parameters.items()}
-    tensors |= {name: np.asarray(value, np.float64) for name, value in checkpoint.statistics.items()}
+    tensors = {name: np.asarray(value, np.float64) for name, value in model.parameters.items()}
+    tensors |= {name: np.asarray(value, np.float64) for name, value in model.statistics.items()}
     if fold_bn:
         tensors = _folded(tensors)
     # (u/255 - mean)/std is u * scale + shift.
@@ -87,16 +87,16 @@ def onnx_model(checkpoint: Model, kind: Input = "uint8", *, fold_bn: bool = Fals
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["N", _native.CLASSES])],
         constants,
     )
-    model = helper.make_model(
+    result = helper.make_model(
         graph,
         ir_version=_IR,
         opset_imports=[helper.make_opsetid("", _OPSET)],
         producer_name="mnist-cuda",
         producer_version=__version__,
     )
-    helper.set_model_props(model, dict(sorted(checkpoint.metadata.items())))
-    onnx.checker.check_model(model, full_check=True)
-    content: bytes = model.SerializeToString(deterministic=True)
+    helper.set_model_props(result, dict(sorted(model.metadata.items())))
+    onnx.checker.check_model(result, full_check=True)
+    content: bytes = result.SerializeToString(deterministic=True)
     return content
 
 

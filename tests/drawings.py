@@ -120,6 +120,7 @@ NO_DIGITS = {
     "blank": lambda rng: np.full((100, 80), 255, np.uint8),
     "one pixel": lambda rng: np.full((1, 1), 7, np.uint8),
     "a row": lambda rng: rng.integers(0, 256, (1, 300), np.uint8),
+    "a strip": lambda rng: rng.integers(0, 256, (3, 100_000), np.uint8),
     "nothing at all": lambda rng: np.zeros((50, 50, 4), np.uint8),
     "light from a side": lambda rng: np.linspace(0, 255, 200 * 200).reshape(200, 200).astype(np.uint8),
     "faint noise": lambda rng: (250 + rng.normal(0, 1, (200, 200))).astype(np.uint8),

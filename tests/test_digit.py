@@ -92,7 +92,7 @@ def test_specks_on_the_paper_are_left_out():
     assert np.abs(as_mnist(sheet).pixels.astype(int) - clean.pixels).max() <= 3
 
 
-@pytest.mark.parametrize("name", ["blank", "one pixel", "nothing at all", "light from a side"])
+@pytest.mark.parametrize("name", ["blank", "one pixel", "nothing at all", "light from a side", "a strip"])
 def test_where_nothing_is_drawn_nothing_is_found(name):
     digit = as_mnist(NO_DIGITS[name](np.random.default_rng(0)))
     assert not digit.pixels.any()
@@ -125,8 +125,9 @@ def test_what_has_no_digits_form_is_doubted(name, words):
         (np.zeros((5, 5), np.int64), "dtype int64, expected bool, unsigned integers or floats"),
         (np.zeros((5, 5), complex), "dtype complex128"),
         (np.array([["a"]]), "dtype <U1"),
-        (np.array([[0.5, np.nan]]), "not finite"),
-        (np.array([[0.5, np.inf]]), "not finite"),
+        (np.array([[0.5, np.nan]]), "values from nan to nan, expected 0 to 1"),
+        (np.array([[0.5, -0.1]]), "values from -0.1 to 0.5, expected 0 to 1"),
+        (np.array([[0.5, np.inf]]), "values from 0.5 to inf"),
     ],
 )
 def test_other_arrays_are_refused(picture, words):

@@ -106,6 +106,7 @@ HOSTILE = {
     "bomb": (png(60_000, 60_000, (b"IDAT", zlib.compress(b""))), "more than 100000000 pixels, reduce it or cut"),
     "over-our-limit": (png(10_000, 10_001), "more than 100000000 pixels"),
     "bomb-of-2-31": (png(2**31 - 1, 2**31 - 1), "more than 100000000 pixels"),
+    "nan": (saved("tiff", np.full((9, 9), np.nan, np.float32)), "not all of its values are finite"),
     "no-pixels": (png(20, 20), "cannot be read as a picture"),
     "zero-size": (png(0, 0, (b"IDAT", zlib.compress(b""))), "picture"),
     "short": (png(200, 200, (b"IDAT", zlib.compress(b"\0" * 50))), "cannot be read as a picture"),

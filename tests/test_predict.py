@@ -12,9 +12,10 @@ from tiny import ENVIRONMENT, Terminal
 
 from mnist_cuda import cli
 from mnist_cuda.checkpoint import Model, load_model, save_model
+from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.engine import Engine
-from mnist_cuda.prediction import SURE, predict
+from mnist_cuda.evaluation import predict
 
 EACH = 20  # digits of MNIST's test images in each style, and as many drawn strokes, half of them thin
 CPU = ("--engine", "cpu")
@@ -43,7 +44,7 @@ def test_nine_of_ten_digits_are_right_in_every_style(style, mnist, engine):
     cases = [(label, PICTURES[style](rng, ink)) for label, ink in digits(rng, mnist)]
     found = [as_mnist(picture) for _, picture in cases]
     labels = np.array([label for label, _ in cases])
-    answers = predict(engine, np.stack([digit.pixels for digit in found])).argmax(1)
+    answers = predict(engine, np.stack([digit.pixels for digit in found])).classes
     wrong = [(int(label), int(answer)) for label, answer in zip(labels, answers, strict=True) if label != answer]
     assert len(wrong) <= 0.1 * len(found), wrong
     assert sum(bool(digit.doubt) for digit in found) <= 0.1 * len(found)
@@ -53,8 +54,8 @@ def test_nearly_all_of_mnist_passes_as_before(mnist, engine):
     """The form that the network learnt is kept: as many right as without, and hardly a doubt."""
     images, labels = mnist.test_images[:1000], mnist.test_labels[:1000]
     found = [as_mnist(image) for image in images]
-    right = (predict(engine, np.stack([digit.pixels for digit in found])).argmax(1) == labels).mean()
-    assert right >= (predict(engine, images).argmax(1) == labels).mean() - 0.01
+    right = (predict(engine, np.stack([digit.pixels for digit in found])).classes == labels).mean()
+    assert right >= (predict(engine, images).classes == labels).mean() - 0.01
     assert sum(bool(digit.doubt) for digit in found) <= 5
 
 
@@ -62,15 +63,7 @@ def test_nearly_all_of_mnist_passes_as_before(mnist, engine):
 def test_what_is_no_digit_is_doubted(name, engine):
     for seed in range(3):
         digit = as_mnist(NO_DIGITS[name](np.random.default_rng(seed)))
-        assert digit.doubt or predict(engine, digit.pixels[None]).max() < SURE
-
-
-def test_probabilities_are_those_of_the_logits(mnist, engine):
-    images = mnist.test_images[:2003]
-    scores = engine.logits(images)
-    powers = np.exp(scores)
-    np.testing.assert_allclose(predict(engine, images), powers / powers.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
-    assert predict(engine, images[:0]).shape == (0, 10)
+        assert digit.doubt or predict(engine, digit.pixels[None]).probabilities.max() < SURE
 
 
 @pytest.fixture

@@ -23,11 +23,12 @@ Box = tuple[int, int, int, int]
 _BOX = 20  # pixels of the digit's longer side, of SIDE
 _CENTRE = SIDE // 2  # the pixel whose middle the centre of mass is nearest to, in MNIST too
 
+# These were tried on the pictures of tests/drawings.py.
 _WORKING = 192  # pixels: pictures are averaged down to this before they are looked at
 _FITTED = 64  # rows and columns of pixels at most that the paper is fitted to
 _BLURS = 4  # at most, where the paper's noise is large
 _ZOOMS = 4  # looks at most, each closer than the one before
-_CONTRAST = 0.03  # of the range of values: what less is nothing
+_CONTRAST = 0.03  # of the range of values: what differs less from the paper is none of the ink
 _NOISE = 4.5  # standard deviations of the paper that ink is above
 _FAINT = 0.06  # of full ink: what is less, such as a JPEG's ringing, is none
 _SPECK = 0.04  # of the largest shape's ink: what has less is dirt
@@ -57,7 +58,8 @@ def as_mnist(picture: NDArray[Any]) -> Digit:
     """Find the one digit in a picture and bring it into MNIST's form.
 
     picture: (H,W), or (H,W,C) with C = 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; bool, unsigned integers over
-    their whole range, or floats from 0 to 1. Raises ValueError for another shape or dtype, and for NaN and infinity.
+    their whole range, or floats from 0 to 1. Raises ValueError for another shape or dtype, and for floats beyond that
+    or NaN.
     """
     picture = _checked(picture)
     height, width = picture.shape[:2]
@@ -83,8 +85,8 @@ def _checked(picture: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"picture has shape {picture.shape}, expected (H,W) or (H,W,C) with 1 to 4 channels")
     if picture.dtype.kind not in "buf":
         raise ValueError(f"picture has dtype {picture.dtype}, expected bool, unsigned integers or floats")
-    if picture.dtype.kind == "f" and not np.isfinite(picture).all():
-        raise ValueError("picture has values that are not finite")
+    if picture.dtype.kind == "f" and not (picture.min() >= 0 and picture.max() <= 1):  # NaN is not, either
+        raise ValueError(f"picture has values from {picture.min()} to {picture.max()}, expected 0 to 1 in floats")
     return picture
 
 
@@ -109,12 +111,15 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     """Tell ink from paper in a part of a picture; None where there is no ink."""
     left, top, right, bottom = part
     step = -(-max(right - left, bottom - top) // _WORKING)
+    if step > min(right - left, bottom - top):  # a strip
+        return None
     grey = _grey(_averaged(picture[top:bottom, left:right], step))
+    difference, noise = _without_paper(grey)
     for _ in range(_BLURS):
-        difference, noise = _without_paper(grey)
         if 2 * _NOISE * noise <= float(np.percentile(np.abs(difference), 99.5)):
             break
         grey = _blurred(grey)
+        difference, noise = _without_paper(grey)
     threshold = max(_NOISE * noise, _CONTRAST)
     strong = np.where(np.abs(difference) > max(threshold, 0.2 * float(np.abs(difference).max())), difference, 0)
     dark = float(strong.sum()) < 0
@@ -142,7 +147,6 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
 def _averaged(picture: NDArray[Any], step: int) -> Floats:
     """Means (h,w,C) over squares of `step` pixels as fractions of the range; colours weighted by their alpha."""
     height, width, channels = picture.shape
-    step = min(step, height, width)
     height, width = height // step, width // step
     scale = 1.0 if picture.dtype.kind in "bf" else 1 / float(np.iinfo(picture.dtype).max)
     means = np.empty((height, width, channels), np.float32)
@@ -219,8 +223,8 @@ def _without_paper(grey: Floats) -> tuple[Floats, float]:
 
 def _terms(y: NDArray[np.float64], x: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """The terms of a polynomial of degree two, first those of degree one, at rows y (h,1) and columns x (1,w)."""
-    one = np.ones_like(y * x)
-    return [one, x * one, y * one, x * x * one, x * y, y * y * one]
+    y, x = np.broadcast_arrays(y, x)
+    return [np.ones_like(x), x, y, x * x, x * y, y * y]
 
 
 def _widened(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -91,6 +91,8 @@ def _array(image: Image) -> NDArray[Any]:
     """An image of any mode as `read_picture` returns it."""
     if image.mode in ("I", "F"):  # 32 bits a pixel, of no known range
         values = np.asarray(image, np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError("not all of its values are finite")
         low, high = float(values.min()), float(values.max())
         return (values - low) / ((high - low) or 1)
     if image.mode in ("P", "PA") or ("transparency" in image.info and image.mode in ("1", "L", "RGB")):

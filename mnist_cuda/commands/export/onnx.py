@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.files import atomic_write, require_writable
     from mnist_cuda.onnx_model import onnx_model
 
-    model = model_file(args.model)
-    checkpoint = load_model(model)
-    out = target(args.out, model, "model.onnx")
+    file = model_file(args.model)
+    model = load_model(file)
+    out = target(args.out, file, "model.onnx")
     require_writable(out)
-    content = onnx_model(checkpoint, args.input, fold_bn=args.fold_bn)
+    content = onnx_model(model, args.input, fold_bn=args.fold_bn)
     atomic_write(out, content)
     shape = "(N,28,28) uint8" if args.input == "uint8" else "(N,1,28,28) float32 from 0 to 1"
     print(f"saved {out}: images {shape} in, logits (N,10) float32 out")

@@ -44,29 +44,29 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.errors import CheckpointError
     from mnist_cuda.files import atomic_write, require_writable
 
-    model = model_file(args.model)
-    checkpoint = load_model(model)
-    if checkpoint.statistics is None and not args.parameters_only:
+    file = model_file(args.model)
+    model = load_model(file)
+    if model.statistics is None and not args.parameters_only:
         raise CheckpointError(
-            f"{model}: has no population statistics, which a run that was stopped early does not save; export it by "
+            f"{file}: has no population statistics, which a run that was stopped early does not save; export it by "
             "--parameters-only"
         )
-    out = target(args.out, model, "state-dict.safetensors")
+    out = target(args.out, file, "state-dict.safetensors")
     require_writable(out)
-    tensors = _state_dict(checkpoint, args.parameters_only)
+    tensors = _state_dict(model, args.parameters_only)
     atomic_write(out, _torch_file(tensors) if out.suffix == ".pt" else save(tensors, {"format": "pt"}))
     print(f"saved {out}: {len(tensors)} tensors")
     return 0
 
 
-def _state_dict(checkpoint: Model, parameters_only: bool) -> dict[str, NDArray[Any]]:
+def _state_dict(model: Model, parameters_only: bool) -> dict[str, NDArray[Any]]:
     """The tensors by PyTorch's names; with the statistics go PyTorch's counters of steps."""
     import numpy as np
 
-    tensors = dict(checkpoint.parameters)
-    if checkpoint.statistics is not None and not parameters_only:
-        tensors |= checkpoint.statistics
-        steps = np.array(int(checkpoint.metadata.get("steps", "0")), np.int64)
+    tensors = dict(model.parameters)
+    if model.statistics is not None and not parameters_only:
+        tensors |= model.statistics
+        steps = np.array(int(model.metadata.get("steps", "0")), np.int64)
         tensors |= {f"{layer}.num_batches_tracked": steps for layer in ("bn1", "bn2")}
     return {name: np.array(value, order="C") for name, value in tensors.items()}
 

@@ -14,7 +14,7 @@ from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import DataError
-from mnist_cuda.evaluation import BATCH_SIZE, evaluate
+from mnist_cuda.evaluation import BATCH_SIZE, engine_of, evaluate
 from mnist_cuda.model import init_parameters
 
 
@@ -176,3 +176,22 @@ def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert err == "mnist-cuda: taking the newest run, runs/a\n"
     assert "% of 20 test images of tiny right" in out
+
+
+def test_the_confusion_matrix_counts_the_images(model, capsys):
+    path = model(True)
+    report = run(capsys, "evaluate", path)
+    data, confusion = tiny_dataset(), report["confusion"]
+    scores = engine_of(path, "reference", "fp64").logits(data.test_images)
+    expected = np.zeros((10, 10), int)
+    for label, guess in zip(data.test_labels, scores.argmax(axis=1), strict=True):
+        expected[label, guess] += 1
+    assert confusion["matrix"] == expected.tolist()
+    assert confusion["images"] == [2] * 10
+    assert sum(confusion["errors"]) == report["count"] - report["correct"]
+    assert cli.main(["evaluate", path, "--engine", "reference", "--confusion"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines[-11:-1]]
+    assert [[int(cell.replace(".", "0")) for cell in row[1:11]] for row in rows] == expected.tolist()
+    assert [int(row[11]) for row in rows] == confusion["errors"]
+    assert lines[-1].endswith("statistics)")

@@ -137,6 +137,7 @@ def test_show_wrong_shows_what_the_model_gets_wrong(here: Path, capsys: pytest.C
     assert shown == sorted(wrong, key=lambda k: -losses[k])[:3]
     assert f" {data.test_labels[shown[0]]}, taken for {answers.predictions.logits[shown[0]].argmax()} (" in titles[0]
     assert text.endswith(f"{len(wrong)} of 20 test images are wrong, 3 of them shown\n")
+    assert run(capsys, "data", "show", "--count", "3", "--wrong") == text, "the newest run"
     assert "either INDEX or --wrong" in run(capsys, "data", "show", code=2)
     assert "either INDEX or --wrong" in run(capsys, "data", "show", "3", "--wrong", "runs/one", code=2)
     assert "leave out --dataset" in run(capsys, "data", "show", "--wrong", "runs/one", "--split", "test", code=2)

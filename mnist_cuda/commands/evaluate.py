@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_model_argument(parser)
     add_evaluation_flag(parser)
+    text = "also print what each class was taken for, and its errors; --json always has them"
+    parser.add_argument("--confusion", action="store_true", help=text)
     add_json_flag(parser)
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     Startup(args.engine, args.device, args.dataset)
     from dataclasses import asdict
 
-    from mnist_cuda import console
+    from mnist_cuda import confusion, console
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.engine import Engine
     from mnist_cuda.evaluation import evaluate
@@ -88,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
     elif model.statistics is not None:
         engine.set_statistics(model.statistics)
     result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
-    if output:
+    answers = None
+    if output or args.confusion:
+        answers = confusion.answers_of(engine, data.test_images, data.test_labels, args.eval_bn)
+    if output and answers:
         report = {
             "file": str(args.file),
             "accuracy": result.accuracy,
@@ -102,9 +107,13 @@ def run(args: argparse.Namespace) -> int:
             "engine": engine.info.name,
             "precision": engine.precision,
             "trained": model.metadata,
+            "confusion": answers.as_dict(),
         }
         output.write(report)
     if not output.on_stdout:
+        if args.confusion and answers:
+            out.print("rows: the class, columns: what its images were taken for")
+            console.print_table(out, confusion.COLUMNS, confusion.table(answers), right=confusion.COLUMNS[1:])
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
         origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(

@@ -140,9 +140,12 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, metavar="FILE", help=text)
 
 
+NEWEST = Path("<the newest run>")  # what a flag that may name a run stands for without a name
+
+
 def model_file(named: Path | None) -> Path:
     """What was named, or else the newest run's folder, which a line on stderr then names. UsageError without one."""
-    if named is not None:
+    if named not in (None, NEWEST):
         return named
     newest = newest_run()
     if newest is None:

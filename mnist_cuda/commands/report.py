@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import RUNS, newest_run
+from mnist_cuda.commands.flags import model_file
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import require_writable
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         from mnist_cuda.report import page  # before the work, since it may lack matplotlib
     from mnist_cuda.report import panels, sources
 
-    names = args.source or [_newest()]
+    names = args.source or [model_file(None)]
     found = sources.read(names, args.dir)
     target = args.out or (found.runs[0].run.path / PAGE if len(names) == 1 and found.runs else Path(PAGE))
     if not args.text:
@@ -71,13 +71,6 @@ def run(args: argparse.Namespace) -> int:
     pictures = f", each as SVG and PNG in {args.figures}" if args.figures else ""
     console.make_console().print(f"{target}: {console.plural(len(shown), 'panel')}{pictures}")
     return 0
-
-
-def _newest() -> Path:
-    newest = newest_run()
-    if newest is None:
-        raise UsageError(f"there is no run with a model in {RUNS}/; name a run's folder or a JSON file")
-    return newest
 
 
 def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.commands.flags import (
+    NEWEST,
     RUNS,
     add_data_flags,
     add_engine_flags,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mnist_cuda.run_folder import RunFolder
     from mnist_cuda.startup import Startup
 
-NEWEST = Path("")  # what --resume stands for without a name
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import add_data_flags, integer, positive
+from mnist_cuda.commands.flags import NEWEST, add_data_flags, integer, model_file, positive
 from mnist_cuda.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("index", nargs="*", type=integer, metavar="INDEX", help="number of the image, from 0")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
-    text = "instead of INDEX: the test images that this model, a run's folder or a file, gets wrong, the worst first"
-    parser.add_argument("--wrong", type=Path, metavar="RUN", help=text)
+    text = "instead of INDEX: the test images that a run gets wrong, the worst first (default: the newest run in runs/)"
+    parser.add_argument("--wrong", nargs="?", type=Path, const=NEWEST, metavar="RUN", help=text)
     parser.add_argument("--count", type=positive, default=10, metavar="N", help="with --wrong (default: %(default)s)")
     add_data_flags(parser, "auto")
 
@@ -58,7 +58,7 @@ def _run_wrong(args: argparse.Namespace) -> int:
     if args.dataset != "auto" or args.split != "train":
         raise UsageError("--wrong shows test images of the model's own data set: leave out --dataset and --split")
     answers, _, data = score_model(
-        Engine(), args.wrong, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror
+        Engine(), model_file(args.wrong), data_dir=args.data_dir, offline=args.offline, mirror=args.mirror
     )
     if data.warning:
         print_warning(data.warning)

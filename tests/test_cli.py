@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,6 +178,32 @@ def test_usage_errors_take_one_line(argv, words, capsys, tmp_path, monkeypatch):
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+SAID = """
+import contextlib, io
+from mnist_cuda import cli
+for line in ("trian", "train --epoch 3", "train -epochs 3", "train -n 1.5", "train --lr -1e-3", "train -q=1 x",
+             "train --data ram", "bench --batch-size 64", "bench acuracy", "--epochs 3 train", "train -qb8 -n 3"):
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        print(line, cli.make_parser().parse_args(line.split()).epochs)
+    print(line, err.getvalue())
+"""
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_errors_are_the_same_in_every_python(version):
+    """The parser relies on names in argparse that no documentation promises."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = [shutil.which(f"python{version}"), *pyenv.glob(f"versions/{version}.*/bin/python")]
+    there = [p for p in found if p and subprocess.run([p, "-c", ""], capture_output=True).returncode == 0]
+    if not there:
+        pytest.skip(f"there is no Python {version} here")
+    result = subprocess.run([there[0], "-c", SAID], env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "train -qb8 -n 3 3\n" in result.stdout
+    assert result.stdout == python(SAID).stdout
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,15 @@ void test_h200() {
   const Limits h200{132, kHopper, true};
   using enum Layout;
   check_plan(kBf16, h200, {1, 7, false, 16, 7, kPixels, 2, 50, 1, 2}, "bf16");
+  check_plan(kBf16, h200, {2, 7, false, 16, 7, kPixels, 4, 50, 1, 4}, "bf16");
   check_plan(kBf16, h200, {66, 7, false, 16, 7, kPixels, 132, 26, 9, 132}, "bf16");
   check_plan(kBf16, h200, {67, 14, false, 16, 14, kChunks, 67, 26, 9, 67}, "bf16");
+  check_plan(kBf16, h200, {128, 14, false, 16, 14, kChunks, 128, 14, 20, 128}, "bf16");
+  check_plan(kBf16, h200, {129, 14, false, 64, 14, kChunks, 129, 34, 30, 129}, "bf16");
   check_plan(kBf16, h200, {132, 14, false, 64, 14, kChunks, 132, 34, 30, 132}, "bf16");
   check_plan(kBf16, h200, {133, 14, true, 64, 14, kChunks, 132, 34, 30, 132}, "bf16");
   check_plan(kBf16, h200, {1024, 14, true, 64, 14, kChunks, 132, 8, 128, 132}, "bf16");
+  check_plan(kBf16, h200, {2560, 14, true, 64, 14, kChunks, 132, 2, 132, 132}, "bf16");
   for (const auto& tiles : {kTf32, kFp32}) {
     check_plan(tiles, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");
     check_plan(tiles, h200, {1024, 14, true, 64, 14, kFp16Terms, 132, 8, 128, 132}, "parts");
@@ -178,6 +182,8 @@ void test_what_does_not_fit() {
     for (int batch = 1; batch < 300; ++batch) CHECK(plan_for(tiles, {108, needed}, batch).has_value());
     CHECK(!why_it_does_not_fit(tiles, {108, needed - 1}).empty());
   }
+  CHECK(shared_needed(kBf16, {132, 0, true}) == 128 + 199296);  // more images than multiprocessors
+  CHECK(shared_needed(kFp32, {132, 0, true}) == 1152 + 227072);
   // A smaller size is one more row.
   std::vector<Tile> smaller = kBf16;
   smaller.push_back({.phase = Phase::kFc1Forward, .rows = 16, .dynamic = 90 * 1024});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError, did_you_mean
-from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES, find_libraries
+from mnist_cuda.gpu_libraries import find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
@@ -20,27 +22,31 @@ Labels = NDArray[np.uint8]
 Routing = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 BatchNorm = Literal["population", "batch"]
 Placement = Literal["device", "host"]
-
-# `--engine auto` takes the first of these that can run here.
-AUTO_ORDER = ("fused", "cudnn", "cpu", "naive", "reference")
-
-# What a host engine holds for each image of a batch, with what a probe of it hands out: measured, rounded up.
-HOST_BYTES_AN_IMAGE = {"reference": 1_500_000, "cpu": 200_000}
+Summation = Literal["partial", "plain", "library"]
 
 
 @dataclass(frozen=True)
 class EngineInfo:
     """One row of the registry (native/engines/registry.cpp).
 
-    unavailable: why it cannot run here in any precision; empty if it can. unavailable_precisions: why those cannot that
-    cannot, by name.
+    rank: `--engine auto` takes the lowest that can run here. summation: how it adds up what is summed over a batch,
+    which decides its bounds in tolerances.py. follows_routing: `probe` takes decisions. takes_limits: it can work as on
+    a smaller GPU. launch_a_phase: each phase of a step is one launch. libraries: what it loads. host_bytes_an_image: of
+    a batch, with what a probe hands out; 0 where that does not matter. unavailable: why it cannot run here in any
+    precision; empty if it can. unavailable_precisions: why those cannot that cannot, by name.
     """
 
     name: str
     summary: str
     device: Literal["cpu", "cuda"]
     precisions: tuple[str, ...]
+    rank: int
+    summation: Summation
     follows_routing: bool
+    takes_limits: bool
+    launch_a_phase: bool
+    libraries: tuple[str, ...]
+    host_bytes_an_image: int
     unavailable: str
     unavailable_precisions: dict[str, str]
 
@@ -65,7 +71,8 @@ def find_engine(name: str, device: int = 0) -> EngineInfo:
     """
     rows = {row["name"]: row for row in _native.engines()}
     if name == "auto":
-        return next(info for n in AUTO_ORDER if not (info := _info(rows[n], device)).unavailable)
+        by_rank = sorted(rows.values(), key=lambda row: row["rank"])
+        return next(info for row in by_rank if not (info := _info(row, device)).unavailable)
     if name not in rows:
         raise UsageError(
             f"engine '{name}' is unknown, expected auto or one of {', '.join(rows)}{did_you_mean(name, rows)}"
@@ -75,10 +82,10 @@ def find_engine(name: str, device: int = 0) -> EngineInfo:
 
 def _info(row: dict[str, Any], device: int) -> EngineInfo:
     """A row of the registry, with the answer whether it can run here."""
-    find_libraries(ENGINE_LIBRARIES.get(row["name"], ()))
+    find_libraries(tuple(row["libraries"]))
     precisions, reasons = tuple(row["precisions"]), _native.unavailable(row["name"], device)
     unavailable = reasons[precisions[0]] if len(reasons) == len(precisions) else ""
-    fields = {**row, "precisions": precisions}
+    fields = {**row, "precisions": precisions, "libraries": tuple(row["libraries"])}
     return EngineInfo(**fields, unavailable=unavailable, unavailable_precisions=reasons)
 
 
@@ -143,16 +150,41 @@ def measure_roofs(device: int = 0) -> dict[str, float]:
         return _native.measure_roofs(device)
 
 
+def _options_of_environment(takes_limits: bool) -> tuple[bool, tuple[int, int]]:
+    """THE place where variables become options: whether every step is checked, and limits; (0, 0) without any.
+
+    Raises UsageError for limits that are not two numbers.
+    """
+    text = os.environ.get("MNIST_CUDA_FUSED_LIMITS", "") if takes_limits else ""
+    numbers = re.fullmatch(r"(\d{1,9}),(\d{1,9})", text, re.ASCII)
+    if text and not numbers:
+        raise UsageError(f"MNIST_CUDA_FUSED_LIMITS is '{text}', expected MULTIPROCESSORS,BYTES such as 108,166912")
+    limits = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    return os.environ.get("MNIST_CUDA_SYNC") == "1", limits
+
+
 class Engine:
     """A trainer of the network in `native/include/mnist/model.h`.
 
     name: a row of the registry or `auto`. precision: one the engine offers, by default its first. threads: for host
-    engines, 0 for one a core. device: ordinal of the GPU for CUDA engines.
+    engines, 0 for one a core. device: ordinal of the GPU for CUDA engines. check_every_step: CUDA engines record no
+    graphs and look for errors after every step; by default what MNIST_CUDA_SYNC says. limits: multiprocessors and
+    bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
+    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
-    UnavailableError if the engine cannot run here.
+    ValueError for limits beyond this GPU's, UnavailableError if the engine cannot run here.
     """
 
-    def __init__(self, name: str = "auto", precision: str | None = None, *, threads: int = 0, device: int = 0) -> None:
+    def __init__(
+        self,
+        name: str = "auto",
+        precision: str | None = None,
+        *,
+        threads: int = 0,
+        device: int = 0,
+        check_every_step: bool | None = None,
+        limits: tuple[int, int] | None = None,
+    ) -> None:
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
@@ -167,18 +199,20 @@ class Engine:
             )
         if threads > MAX_THREADS:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
+        check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
+        checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch = 0
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
-            self._native = _native.create_engine(self.info.name, self.precision, threads, device)
+            self._native = _native.create_engine(
+                self.info.name, self.precision, threads, device, checks, *(limits or default_limits)
+            )
 
     def _require_memory(self, batch: int) -> None:
         """Raise OutOfMemoryError for a batch larger than all before if this machine's memory cannot hold it."""
-        if batch > self._largest_batch and self.info.device == "cpu":
-            memory.require(
-                batch * HOST_BYTES_AN_IMAGE[self.info.name], f"a batch of {batch} on engine {self.info.name}"
-            )
+        if batch > self._largest_batch and (bytes_an_image := self.info.host_bytes_an_image):
+            memory.require(batch * bytes_an_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
 
     @property

@@ -16,7 +16,6 @@ import numpy as np
 import safetensors
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.gpu_libraries import ENGINE_LIBRARIES
 
 _ROOT = Path(__file__).parents[1]
 # The checkout that this package belongs to; None where it was installed from a wheel.
@@ -54,7 +53,7 @@ def versions() -> dict[str, str]:
 
 def engine_libraries(engine: str) -> dict[str, str]:
     """Versions of the GPU libraries that this engine, which runs, computes with."""
-    if engine not in ENGINE_LIBRARIES:
+    if not any(row["libraries"] for row in _native.engines() if row["name"] == engine):
         return {}
     return {name: version for name, version, _, _ in _native.gpu_libraries()}
 

@@ -6,11 +6,13 @@ batches.
 
 import hashlib
 import os
+from typing import get_args
 
 import cases
 import numpy as np
 import pytest
 from conformance import (
+    A100,
     ALL,
     BIASES,
     EACH_ENGINE,
@@ -25,7 +27,7 @@ from conformance import (
     parameter_hash,
 )
 
-from mnist_cuda.engine import Engine, engines, find_engine
+from mnist_cuda.engine import Engine, Summation, engines, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.model import PARAMETERS, STATISTICS
 from mnist_cuda.tolerances import FLIPS, error_of, tolerance
@@ -143,11 +145,10 @@ def test_step_after_weights_grew(make_engine, oracle, spec):
 
 @FUSED
 @pytest.mark.parametrize("batch", [60, 140, 300])
-@pytest.mark.parametrize("limits", ["", "108,166912"], ids=["this-gpu", "a100"])
-def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, spec, batch, limits):
+@pytest.mark.parametrize("limits", [None, A100], ids=["this-gpu", "a100"])
+def test_frozen_step_of_several_units_a_block(make_engine, oracle, spec, batch, limits):
     """More images, or halves of images, than multiprocessors; also as an older and smaller GPU would cut them up."""
-    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", limits)
-    engine = make_engine(*spec)
+    engine = make_engine(*spec, limits=limits)
     assert bool(engine.algorithms()) == bool(limits)
     assert engine.arithmetic.startswith(spec[1])
     images, labels, weights = cases.mixed(batch), cases.labels(batch), cases.signed_weights()
@@ -313,11 +314,11 @@ def test_deterministic(make_engine, spec):
 
 @ON_GPU
 def test_checking_every_step_changes_no_bit(make_engine, monkeypatch, spec):
-    """MNIST_CUDA_SYNC=1: the steps are launched one after the other instead of from graphs."""
+    """The steps are launched one after the other instead of from graphs: by the option, and by MNIST_CUDA_SYNC=1."""
     hashes = set()
-    for value in ("0", "1"):
+    for value, option in (("0", None), ("1", None), ("1", False), ("0", True)):
         monkeypatch.setenv("MNIST_CUDA_SYNC", value)
-        engine = make_engine(*spec)
+        engine = make_engine(*spec, check_every_step=option)
         engine.set_parameters(cases.signed_weights())
         engine.set_dataset(cases.mixed(12), cases.labels(12))
         engine.train(np.arange(40) % 12, 6, 0.05)
@@ -508,11 +509,11 @@ def test_wrong_calls(make_engine, spec, what):
 
 
 @FUSED
-@pytest.mark.parametrize("limits", ["x", "108", "108,166912,", "1,166912", "9999,166912", "108,1024", "108,9999999"])
-def test_wrong_limits(make_engine, monkeypatch, spec, limits):
-    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", limits)
-    with pytest.raises(ValueError, match=f"^MNIST_CUDA_FUSED_LIMITS is '{limits}', expected MULTIPROCESSORS,BYTES,"):
-        make_engine(*spec)
+@pytest.mark.parametrize("limits", [(1, 166912), (9999, 166912), (108, 1024), (108, 9999999)])
+def test_wrong_limits(make_engine, spec, limits):
+    text = "limits are {} multiprocessors and {} bytes of shared memory a block, expected on this GPU 2 to "
+    with pytest.raises(ValueError, match="^" + text.format(*limits)):
+        make_engine(*spec, limits=limits)
 
 
 def test_train_needs_a_data_set(make_engine):
@@ -548,14 +549,16 @@ def test_follows_a_routing(make_engine, oracle, spec):
 def test_registry():
     rows = engines()
     assert [row.name for row in rows] == ["reference", "cpu", "naive", "cudnn", "fused"]
+    assert sorted(row.rank for row in rows) == [1, 2, 3, 4, 5]
     for row in rows:
         assert row.summary
+        assert row.summation in get_args(Summation)
         assert "\n" not in row.unavailable
         if row.unavailable:
             with pytest.raises(UnavailableError, match=f"engine '{row.name}' cannot run here: ") as caught:
                 Engine(row.name)
             assert caught.value.exit_code == 4
-    assert not find_engine("auto").unavailable
+    assert find_engine("auto") == min((row for row in rows if not row.unavailable), key=lambda row: row.rank)
 
 
 def test_unknown_engine_and_precision():

@@ -19,7 +19,7 @@ from mnist_cuda import gpu_libraries
 gpu_libraries._native = SimpleNamespace(
     cuda_status=lambda: {"device_count": int(sys.argv[2])}, set_library_path=lambda name, path: print(name, path)
 )
-gpu_libraries.find_libraries(gpu_libraries.ENGINE_LIBRARIES["cudnn"])
+gpu_libraries.find_libraries(("cublasLt", "cudnn"))
 """
 LAYOUTS = {
     "ours, for CUDA 12": ("nvidia/cublas/lib/libcublasLt.so.12", "nvidia/cudnn/lib/libcudnn.so.9"),

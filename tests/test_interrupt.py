@@ -14,7 +14,7 @@ from tiny import ENVIRONMENT, start, tiny_dataset
 from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import HOST_BYTES_AN_IMAGE, Engine
+from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UsageError
 from mnist_cuda.model import init_parameters
 
@@ -52,7 +52,7 @@ TRAINING = """
 import signal
 import numpy as np
 from tiny import tiny_dataset
-from mnist_cuda.engine import HOST_BYTES_AN_IMAGE, Engine
+from mnist_cuda.engine import Engine
 signal.signal(signal.SIGINT, signal.default_int_handler)
 data = tiny_dataset()
 engine = Engine("reference")
@@ -239,7 +239,9 @@ def test_what_an_image_takes_is_not_underestimated():
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1))\n"
     )
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
-    for name, estimate in HOST_BYTES_AN_IMAGE.items():
+    estimates = {row.name: row.host_bytes_an_image for row in engines() if row.host_bytes_an_image}
+    assert set(estimates) == {row.name for row in engines() if row.device == "cpu"}
+    for name, estimate in estimates.items():
         peaks = [
             int(
                 subprocess.run(

@@ -43,7 +43,13 @@ nb::dict info_dict(const EngineInfo& info) {
   d["summary"] = info.summary;
   d["device"] = info.device;
   d["precisions"] = precisions;
+  d["rank"] = info.rank;
+  d["summation"] = to_string(info.summation);
   d["follows_routing"] = info.follows_routing;
+  d["takes_limits"] = info.takes_limits;
+  d["launch_a_phase"] = info.launch_a_phase;
+  d["libraries"] = info.libraries;
+  d["host_bytes_an_image"] = info.host_bytes_an_image;
   return d;
 }
 
@@ -155,12 +161,15 @@ NB_MODULE(_native, m) {
 #endif
   m.def(
       "create_engine",
-      [](const std::string& name, const std::string& precision, int threads, int device) {
-        const EngineOptions options{parse_precision(precision), threads, device};
+      [](const std::string& name, const std::string& precision, int threads, int device, bool check_every_step,
+         int multiprocessors, int shared_bytes) {
+        const EngineOptions options{
+            parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes}};
         nb::gil_scoped_release release;
         return create_engine(name, options);
       },
-      "name"_a, "precision"_a, "threads"_a, "device"_a);
+      "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
+      "shared_bytes"_a = 0);
 
   m.def(
       "bench_ops",

@@ -1,14 +1,10 @@
-// Batches for the CUDA engines: slots, the copy stream and the data set.
+// Batches for the CUDA engines: slots, and the data set in the GPU's memory.
 #include "engines/batch_feeder.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace mnist {
-
-namespace {
-constexpr std::int64_t kSampleBytes = kImagePixels + 1;  // an image and its label
-}  // namespace
 
 void BatchFeeder::set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                               Placement placement) {
@@ -19,11 +15,9 @@ void BatchFeeder::set_dataset(std::span<const std::uint8_t> images, std::span<co
   if (on_device) {
     cuda::upload(device_images.data(), images, compute_.get());
     cuda::upload(device_labels.data(), labels, compute_.get());
-    host_images_.clear();
-    host_labels_.clear();
+    host_.clear();
   } else {
-    host_images_.assign(images.begin(), images.end());
-    host_labels_.assign(labels.begin(), labels.end());
+    host_.set_dataset(images, labels);
   }
   device_images_ = std::move(device_images);
   device_labels_ = std::move(device_labels);
@@ -32,12 +26,15 @@ void BatchFeeder::set_dataset(std::span<const std::uint8_t> images, std::span<co
 }
 
 bool BatchFeeder::reserve(std::int64_t batch) {
-  bool moved = false;
-  for (auto& slot : slots_) {
-    if (!on_device()) slot.pinned.reserve(batch * kSampleBytes);
-    moved |= slot.device.reserve(batch * kSampleBytes);
+  const bool grows = batch > slot_size_;
+  if (grows) {
+    slot_size_ = 0;
+    images_.reserve(kSlots * batch * kImagePixels);
+    labels_.reserve(kSlots * batch);
+    slot_size_ = batch;
   }
-  return moved;
+  if (!on_device()) host_.reserve(slot_size_);
+  return grows;
 }
 
 bool BatchFeeder::set_order(std::span<const std::int32_t> order) {
@@ -48,44 +45,34 @@ bool BatchFeeder::set_order(std::span<const std::int32_t> order) {
 }
 
 Batch BatchFeeder::batch(int slot, std::int64_t size) const {
-  const std::uint8_t* images = slots_[slot].device.data();
-  return {images, images + size * kImagePixels, size};
+  const std::int64_t place = slot * slot_size_;
+  return {images_.data() + place * kImagePixels, labels_.data() + place, size};
 }
 
 void BatchFeeder::gather(std::int64_t size, const kernels::StepState* state) {
-  std::uint8_t* images = slots_[0].device.data();
-  kernels::gather_batch(images, images + size * kImagePixels, device_images_.data(), device_labels_.data(),
-                        order_.data(), state, size, compute_.get());
+  kernels::gather_batch(images_.data(), labels_.data(), device_images_.data(), device_labels_.data(), order_.data(),
+                        state, size, compute_.get());
 }
 
-void BatchFeeder::send(int slot_index, std::span<const std::int32_t> indices) {
-  Slot& slot = slots_[slot_index];
-  slot.copied.synchronize();  // the copy before last has left the pinned memory
-  std::uint8_t* to = slot.pinned.data();
-  for (const auto index : indices) {
-    std::copy_n(host_images_.data() + std::int64_t(index) * kImagePixels, kImagePixels, to);
-    to += kImagePixels;
-  }
-  for (const auto index : indices) *to++ = host_labels_[index];
-  copy_.wait(slot.released);
-  cuda::upload(slot.device.data(), {slot.pinned.data(), indices.size() * kSampleBytes}, copy_.get());
-  slot.copied.record(copy_.get());
-  MNIST_CHECK(cudaStreamWaitEvent(compute_.get(), slot.copied.get(), 0));
+void BatchFeeder::fill(std::int64_t place, const std::uint8_t* images, const std::uint8_t* labels, std::int64_t count,
+                       cudaStream_t stream) {
+  cuda::upload(images_.data() + place * kImagePixels, {images, std::size_t(count) * kImagePixels}, stream);
+  cuda::upload(labels_.data() + place, {labels, std::size_t(count)}, stream);
 }
 
-void BatchFeeder::release(int slot) { slots_[slot].released.record(compute_.get()); }
+void BatchFeeder::send(std::int64_t step, std::span<const std::int32_t> indices) {
+  host_.send(step, indices, compute_, [this](auto... samples) { fill(samples...); });
+}
 
 Batch BatchFeeder::load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
-  std::uint8_t* to = slots_[0].device.data();
-  cuda::upload(to, images, compute_.get());
-  cuda::upload(to + images.size(), labels, compute_.get());
-  return {to, to + images.size(), std::int64_t(images.size()) / kImagePixels};
+  cuda::upload(images_.data(), images, compute_.get());
+  cuda::upload(labels_.data(), labels, compute_.get());
+  return {images_.data(), labels_.data(), std::int64_t(images.size()) / kImagePixels};
 }
 
 Batch BatchFeeder::load_dataset(std::int64_t first, std::int64_t count) {
   if (on_device()) return {device_images_.data() + first * kImagePixels, device_labels_.data() + first, count};
-  return load(std::span<const std::uint8_t>(host_images_).subspan(first * kImagePixels, count * kImagePixels),
-              std::span<const std::uint8_t>(host_labels_).subspan(first, count));
+  return load(host_.images().subspan(first * kImagePixels, count * kImagePixels), host_.labels().subspan(first, count));
 }
 
 }  // namespace mnist

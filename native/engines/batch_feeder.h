@@ -1,13 +1,12 @@
 // Brings batches to the GPU: gathered there from a data set in its memory, or copied from the host while it computes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cuda/buffer.h"
 #include "cuda/stream.h"
+#include "engines/host_feed.h"
 #include "kernels/step.h"
 #include "mnist/engine.h"
 
@@ -21,17 +20,13 @@ struct Batch {
   bool routed = false;  // a probe that follows a routing
 };
 
-// Two slots hold a batch each. With the data set on the GPU a step gathers its batch into slot 0 itself. With the
-// data set on the host the slots take turns:
-//
-//   host           gather 0 | gather 1 | wait, gather 0 ...   into pinned memory
-//   copy stream             | copy 0   | copy 1   | copy 0    waits until the step that used the slot is over
-//   compute stream                     | step 0   | step 1    waits for its copy
+// With the data set on the GPU a step gathers its batch into slot 0 itself. With the data set on the host the slots are
+// the ring of HostFeed, whose chunks are batches.
 //
 // Every method is called with the GPU selected. `compute` is the stream of the steps.
 class BatchFeeder {
  public:
-  explicit BatchFeeder(const cuda::Stream& compute) : compute_(compute) {}
+  explicit BatchFeeder(cuda::Stream& compute) : compute_(compute) {}
 
   void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels, Placement placement);
   bool on_device() const { return placement_ == Placement::kDevice; }
@@ -46,32 +41,28 @@ class BatchFeeder {
   // Data set on the GPU: queues the gathering of the batch at state->cursor into slot 0. May be captured.
   void gather(std::int64_t size, const kernels::StepState* state);
 
-  // Data set on the host: queues the copy of these images into the slot and makes the compute stream wait for it;
-  // release() tells that the steps queued so far are the last that use the slot.
-  void send(int slot, std::span<const std::int32_t> indices);
-  void release(int slot);
+  // Data set on the host: queues the copy of these images into slot `step` % kSlots and makes the compute stream wait
+  // for it; release() tells that the steps queued so far are the last that use the slot.
+  void send(std::int64_t step, std::span<const std::int32_t> indices);
+  void release(std::int64_t step) { host_.release(step, compute_); }
 
   // Images (and labels) of the caller, or a run of the data set, as a batch in slot 0 or in the data set itself.
   Batch load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels = {});
   Batch load_dataset(std::int64_t first, std::int64_t count);
 
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = HostFeed::kParts;
 
  private:
-  // Images first, then labels, so that a batch is one copy.
-  struct Slot {
-    cuda::DeviceBuffer<std::uint8_t> device;
-    cuda::PinnedBuffer<std::uint8_t> pinned;  // only where the data set is on the host
-    cuda::Event copied, released;
-  };
+  // Samples to slot memory.
+  void fill(std::int64_t place, const std::uint8_t* images, const std::uint8_t* labels, std::int64_t count,
+            cudaStream_t stream);
 
-  const cuda::Stream& compute_;
-  cuda::Stream copy_;
-  std::array<Slot, kSlots> slots_;
+  cuda::Stream& compute_;
   Placement placement_ = Placement::kDevice;
-  std::int64_t dataset_size_ = 0;
-  cuda::DeviceBuffer<std::uint8_t> device_images_, device_labels_;
-  std::vector<std::uint8_t> host_images_, host_labels_;
+  std::int64_t dataset_size_ = 0, slot_size_ = 0;
+  cuda::DeviceBuffer<std::uint8_t> images_, labels_;                // of the slots
+  cuda::DeviceBuffer<std::uint8_t> device_images_, device_labels_;  // a data set in the GPU's memory,
+  HostFeed host_;                                                   // or in the host's
   cuda::DeviceBuffer<std::int32_t> order_;
 };
 

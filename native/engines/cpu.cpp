@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cpu/network.h"
-#include "engines/engines.h"
 
 namespace mnist {
 namespace {

@@ -2,8 +2,6 @@
 #include "engines/cuda_engine.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "kernels/sgd.h"
@@ -20,14 +18,8 @@ std::vector<T> rounded(std::span<const double> values) {
 
 }  // namespace
 
-bool check_every_step() {
-  const char* value = std::getenv("MNIST_CUDA_SYNC");
-  return value && std::strcmp(value, "1") == 0;
-}
-
 template <class T>
-CudaEngine<T>::CudaEngine(EngineInfo info, EngineOptions options)
-    : Engine(std::move(info), options), check_every_step_(check_every_step()) {
+CudaEngine<T>::CudaEngine(EngineInfo info, EngineOptions options) : GpuEngine(std::move(info), options) {
   cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream());
   cuda::fill_bytes(gradients_.data(), 0, kParameterCount, stream());
 }
@@ -40,13 +32,6 @@ std::int64_t CudaEngine<T>::evaluation_chunk() const {
 template <class T>
 void CudaEngine<T>::update(const T* learning_rate) {
   kernels::sgd_update(parameters_.data(), gradients_.data(), learning_rate, kParameterCount, stream());
-}
-
-template <class T>
-std::vector<double> CudaEngine<T>::read(const T* values, std::int64_t count) const {
-  std::vector<T> host(count);
-  cuda::download(host, values, stream());
-  return {host.begin(), host.end()};
 }
 
 template <class T>
@@ -145,9 +130,9 @@ void CudaEngine<T>::queue_step(int slot, std::int64_t size) {
 
 template <class T>
 void CudaEngine<T>::run_step(int slot, std::int64_t size) {
-  if (check_every_step_) {
+  if (options().check_every_step) {
     queue_step(slot, size);
-    stream_.synchronize();
+    compute().synchronize();
     return;
   }
   for (auto& step : recorded_) {
@@ -171,10 +156,13 @@ void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t b
   if (feeder_.set_order(order)) recorded_.clear();
   for (std::size_t step = 0; step < results.size(); ++step) {
     const auto now = order.subspan(step * batch).first(std::min(order.size() - step * batch, std::size_t(batch)));
-    const int slot = feeder_.on_device() ? 0 : int(step % BatchFeeder::kSlots);
-    if (!feeder_.on_device()) feeder_.send(slot, now);
-    run_step(slot, std::int64_t(now.size()));
-    if (!feeder_.on_device()) feeder_.release(slot);
+    if (feeder_.on_device()) {
+      run_step(0, std::int64_t(now.size()));
+    } else {
+      feeder_.send(std::int64_t(step), now);
+      run_step(int(step % BatchFeeder::kSlots), std::int64_t(now.size()));
+      feeder_.release(std::int64_t(step));
+    }
   }
   cuda::download(results, results_.data(), stream());
 }
@@ -219,21 +207,13 @@ Probe CudaEngine<T>::do_probe(std::span<const std::uint8_t> images, std::span<co
 
 template <class T>
 std::vector<OpTime> CudaEngine<T>::do_profile(std::span<const std::int32_t> order, std::int64_t batch) {
-  MNIST_REQUIRE(feeder_.on_device(), "profile: the data set is on the host, expected it in the GPU's memory");
+  require_for_profile(feeder_.on_device());
   const cuda::DeviceGuard guard(options().device);
   const auto steps = std::int64_t(order.size()) / batch;
   prepare(batch, steps);
   start(std::vector<double>(steps));
   if (feeder_.set_order(order)) recorded_.clear();
-  const auto queue = [&] { queue_step(0, batch); };
-  timer_.record(queue);  // everything lazy happens, and the clock makes its events
-  return timer_.record([&] {
-    const cuda::Graph step = cuda::capture(stream(), queue);
-    for (std::int64_t k = 1; k < steps; ++k) {
-      step.launch(stream());
-      timer_.collect();
-    }
-  });
+  return time_ops(steps, [&] { queue_step(0, batch); });
 }
 
 template <class T>

@@ -1,5 +1,6 @@
-// What the CUDA engines share: parameters and gradients in one slab each, batches, the step loop, evaluation.
-// T is what they compute with at their ends, float or double: parameters, gradients, statistics and scores.
+// What the CUDA engines of one kernel or library call an op share: parameters and gradients in one slab each, batches,
+// the step loop, evaluation. T is what they compute with at their ends, float or double: parameters, gradients,
+// statistics and scores.
 //
 // An engine of this family supplies forward, backward and a few hooks below; they only queue work on stream(), with
 // the GPU selected, and may be recorded into a CUDA graph. How a run of steps flows:
@@ -9,32 +10,18 @@
 //   results       <- read once, after the last step
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "cuda/buffer.h"
-#include "cuda/event_clock.h"
 #include "cuda/graph.h"
-#include "cuda/nvtx.h"
-#include "cuda/stream.h"
 #include "engines/batch_feeder.h"
-#include "engines/step_timer.h"
+#include "engines/gpu_engine.h"
 #include "kernels/step.h"
-#include "mnist/engine.h"
-
-// A phase of the step, until the end of the scope: a range in Nsight, and what profile() files the ops of timer()
-// under.
-#define MNIST_PHASE(name) \
-  MNIST_RANGE(name);      \
-  timer().phase(name)
 
 namespace mnist {
 
-// MNIST_CUDA_SYNC=1: no graphs, and an error surfaces in the step that made it.
-bool check_every_step();
-
 template <class T>
-class CudaEngine : public Engine {
+class CudaEngine : public GpuEngine {
  public:
   CudaEngine(EngineInfo info, EngineOptions options);
 
@@ -75,19 +62,15 @@ class CudaEngine : public Engine {
   virtual void to_torch_order(std::span<T>) const {}
 
   // ---- what an engine may use -------------------------------------------------------------------------------------
-  cudaStream_t stream() const { return stream_.get(); }
   T* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
   T* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
   T* logits() const { return logits_.data(); }  // (B, kClasses)
   T* log_p() const { return log_p_.data(); }    // (B, kClasses)
 
-  // Every op is marked with its cost, within a MNIST_PHASE.
-  StepTimer<cuda::EventClock>& timer() { return timer_; }
-
   // A slab of parameters or gradients from the GPU, in PyTorch's order; waits.
   std::vector<double> read_slab(const T* slab) const;
   // `count` values from the GPU, widened to float64; waits.
-  std::vector<double> read(const T* values, std::int64_t count) const;
+  std::vector<double> read(const T* values, std::int64_t count) const { return read_values(values, count, stream()); }
 
  private:
   void do_set_parameters(std::span<const double> values) override;
@@ -123,23 +106,13 @@ class CudaEngine : public Engine {
     cuda::Graph graph;
   };
 
-  cuda::Stream stream_;
-  StepTimer<cuda::EventClock> timer_{cuda::EventClock(stream_.get())};
-  BatchFeeder feeder_{stream_};
+  BatchFeeder feeder_{compute()};
   cuda::DeviceBuffer<T> parameters_{kParameterCount}, gradients_{kParameterCount}, statistics_{kStatisticCount};
   cuda::DeviceBuffer<T> logits_, log_p_, learning_rate_{1}, learning_rates_;
   cuda::DeviceBuffer<kernels::StepState> state_{1};
   cuda::DeviceBuffer<StepResult> results_;
   std::int64_t capacity_ = 0;  // batch size there is room for
   std::vector<RecordedStep> recorded_;
-  bool check_every_step_;
 };
-
-// The factory of engine E: selects the GPU, which the registry's row has checked, for E's constructor.
-template <class E>
-std::unique_ptr<Engine> create_on_device(const EngineInfo& info, const EngineOptions& options) {
-  const cuda::DeviceGuard guard(options.device);
-  return std::make_unique<E>(info, options);
-}
 
 }  // namespace mnist

@@ -59,6 +59,11 @@ constexpr double kPieceSeconds = 0.5;
 
 }  // namespace
 
+const char* to_string(Summation summation) {
+  constexpr const char* kNames[] = {"partial", "plain", "library"};
+  return kNames[int(summation)];
+}
+
 const char* to_string(Precision precision) {
   for (const auto& row : kPrecisions)
     if (row.precision == precision) return row.name;

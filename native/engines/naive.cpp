@@ -7,7 +7,6 @@
 #include <array>
 
 #include "engines/cuda_engine.h"
-#include "engines/engines.h"
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/chunks.h"
 #include "kernels/conv2d/naive_ops.h"

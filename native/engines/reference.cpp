@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "cpu/reference_ops.h"
-#include "engines/engines.h"
 #include "engines/step_timer.h"
 
 namespace mnist {

@@ -1,11 +1,21 @@
-// THE list of engines. A new engine is one file and one row here; the CLI, the tests and the tables follow.
+// THE list of engines. A new engine is one folder and one row here; the CLI, the tests and the tables follow.
 #include <algorithm>
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
-#include "engines/engines.h"
+#include "mnist/engine.h"
 
 namespace mnist {
+
+// What the rows name, defined in each engine's own folder or file: a factory, and for some why they cannot run here.
+std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_cpu(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
+std::string cudnn_unavailable(Precision precision, int device);
+std::string fused_unavailable(Precision precision, int device);
+
 namespace {
 
 // A factory that only a build with CUDA has; null elsewhere, where `unavailable` says so.
@@ -33,7 +43,7 @@ std::string needs_tensor_cores([[maybe_unused]] Precision precision, int device)
   if (!reason.empty()) return reason;
 #endif
 #ifdef MNIST_WITH_SM80
-  return fused_unavailable(device);
+  return fused_unavailable(precision, device);
 #else
   return needs_gpu(precision, device);
 #endif
@@ -41,18 +51,53 @@ std::string needs_tensor_cores([[maybe_unused]] Precision precision, int device)
 
 const std::vector<EngineRow>& rows() {
   using enum Precision;
+  using enum Summation;
   static const std::vector<EngineRow> table = {
-      {{"reference", "float64 host loops: the specification", "cpu", {kFp64}, true},
+      {{.name = "reference",
+        .summary = "float64 host loops: the specification",
+        .device = "cpu",
+        .precisions = {kFp64},
+        .rank = 5,
+        .summation = kPlain,
+        .follows_routing = true,
+        .host_bytes_an_image = 1'500'000},
        always_available,
        create_reference},
-      {{"cpu", "fast host engine, all cores", "cpu", {kFp32}, false}, always_available, create_cpu},
-      {{"naive", "the reference in CUDA, one kernel an op", "cuda", {kFp32, kFp64}, true},
+      {{.name = "cpu",
+        .summary = "fast host engine, all cores",
+        .device = "cpu",
+        .precisions = {kFp32},
+        .rank = 3,
+        .summation = kPartial,
+        .host_bytes_an_image = 200'000},
+       always_available,
+       create_cpu},
+      {{.name = "naive",
+        .summary = "the reference in CUDA, one kernel an op",
+        .device = "cuda",
+        .precisions = {kFp32, kFp64},
+        .rank = 4,
+        .summation = kPlain,
+        .follows_routing = true},
        needs_gpu,
        MNIST_IF_CUDA(create_naive)},
-      {{"cudnn", "cuDNN and cuBLAS, one library call an op", "cuda", {kFp32, kTf32, kBf16}, false},
+      {{.name = "cudnn",
+        .summary = "cuDNN and cuBLAS, one library call an op",
+        .device = "cuda",
+        .precisions = {kFp32, kTf32, kBf16},
+        .rank = 2,
+        .summation = kLibrary,
+        .libraries = {"cublasLt", "cudnn"}},
        needs_libraries,
        MNIST_IF_CUDA(create_cudnn)},
-      {{"fused", "our kernels, a handful of launches a step", "cuda", {kFp32, kTf32, kBf16}, false},
+      {{.name = "fused",
+        .summary = "our kernels, a handful of launches a step",
+        .device = "cuda",
+        .precisions = {kFp32, kTf32, kBf16},
+        .rank = 1,
+        .summation = kPartial,
+        .takes_limits = true,
+        .launch_a_phase = true},
        needs_tensor_cores,
        MNIST_IF_SM80(create_fused)},
   };
@@ -63,9 +108,10 @@ const std::vector<EngineRow>& rows() {
 
 std::span<const EngineRow> engines() { return rows(); }
 
-std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options) {
+std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options,
+                                      std::span<const EngineRow> rows) {
   std::string names;
-  for (const auto& row : engines()) {
+  for (const auto& row : rows) {
     if (row.info.name != name) {
       names += (names.empty() ? "" : ", ") + row.info.name;
       continue;
@@ -78,6 +124,8 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
     }
     MNIST_REQUIRE(offered, "engine '" << name << "' has no precision " << to_string(options.precision) << ", it offers "
                                       << precisions);
+    MNIST_REQUIRE(row.info.takes_limits || options.limits.multiprocessors == 0,
+                  "engine '" << name << "' takes no limits, expected none");
     const std::string reason = row.unavailable(options.precision, options.device);
     if (reason.empty()) return row.create(row.info, options);
     const bool in_another = std::ranges::any_of(

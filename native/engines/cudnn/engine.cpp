@@ -11,7 +11,6 @@
 #include "cuda/cuda_libs.h"
 #include "engines/cuda_engine.h"
 #include "engines/cudnn/layers.h"
-#include "engines/engines.h"
 #include "kernels/library_gaps.h"
 
 namespace mnist {

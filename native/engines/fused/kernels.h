@@ -7,9 +7,8 @@ namespace mnist::fused {
 
 // Launch<precision>'s functions.
 struct Kernels {
-  void (*configure)(State&, int, int);
+  std::span<const Tile> (*tiles)();
   Schedule (*schedule)(const State&);
-  int (*shared_needed)();
   bool (*overlaps)();
   void (*conv_forward)(const State&, int, cudaStream_t);
   void (*fc1_forward)(const State&, cudaStream_t);
@@ -24,8 +23,8 @@ struct Kernels {
 template <Precision kPrecision>
 constexpr Kernels kernels_of() {
   using L = Launch<kPrecision>;
-  return {L::configure, L::schedule,     L::shared_needed,  L::overlaps, L::conv_forward, L::fc1_forward,
-          L::head,      L::fc1_backward, L::conv2_backward, L::update,   L::pack,         L::prepare};
+  return {L::tiles,        L::schedule,       L::overlaps, L::conv_forward, L::fc1_forward, L::head,
+          L::fc1_backward, L::conv2_backward, L::update,   L::pack,         L::prepare};
 }
 
 inline Kernels kernels_for(Precision precision) {

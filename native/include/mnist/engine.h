@@ -24,10 +24,17 @@ enum class BatchNormMode { kPopulation, kBatch };  // which statistics logits() 
 const char* to_string(Precision precision);
 Precision parse_precision(const std::string& name);  // throws ArgumentError
 
+// A GPU with less than the one that is here; 0 multiprocessors: no limits.
+struct GpuLimits {
+  int multiprocessors = 0, shared_bytes = 0;  // of shared memory a thread block
+};
+
 struct EngineOptions {
   Precision precision = Precision::kFp32;
-  int threads = 0;  // host engines: 0 means one for each core this process may use
-  int device = 0;   // CUDA engines: ordinal of the GPU
+  int threads = 0;                // host engines: 0 means one for each core this process may use
+  int device = 0;                 // CUDA engines: ordinal of the GPU
+  bool check_every_step = false;  // CUDA engines: no graphs, and an error surfaces in the step that made it
+  GpuLimits limits;               // for tests, of engines that take them: what runs on a smaller GPU from before Hopper
 };
 
 // What one training step reports: mean loss over the batch before the update, and how many it got right.
@@ -74,12 +81,27 @@ struct OpTime {
   double seconds = 0;           // median over the steps
 };
 
+// How an engine adds up what is summed over a batch below float64, which says how far it may be from float64:
+// mnist_cuda/tolerances.py has the bounds.
+enum class Summation {
+  kPartial,  // partial sums first: the error hardly grows with the batch
+  kPlain,    // one term after the other
+  kLibrary,  // as its library does: plainly over all positions of all images, too
+};
+const char* to_string(Summation summation);
+
 struct EngineInfo {
   std::string name;
   std::string summary;                // one line, for tables
   std::string device;                 // "cpu" or "cuda"
   std::vector<Precision> precisions;  // the first is the default
-  bool follows_routing = false;       // probe() takes decisions instead of making them
+  int rank = 0;                       // of those that can run here, `auto` takes the engine with the lowest
+  Summation summation = Summation::kPlain;
+  bool follows_routing = false;          // probe() takes decisions instead of making them
+  bool takes_limits = false;             // EngineOptions::limits
+  bool launch_a_phase = false;           // each phase of a step is one launch
+  std::vector<std::string> libraries;    // that it loads when it is made
+  std::int64_t host_bytes_an_image = 0;  // of a batch, with what a probe hands out: measured, rounded up; 0: no matter
 };
 
 class Engine {
@@ -191,8 +213,10 @@ struct EngineRow {
 // All engines, slowest rung first. The list lives in engines/registry.cpp and nowhere else.
 std::span<const EngineRow> engines();
 
-// Throws ArgumentError for an unknown name or a precision the engine lacks, UnavailableError with the reason.
-std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options);
+// Throws ArgumentError for an unknown name, a precision the engine lacks or limits that it does not take,
+// UnavailableError with the reason.
+std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options,
+                                      std::span<const EngineRow> rows = engines());
 
 // What the CUDA runtime says of this machine. Never throws.
 struct CudaStatus {

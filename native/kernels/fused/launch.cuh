@@ -4,16 +4,8 @@
 #include <algorithm>
 
 #include "cuda/check.h"
-#include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
-#include "kernels/fused/conv2_backward/mma/kernel.cuh"
-#include "kernels/fused/conv2_backward/whole_images/kernel.cuh"
-#include "kernels/fused/conv_forward/conv_forward.cuh"
-#include "kernels/fused/conv_forward/conv_forward_wgmma.cuh"
-#include "kernels/fused/fc1_backward/fc1_backward.cuh"
-#include "kernels/fused/fc1_forward/fc1_forward.cuh"
-#include "kernels/fused/head/head.cuh"
+#include "kernels/fused/tiles.cuh"
 #include "kernels/fused/update/prepare.cuh"
-#include "kernels/fused/update/update.cuh"
 #include "mnist/thresholds.h"
 
 namespace mnist::fused {
@@ -39,17 +31,10 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
   MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, state, arguments...));
 }
 
-template <class P>
-inline constexpr int kWholeStages = sizeof(typename P::T) == 2 ? 2 : 1;  // of conv2_backward on whole images
-inline constexpr int kStaticShared = 2304;        // more than conv_forward, fc1_backward and conv2_backward declare
-                                                  // statically; fc1_forward, which declares more, is smaller
-inline constexpr int kHopperShared = 227 * 1024;  // bytes a block on any GPU that has wgmma
-
 template <Precision kPrecision>
-int Launch<kPrecision>::shared_needed() {
-  using P = Policy<kPrecision>;
-  return kStaticShared + std::max({ConvForwardRolesShared<P>::kBytes, kFc1ForwardBytes<16>,
-                                   Fc1BackwardShared<P>::kBytes, Conv2BackwardShared<P, 7, 1>::kBytes});
+std::span<const Tile> Launch<kPrecision>::tiles() {
+  static const std::vector<Tile> rows = tiles_of<Policy<kPrecision>>();
+  return rows;
 }
 
 // Not a property of the GPU: code compiled for an older one has an empty wait_for_predecessor().
@@ -58,38 +43,6 @@ bool Launch<kPrecision>::overlaps() {
   cudaFuncAttributes attributes{};
   MNIST_CHECK(cudaFuncGetAttributes(&attributes, update_kernel<Policy<kPrecision>>));
   return attributes.ptxVersion >= 90;
-}
-
-// Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
-template <Precision kPrecision>
-void Launch<kPrecision>::configure(State& s, int multiprocessors, int shared_limit) {
-  using P = Policy<kPrecision>;
-  const auto fits = [&](int bytes) { return bytes + kStaticShared <= shared_limit; };
-  s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
-  s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
-  const int sms = multiprocessors;
-  s.conv_forward_roles = s.batch > sms;
-  s.conv_forward_halves = s.batch > sms / 2 ? 2 : 1;
-  s.conv_forward_blocks = 2 / s.conv_forward_halves * std::min(s.batch, sms);
-  // conv_forward leaves what it makes of whole images accordingly: see kChunked.
-  static_assert(WholeImagesShared::kBytes + kStaticShared <= kHopperShared);
-  s.conv2_backward_wgmma = s.wgmma && (P::kFp16Terms > 0 || (sizeof(typename P::T) == 2 && s.conv_forward_halves == 2));
-  if (s.conv_forward_halves == 2 &&
-      (s.conv2_backward_wgmma || fits(Conv2BackwardShared<P, 14, kWholeStages<P>>::kBytes)))
-    s.conv2_backward_rows = 14, s.conv2_backward_blocks = std::min(s.batch, sms);
-  else
-    s.conv2_backward_rows = 7, s.conv2_backward_blocks = 2 * std::min(s.batch, sms / 2);
-  s.fc1_forward_rows = s.batch > 128 && fits(kFc1ForwardBytes<64> + 8 * 1024) ? 64 : 16;
-  const int tiles = (s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows;
-  // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence
-  // fc1_forward_slices * tiles is at most sms or fc1_forward_slices is 1.
-  const int pairs_of_slices = sms / (2 * tiles);
-  const int cells = std::max(2, pairs_of_slices == 0 ? kCells2 : (kCells2 + pairs_of_slices - 1) / pairs_of_slices);
-  s.fc1_forward_slices = pairs_of_slices == 0 ? 1 : 2 * ((kCells2 + cells - 1) / cells);
-  // Eight samples a block, a warp each; fewer where fc1_forward leaves multiprocessors free, on which head's blocks
-  // start early.
-  const int free = sms - tiles * s.fc1_forward_slices;
-  s.head_blocks = std::min(sms, std::max((s.batch + 7) / 8, std::min((s.batch + 1) / 2, free)));
 }
 
 template <Precision kPrecision>
@@ -119,7 +72,6 @@ void Launch<kPrecision>::conv_forward(const State& s, int graph_step, cudaStream
   };
   if (s.wgmma) {
     using Shared = ConvForwardWgmmaShared<P>;
-    static_assert(std::max(Shared::kRolesBytes, Shared::kBytes) + kStaticShared <= kHopperShared);
     if (s.conv_forward_roles)
       run(conv_forward_wgmma_roles_kernel<P>, Shared::kRolesBytes);
     else if (s.conv_forward_halves == 2)
@@ -168,7 +120,6 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
     if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P>, WholeImagesShared::kBytes);
   if constexpr (P::kFp16Terms > 0) {
     using Shared = Fp16HalvesShared<P>;
-    static_assert(Shared::kBytes + kStaticShared <= kHopperShared);
     if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P>, Shared::kBytes);
   }
   if (s.conv2_backward_rows == 14)

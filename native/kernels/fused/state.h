@@ -9,7 +9,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
+#include "kernels/fused/plan.h"
 #include "mnist/engine.h"
 #include "mnist/initial.h"
 
@@ -125,12 +127,10 @@ using Schedule = std::array<int, 13>;
 
 template <Precision kPrecision>
 struct Launch {
-  // Fills in how the phases cut up a batch of state.batch, within `shared_limit` bytes of shared memory a block.
-  static void configure(State& state, int multiprocessors, int shared_limit);
+  static std::span<const Tile> tiles();  // the sizes in which the phases come
   // What of a configured state decides how the phases go through its batch; for Engine::batch_thresholds().
   static Schedule schedule(const State& state);
-  static int shared_needed();  // bytes a block without which some phase cannot run
-  static bool overlaps();      // whether the code that this GPU runs has programmatic dependent launch
+  static bool overlaps();  // whether the code that this GPU runs has programmatic dependent launch
   static void conv_forward(const State& state, int graph_step, cudaStream_t stream);
   static void fc1_forward(const State& state, cudaStream_t stream);
   static void head(const State& state, int graph_step, cudaStream_t stream);

@@ -55,16 +55,14 @@ class Guarded {
 // Ends a program of kernels that the GPU, or this build's code for it, is too old for.
 inline void require_code(int capability) {
   const std::string reason = mnist::cuda::code_lacks(capability, 0);
-  if (reason.empty()) return;
-  std::printf("SKIPPED: %s\n", reason.c_str());
-  std::exit(77);
+  if (!reason.empty()) skip(reason);
 }
 
 // The rows that can run here, after a line for each that cannot.
 template <class Function>
 mnist::bench::Ladder<Function> present(mnist::bench::Ladder<Function> ladder, const char* op) {
   std::erase_if(ladder, [&](const auto& rung) {
-    if (!rung.absent.empty()) std::printf("absent: %s %s: %s\n", op, rung.name, rung.absent.c_str());
+    if (!rung.absent.empty()) not_tested(std::string(op) + " " + rung.name, rung.absent);
     return !rung.absent.empty();
   });
   return ladder;

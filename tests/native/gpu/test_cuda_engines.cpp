@@ -175,7 +175,7 @@ int main() {
     for (const auto precision : row.info.precisions) {
       const auto what = row.info.name + " " + to_string(precision);
       if (const std::string reason = row.unavailable(precision, 0); !reason.empty()) {
-        std::printf("not tested: %s, %s\n", what.c_str(), reason.c_str());
+        not_tested(what, reason);
         const auto sentence = message_of<UnavailableError>([&] { create_engine(row.info.name, {precision}); });
         report(sentence.ends_with(": " + reason), what + ": " + sentence, __FILE__, __LINE__);
         continue;

@@ -1,0 +1,27 @@
+// The GPU as `fused` uses it: its limits, and what the code that runs there can do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engines/fused/kernels.h"
+#include "kernels/fused/plan.h"
+#include "mnist/engine.h"
+
+namespace mnist::fused {
+
+struct Gpu {
+  Limits limits;
+  bool overlap = false;  // the code has programmatic dependent launch
+  bool hopper = false;
+  bool limited = false;  // the limits are not the GPU's own
+};
+
+// The selected GPU, by its driver; or a smaller one from before Hopper, where the options say so, so that what runs
+// there can be tested here. Throws ArgumentError for limits beyond this GPU's, or too small for the kernels.
+Gpu gpu_of(const EngineOptions& options, const Kernels& kernels);
+
+// For Engine::algorithms(): what is not as one would expect of this GPU.
+std::vector<std::string> remarks_on(const Gpu& gpu);
+
+}  // namespace mnist::fused

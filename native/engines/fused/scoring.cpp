@@ -1,0 +1,134 @@
+// Passes over images without training.
+#include "engines/fused/scoring.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engines/fused/population.h"
+#include "engines/gpu_engine.h"
+
+namespace mnist::fused {
+
+void Scoring::set_statistics(std::span<const double> values) {
+  statistics_.assign(values.begin(), values.end());
+  operands_.reset();
+}
+
+void Scoring::reserve() {
+  steps_.reserve(kChunk);
+  steps_.set_upstream(0);
+}
+
+const std::int32_t* Scoring::identity_order(std::int64_t count) {
+  auto& order = identity_orders_[count];
+  if (order.size() == 0) {
+    std::vector<std::int32_t> values(2 * count, 0);
+    std::iota(values.begin(), values.begin() + count, 0);
+    order.reserve(2 * count);
+    cuda::upload(order.data(), values, stream_.get());
+  }
+  return order.data();
+}
+
+std::vector<double> Scoring::convolution_parameters() const {
+  return read_values(steps_.arena().parameters(), kParameters[kFc1Weight].offset, stream_.get());
+}
+
+void Scoring::prepare(const Samples& any) {
+  if (!operands_) {
+    const auto parameters = convolution_parameters();
+    operands_ = {bn1_operand(parameters, statistics_), bn2_operand(parameters, statistics_)};
+  }
+  Samples one = any;
+  one.order = identity_order(1);
+  steps_.kernels().prepare(steps_.state_for(1, one), 0, stream_.get());
+  const State& arrays = steps_.arena().state();
+  cuda::upload(arrays.bn1.values, operands_->bn1, stream_.get());
+  cuda::upload(arrays.bn2.values, operands_->bn2, stream_.get());
+}
+
+State Scoring::state(std::int64_t count, const Samples& samples) const {
+  State s = steps_.state_for(kChunk, samples);
+  s.batch = int(count);
+  s.conv_forward_blocks = std::min(s.conv_forward_blocks, int(count));
+  s.bn2_given = true;
+  return s;
+}
+
+void Scoring::queue(float* logits, Samples samples, std::int64_t count) {
+  samples.order = identity_order(count);
+  State s = state(count, samples);
+  s.logits = logits;
+  steps_.kernels().conv_forward(s, 0, stream_.get());
+  steps_.kernels().fc1_forward(s, stream_.get());
+  steps_.kernels().head(s, 0, stream_.get());
+}
+
+// ---- the evaluation set
+// ----------------------------------------------------------------------------------------------
+
+void Scoring::set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
+  reserve();  // now, so that the graphs of training outlive an evaluation
+  evaluation_size_ = std::int64_t(labels.size());
+  evaluation_.reserve(evaluation_size_, stream_.get());
+  evaluation_.fill(0, images.data(), labels.data(), evaluation_size_, stream_.get());
+  evaluation_logits_.reserve(evaluation_size_ * kClasses);
+  evaluation_scores_.reserve(score_blocks(evaluation_size_));
+  stream_.synchronize();
+}
+
+Score Scoring::evaluate() {
+  reserve();
+  forget_identity_orders();
+  prepare(evaluation_.samples(nullptr));
+  const auto total = evaluation_size_;
+  for_each_piece(evaluation_, total, [&](const Samples& samples, std::int64_t first, std::int64_t count) {
+    queue(evaluation_logits_.data() + first * kClasses, samples, count);
+  });
+  score_images(evaluation_scores_.data(), evaluation_logits_.data(), evaluation_.labels.data(), total, stream_.get());
+  std::vector<Score> parts(score_blocks(total));
+  cuda::download(parts, evaluation_scores_.data(), stream_.get());
+  Score sum;
+  for (const Score& part : parts) {
+    sum.loss += part.loss;
+    sum.correct += part.correct;
+  }
+  return sum;
+}
+
+// ---- the population's statistics
+// -------------------------------------------------------------------------------------
+
+void Scoring::begin_statistics() {
+  reserve();
+  forget_identity_orders();
+  sums_.reserve(kMoments + kConv2Sums + sum_moments_scratch());
+  cuda::fill_bytes(moments(), 0, kMoments + kConv2Sums, stream_.get());
+}
+
+void Scoring::add_moments(const Samples& samples, std::int64_t count) {
+  sum_moments(moments(), conv2_sums() + kConv2Sums, samples.moments, count, stream_.get());
+}
+
+void Scoring::finish_bn1(std::int64_t images) {
+  const auto parameters = convolution_parameters();
+  statistics_.assign(kStatisticCount, 0.0);
+  set_bn1_statistics(statistics_, parameters, read_values(moments(), kMoments, stream_.get()), double(images));
+  operands_ = {bn1_operand(parameters, statistics_), {}};
+}
+
+void Scoring::add_conv2_sums(const Samples& samples, std::int64_t count) {
+  Samples piece = samples;
+  piece.order = identity_order(count);
+  const State s = state(count, piece);
+  steps_.kernels().conv_forward(s, 0, stream_.get());
+  add_z2_sums(conv2_sums(), s.z2_sums, s.conv_forward_blocks, stream_.get());
+}
+
+void Scoring::finish_bn2(std::int64_t images) {
+  const auto parameters = convolution_parameters();
+  set_bn2_statistics(statistics_, parameters, read_values(conv2_sums(), kConv2Sums, stream_.get()), double(images));
+  operands_->bn2 = bn2_operand(parameters, statistics_);
+}
+
+}  // namespace mnist::fused

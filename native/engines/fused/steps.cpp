@@ -1,0 +1,106 @@
+// How a step is queued, and how many become a graph.
+#include "engines/fused/steps.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engines/fused/costs.h"
+
+namespace mnist::fused {
+
+Steps::Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer)
+    : stream_(stream),
+      timer_(timer),
+      precision_(options.precision),
+      check_every_step_(options.check_every_step),
+      kernels_(kernels_for(options.precision)),
+      gpu_(gpu_of(options, kernels_)),
+      arena_(options.precision, gpu_, stream.get()) {
+  const std::string reason = why_it_does_not_fit(kernels_.tiles(), gpu_.limits);
+  if (!reason.empty()) throw UnavailableError("engine 'fused' cannot run here: " + reason);
+  stream_.synchronize();
+}
+
+State Steps::state_for(std::int64_t batch, const Samples& samples) const {
+  const Plan plan = plan_for(kernels_.tiles(), gpu_.limits, int(batch)).value();  // or there were no such engine
+  State s = arena_.state();
+  s.samples = samples;
+  s.batch = int(batch);
+  s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
+  s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
+  s.conv_forward_roles = plan.conv_forward.many;
+  s.conv_forward_halves = plan.conv_forward.rows / (kPool1Side / 2);
+  s.conv_forward_blocks = plan.conv_forward_blocks;
+  s.fc1_forward_rows = plan.fc1_forward.rows;
+  s.fc1_forward_slices = plan.fc1_slices;
+  s.head_blocks = plan.head_blocks;
+  s.conv2_backward_wgmma = plan.conv2_backward.layout != Layout::kPixels;
+  s.conv2_backward_rows = plan.conv2_backward.rows;
+  s.conv2_backward_blocks = plan.conv2_backward_blocks;
+  return s;
+}
+
+void Steps::set_upstream(double upstream) {
+  const float value = float(upstream);
+  cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
+}
+
+void Steps::clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
+
+void Steps::queue(State s, int k) {
+  s.learning_rate += k;
+  const auto costs = launch_costs(s, precision_);
+  const auto mark = [&](const char* phase, const char* does, const LaunchCost& cost) {
+    timer_.phase(phase);
+    timer_.op(does, cost.cost, cost.unit);
+  };
+  const cudaStream_t stream = stream_.get();
+  mark("conv_forward", "conv1, bn1, pool1, conv2", costs.conv_forward);
+  kernels_.conv_forward(s, k, stream);
+  mark("fc1_forward", "bn2, pool2, fc1", costs.fc1_forward);
+  kernels_.fc1_forward(s, stream);
+  mark("head", "fc2, loss, fc2 backward", costs.head);
+  kernels_.head(s, k, stream);
+  mark("fc1_backward", "fc1 backward, its SGD", costs.fc1_backward);
+  kernels_.fc1_backward(s, stream);
+  mark("conv2_backward", "conv2 backward", costs.conv2_backward);
+  kernels_.conv2_backward(s, k, stream);
+  mark("update", "conv1 backward, SGD", costs.update);
+  kernels_.update(s, k, stream);
+  timer_.end_step();
+}
+
+// `steps` steps over a window, captured once for each batch size, count and data set.
+const cuda::Graph& Steps::graph(const State& s, int steps) {
+  auto& graph = graphs_[{s.batch, steps, s.samples.images}];
+  if (!graph)
+    graph = cuda::capture(stream_.get(), [&] {
+      for (int k = 0; k < steps; ++k) queue(s, k);
+    });
+  return graph;
+}
+
+void Steps::run(const Samples& samples, const std::int32_t* order, std::int64_t batch, const float* rates,
+                std::int64_t steps, StepResult* results, bool continues) {
+  const cudaStream_t stream = stream_.get();
+  Samples window = samples;
+  window.order = arena_.order();
+  const State s = state_for(batch, window);
+  for (std::int64_t done = 0; done < steps;) {
+    // The longest graph that fits; 16, 8, ... steps serve the rest.
+    const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, Arena::kMostSteps))));
+    set_steps(arena_.order(), order + done * batch, (now + 1) * batch, arena_.rates(), rates + done, now, stream);
+    if (done == 0 && !continues) kernels_.prepare(s, 0, stream);
+    if (check_every_step_)
+      for (int k = 0; k < now; ++k) {
+        queue(s, k);
+        stream_.synchronize();
+      }
+    else
+      graph(s, now).launch(stream);
+    cuda::copy(results + done, arena_.results(), now, stream);
+    done += now;
+  }
+}
+
+}  // namespace mnist::fused

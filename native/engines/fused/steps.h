@@ -1,0 +1,62 @@
+// Steps of the fused engine: six launches each, cut up by the plan of their batch, many steps a CUDA graph.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "cuda/graph.h"
+#include "cuda/stream.h"
+#include "engines/fused/arena.h"
+#include "engines/fused/gpu.h"
+#include "engines/fused/kernels.h"
+#include "engines/gpu_engine.h"
+
+namespace mnist::fused {
+
+// Every method only queues work on `stream`, with the GPU selected, unless it says that it waits.
+class Steps {
+ public:
+  Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer);
+
+  const Gpu& gpu() const { return gpu_; }
+  const Kernels& kernels() const { return kernels_; }
+  const Arena& arena() const { return arena_; }
+
+  // Room for batches of up to `batch` images. Graphs hold addresses, so they go if anything moves.
+  void reserve(std::int64_t batch) {
+    arena_.reserve(batch, [this] { graphs_.clear(); });
+  }
+  void forget_graphs() { graphs_.clear(); }  // the samples moved
+
+  // A step on a batch, cut up for it.
+  State state_for(std::int64_t batch, const Samples& samples) const;
+  // What of that decides how the phases go through it, for Engine::batch_thresholds().
+  Schedule schedule(std::int64_t batch) const { return kernels_.schedule(state_for(batch, {})); }
+
+  // Gradient of the objective with respect to the mean loss, for the steps to come.
+  void set_upstream(double upstream);
+  // For steps that run outside of a window.
+  void clear_rates();
+
+  // Step `k` of a graph.
+  void queue(State s, int k);
+
+  // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
+  // last step still looks ahead. `continues`: the step before did that, for the first one here.
+  void run(const Samples& samples, const std::int32_t* order, std::int64_t batch, const float* rates,
+           std::int64_t steps, StepResult* results, bool continues = false);
+
+ private:
+  const cuda::Graph& graph(const State& s, int steps);
+
+  cuda::Stream& stream_;
+  GpuTimer& timer_;
+  Precision precision_;
+  bool check_every_step_;
+  Kernels kernels_;
+  Gpu gpu_;
+  Arena arena_;
+  std::map<std::tuple<int, int, const void*>, cuda::Graph> graphs_;
+};
+
+}  // namespace mnist::fused

@@ -1,0 +1,73 @@
+// What every engine on a GPU has, however it makes its steps: a stream, a clock for its ops, and values from the GPU.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/buffer.h"
+#include "cuda/event_clock.h"
+#include "cuda/graph.h"
+#include "cuda/nvtx.h"
+#include "cuda/stream.h"
+#include "engines/step_timer.h"
+#include "mnist/engine.h"
+
+// A phase of the step, until the end of the scope: a range in Nsight, and what profile() files the ops of timer()
+// under.
+#define MNIST_PHASE(name) \
+  MNIST_RANGE(name);      \
+  timer().phase(name)
+
+namespace mnist {
+
+using GpuTimer = StepTimer<cuda::EventClock>;
+
+// `count` values from the GPU, widened to float64; waits.
+template <class T>
+std::vector<double> read_values(const T* values, std::int64_t count, cudaStream_t stream) {
+  std::vector<T> host(count);
+  cuda::download(host, values, stream);
+  return {host.begin(), host.end()};
+}
+
+// Constructed with its GPU selected, as create_on_device() does.
+class GpuEngine : public Engine {
+ public:
+  GpuEngine(EngineInfo info, EngineOptions options) : Engine(std::move(info), options) {}
+
+ protected:
+  cuda::Stream& compute() { return stream_; }  // of the steps
+  cudaStream_t stream() const { return stream_.get(); }
+  // Every op of a step is marked with its cost, within a phase.
+  GpuTimer& timer() { return timer_; }
+
+  // For do_profile(): the ops of the step that queue() queues, run `runs` times, the first one to warm up.
+  template <class Queue>
+  std::vector<OpTime> time_ops(std::int64_t runs, Queue queue) {
+    timer_.record(queue);  // everything lazy happens, and the clock makes its events
+    return timer_.record([&] {
+      const cuda::Graph step = cuda::capture(stream(), queue);
+      for (std::int64_t run = 1; run < runs; ++run) {
+        step.launch(stream());
+        timer_.collect();
+      }
+    });
+  }
+  static void require_for_profile(bool on_device) {
+    MNIST_REQUIRE(on_device, "profile: the data set is on the host, expected it in the GPU's memory");
+  }
+
+ private:
+  cuda::Stream stream_;
+  GpuTimer timer_{cuda::EventClock(stream_.get())};
+};
+
+// The factory of engine E: selects the GPU, which the registry's row has checked, for E's constructor.
+template <class E>
+std::unique_ptr<Engine> create_on_device(const EngineInfo& info, const EngineOptions& options) {
+  const cuda::DeviceGuard guard(options.device);
+  return std::make_unique<E>(info, options);
+}
+
+}  // namespace mnist

@@ -1,0 +1,221 @@
+// How `fused` cuts up a batch on GPUs that are not here: H200, A100, a GPU without enough shared memory, odd ones.
+#include "kernels/fused/plan.h"
+#include "mnist/model.h"
+#include "testing.h"
+#ifdef MNIST_WITH_SM80
+#include "kernels/fused/state.h"
+#endif
+
+using namespace mnist;
+using namespace mnist::fused;
+using namespace testing;
+
+namespace {
+
+constexpr int kA100 = 163 * 1024, kHopper = 227 * 1024;  // bytes of shared memory a thread block
+constexpr int kHead = 47488, kUpdate = 15616;            // what they declare; all their shared memory
+
+// The sizes in which the kernels come; where they were compiled, too, main() sees that these are theirs.
+const std::vector<Tile> kBf16 = {
+    {.phase = Phase::kConvForward, .rows = 7, .declared = 8, .dynamic = 62592, .wgmma = true},
+    {.phase = Phase::kConvForward,
+     .rows = 14,
+     .declared = 8,
+     .dynamic = 62592,
+     .wgmma = true,
+     .layout = Layout::kChunks},
+    {.phase = Phase::kConvForward,
+     .rows = 14,
+     .declared = 8,
+     .dynamic = 199296,
+     .wgmma = true,
+     .layout = Layout::kChunks,
+     .many = true},
+    {.phase = Phase::kConvForward, .rows = 7, .dynamic = 60368},
+    {.phase = Phase::kConvForward, .rows = 14, .dynamic = 60368},
+    {.phase = Phase::kConvForward, .rows = 14, .dynamic = 82848, .many = true},
+    {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 138240, .more_than = 128},
+    {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680},
+    {.phase = Phase::kHead, .declared = kHead},
+    {.phase = Phase::kFc1Backward, .rows = 128, .declared = 2176, .dynamic = 145408},
+    {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1128, .dynamic = 189984, .layout = Layout::kChunks},
+    {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1112, .dynamic = 187680},
+    {.phase = Phase::kConv2Backward, .rows = 7, .declared = 1104, .dynamic = 89600},
+    {.phase = Phase::kUpdate, .declared = kUpdate},
+};
+
+// tf32's and fp32's, which differ in what the kernels for wgmma need.
+std::vector<Tile> of_floats(int whole, int many, int conv2_backward) {
+  const auto parts = [](int rows, int dynamic, bool many) {
+    return Tile{.phase = Phase::kConvForward,
+                .rows = rows,
+                .declared = 8,
+                .dynamic = dynamic,
+                .wgmma = true,
+                .layout = Layout::kFp16Terms,
+                .many = many};
+  };
+  return {
+      parts(7, whole, false),
+      parts(14, whole, false),
+      parts(14, many, true),
+      {.phase = Phase::kConvForward, .rows = 7, .dynamic = 113680},
+      {.phase = Phase::kConvForward, .rows = 14, .dynamic = 113680},
+      {.phase = Phase::kConvForward, .rows = 14, .dynamic = 152608, .many = true},
+      {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 138240, .more_than = 128},
+      {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680},
+      {.phase = Phase::kHead, .declared = kHead},
+      {.phase = Phase::kFc1Backward, .rows = 64, .declared = 1152, .dynamic = 138240},
+      {.phase = Phase::kConv2Backward,
+       .rows = 14,
+       .declared = 1144,
+       .dynamic = conv2_backward,
+       .layout = Layout::kFp16Terms},
+      {.phase = Phase::kConv2Backward,
+       .rows = 7,
+       .declared = 1144,
+       .dynamic = conv2_backward,
+       .layout = Layout::kFp16Terms},
+      {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1104, .dynamic = 216560},
+      {.phase = Phase::kConv2Backward, .rows = 7, .declared = 1104, .dynamic = 161008},
+      {.phase = Phase::kUpdate, .declared = kUpdate},
+  };
+}
+const std::vector<Tile> kTf32 = of_floats(62592, 100480, 171776), kFp32 = of_floats(115968, 170368, 227072);
+const struct {
+  Precision precision;
+  const std::vector<Tile>& tiles;
+} kAll[] = {{Precision::kBf16, kBf16}, {Precision::kTf32, kTf32}, {Precision::kFp32, kFp32}};
+
+// Whether a plan is `rows` of conv forward (more than one piece a block: `many`), fc1 forward and conv2 backward in
+// that layout, and its blocks: of conv forward, slices of fc1, head, conv2 backward.
+struct Want {
+  int batch, conv_rows;
+  bool many;
+  int fc1_rows, conv2_rows;
+  Layout layout;
+  int conv_blocks, fc1_slices, head_blocks, conv2_blocks;
+};
+void check_plan(const std::vector<Tile>& tiles, const Limits& gpu, const Want& want, const std::string& what) {
+  const auto plan = plan_for(tiles, gpu, want.batch);
+  const bool right = plan && plan->conv_forward.wgmma == gpu.wgmma && plan->conv_forward.rows == want.conv_rows &&
+                     plan->conv_forward.many == want.many && plan->fc1_forward.rows == want.fc1_rows &&
+                     plan->conv2_backward.rows == want.conv2_rows && plan->conv2_backward.layout == want.layout &&
+                     plan->conv_forward_blocks == want.conv_blocks && plan->fc1_slices == want.fc1_slices &&
+                     plan->head_blocks == want.head_blocks && plan->conv2_backward_blocks == want.conv2_blocks;
+  report(right, what + ", batch " + std::to_string(want.batch) + ": another plan", __FILE__, __LINE__);
+}
+
+// By hand from the rules: half an image a block up to half as many images as multiprocessors, whole ones up to as many.
+void test_h200() {
+  const Limits h200{132, kHopper, true};
+  using enum Layout;
+  check_plan(kBf16, h200, {1, 7, false, 16, 7, kPixels, 2, 50, 1, 2}, "bf16");
+  check_plan(kBf16, h200, {2, 7, false, 16, 7, kPixels, 4, 50, 1, 4}, "bf16");
+  check_plan(kBf16, h200, {66, 7, false, 16, 7, kPixels, 132, 26, 9, 132}, "bf16");
+  check_plan(kBf16, h200, {67, 14, false, 16, 14, kChunks, 67, 26, 9, 67}, "bf16");
+  check_plan(kBf16, h200, {128, 14, false, 16, 14, kChunks, 128, 14, 20, 128}, "bf16");
+  check_plan(kBf16, h200, {129, 14, false, 64, 14, kChunks, 129, 34, 30, 129}, "bf16");
+  check_plan(kBf16, h200, {132, 14, false, 64, 14, kChunks, 132, 34, 30, 132}, "bf16");
+  check_plan(kBf16, h200, {133, 14, true, 64, 14, kChunks, 132, 34, 30, 132}, "bf16");
+  check_plan(kBf16, h200, {1024, 14, true, 64, 14, kChunks, 132, 8, 128, 132}, "bf16");
+  check_plan(kBf16, h200, {2560, 14, true, 64, 14, kChunks, 132, 2, 132, 132}, "bf16");
+  for (const auto& tiles : {kTf32, kFp32}) {
+    check_plan(tiles, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");
+    check_plan(tiles, h200, {1024, 14, true, 64, 14, kFp16Terms, 132, 8, 128, 132}, "parts");
+  }
+}
+
+// Whole images of conv2's backward do not fit there.
+void test_a100() {
+  const Limits a100{108, kA100, false};
+  for (const auto& [precision, tiles] : kAll) {
+    const std::string what = to_string(precision);
+    check_plan(tiles, a100, {54, 7, false, 16, 7, Layout::kPixels, 108, 26, 7, 108}, what);
+    check_plan(tiles, a100, {55, 14, false, 16, 7, Layout::kPixels, 55, 26, 7, 108}, what);
+    check_plan(tiles, a100, {109, 14, true, 16, 7, Layout::kPixels, 108, 14, 14, 108}, what);
+    check_plan(tiles, a100, {4096, 14, true, 64, 7, Layout::kPixels, 108, 1, 108, 108}, what);
+  }
+}
+
+// Every batch on every GPU that has room: blocks enough for the grid that the kernels' loops take, and no more.
+void test_any_gpu() {
+  for (const auto& [precision, tiles] : kAll)
+    for (const bool wgmma : {false, true})
+      for (const int sms : {2, 3, 24, 28, 58, 108, 132, 142, 148, 170})
+        for (int batch = 1; batch < 700; ++batch) {
+          const auto plan = plan_for(tiles, {sms, kHopper, wgmma}, batch);
+          const std::string what =
+              std::string(to_string(precision)) + " on " + std::to_string(sms) + ", batch " + std::to_string(batch);
+          if (!plan) {
+            report(false, what + ": no plan", __FILE__, __LINE__);
+            continue;
+          }
+          const Tile &forward = plan->conv_forward, &backward = plan->conv2_backward;
+          const int pieces = kPool1Side / forward.rows * batch;
+          const bool covered = forward.many ? plan->conv_forward_blocks == std::min(batch, sms)
+                                            : plan->conv_forward_blocks == pieces && pieces <= sms;
+          const bool alike = forward.layout == backward.layout && backward.rows <= forward.rows;
+          const int back = plan->conv2_backward_blocks;
+          const bool even = back % (kPool1Side / backward.rows) == 0 && 0 < back && back <= sms;
+          const int tiles_of_samples = (batch + plan->fc1_forward.rows - 1) / plan->fc1_forward.rows;
+          const bool sliced = plan->fc1_slices == 1 || tiles_of_samples * plan->fc1_slices <= sms;
+          const bool head = 1 <= plan->head_blocks && plan->head_blocks <= sms;
+          if (!(covered && alike && even && sliced && head)) report(false, what, __FILE__, __LINE__);
+        }
+  CHECK(checks > 0);
+}
+
+void test_what_does_not_fit() {
+  const int kSmall = 99 * 1024;  // RTX 30, 40 and 50, A10, L4, L40S
+  for (const int sms : {24, 28, 58, 128, 142, 170}) {
+    CHECK(why_it_does_not_fit(kBf16, {sms, kSmall}) ==
+          "it needs 145 KiB of shared memory a block and this GPU has 99 KiB; engine cudnn does with less");
+    CHECK(why_it_does_not_fit(kTf32, {sms, kSmall}) ==
+          "it needs 159 KiB of shared memory a block and this GPU has 99 KiB; engine cudnn does with less");
+  }
+  for (const auto& [precision, tiles] : kAll) {
+    CHECK(why_it_does_not_fit(tiles, {108, kA100}).empty());
+    CHECK(why_it_does_not_fit(tiles, {132, kHopper, true}).empty());
+    CHECK(!plan_for(tiles, {128, kSmall}, 1));
+    const int needed = shared_needed(tiles, {108, 0});
+    for (int batch = 1; batch < 300; ++batch) CHECK(plan_for(tiles, {108, needed}, batch).has_value());
+    CHECK(!why_it_does_not_fit(tiles, {108, needed - 1}).empty());
+  }
+  CHECK(shared_needed(kBf16, {132, 0, true}) == 128 + 199296);  // more images than multiprocessors
+  CHECK(shared_needed(kFp32, {132, 0, true}) == 1152 + 227072);
+  // A smaller size is one more row.
+  std::vector<Tile> smaller = kBf16;
+  smaller.push_back({.phase = Phase::kFc1Forward, .rows = 16, .dynamic = 90 * 1024});
+  smaller.push_back({.phase = Phase::kFc1Backward, .rows = 64, .dynamic = 80 * 1024});
+  CHECK(why_it_does_not_fit(smaller, {128, kSmall}).empty());
+  const auto plan = plan_for(smaller, {128, kSmall}, 256);
+  CHECK(plan && plan->fc1_forward.dynamic == 90 * 1024 && plan->conv2_backward.rows == 7);
+}
+
+#ifdef MNIST_WITH_SM80
+void check_tiles(Precision precision, std::span<const Tile> compiled, const std::vector<Tile>& here) {
+  const auto facts = [](const Tile& t) {
+    return std::tuple(t.phase, t.rows, t.declared, t.dynamic, t.wgmma, t.layout, t.many, t.more_than);
+  };
+  const bool same = std::ranges::equal(compiled, here, {}, facts, facts);
+  for (const Tile& t : compiled)
+    if (!same) std::printf("%d %d %d %d\n", int(t.phase), t.rows, t.declared, t.dynamic);
+  report(same, std::string("tiles of ") + to_string(precision) + " are not what this test has", __FILE__, __LINE__);
+}
+#endif
+
+}  // namespace
+
+int main() {
+  test_h200();
+  test_a100();
+  test_any_gpu();
+  test_what_does_not_fit();
+#ifdef MNIST_WITH_SM80
+  check_tiles(Precision::kBf16, Launch<Precision::kBf16>::tiles(), kBf16);
+  check_tiles(Precision::kTf32, Launch<Precision::kTf32>::tiles(), kTf32);
+  check_tiles(Precision::kFp32, Launch<Precision::kFp32>::tiles(), kFp32);
+#endif
+  return finish();
+}

@@ -1,0 +1,50 @@
+"""MNIST_CUDA_REQUIRE_GPU=1: a GPU test that is skipped is a failure, unless the GPU is too old for it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.gpu
+def test_library(): pytest.skip("libnothing.so is not installed")
+
+@pytest.fixture
+def data(): pytest.skip("the real MNIST is not here")
+
+@pytest.mark.gpu
+def test_data(data): pass
+
+@pytest.mark.gpu
+def test_older(): pytest.skip("it needs compute capability 8.0 and GPU 0 has 7.5")
+
+@pytest.mark.gpu
+def test_passes(): pass
+
+def test_of_the_host(): pytest.skip("no compiler")
+"""
+
+
+@pytest.mark.parametrize(
+    ("required", "counts"), [("1", "1 failed, 1 passed, 2 skipped, 1 error"), ("0", "1 passed, 4 skipped")]
+)
+def test_what_is_skipped(tmp_path, required, counts):
+    (tmp_path / "test_made_up.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text("from suite.conftest import pytest_runtest_makereport\n")
+    (tmp_path / "suite").symlink_to(Path(__file__).parent)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: as in the suite\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", "test_made_up.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MNIST_CUDA_REQUIRE_GPU": required, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert f" {counts} in " in run.stdout, run.stdout
+    if required == "1":
+        assert "MNIST_CUDA_REQUIRE_GPU=1, and this was not tested: " in run.stdout
+        assert "libnothing.so is not installed" in run.stdout

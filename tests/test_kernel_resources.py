@@ -1,0 +1,120 @@
+"""scripts/kernel_resources: what it makes of cuobjdump's listing, and what it calls a difference."""
+
+import importlib.machinery
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"
+SLAB = "_ZN5mnist5fused12_GLOBAL__N_121slab_to_engine_kernelEPfPKf"
+LISTING = f"""
+Fatbin elf code:
+================
+arch = sm_80
+code version = [1,7]
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function {STEP}:
+  REG:85 STACK:0 SHARED:15616 LOCAL:0 CONSTANT[0]:900 TEXTURE:0 SURFACE:0 SAMPLER:0
+ Function {SLAB}:
+  REG:12 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:368 TEXTURE:0 SURFACE:0 SAMPLER:0
+
+arch = sm_120
+ Function {STEP}:
+  REG:87 STACK:16 SHARED:16640 LOCAL:0 CONSTANT[0]:900 TEXTURE:0 SURFACE:0 SAMPLER:0
+Fatbin ptx code:
+arch = sm_120
+"""
+
+
+@pytest.fixture
+def script(monkeypatch):
+    loader = importlib.machinery.SourceFileLoader("kernel_resources", str(ROOT / "scripts" / "kernel_resources"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("kernel_resources", loader))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # it adds its own folder
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def build(script, tmp_path, monkeypatch):
+    """build(listing): a module of which cuobjdump says this; returns what the script's command gives for it."""
+    tool = tmp_path / "cuobjdump"
+    tool.write_text(f'#!/bin/sh\n[ "$1" = --dump-resource-usage ] && cat {tmp_path}/listing\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(script, "cuobjdump", lambda: str(tool))
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "TABLE", tmp_path / "table.csv")
+    if shutil.which("c++filt") is None:
+        pytest.skip("no c++filt")
+
+    def run(listing, *argv, version="13.4.92"):
+        (tmp_path / "listing").write_text(listing)
+        monkeypatch.setattr(sys, "argv", ["kernel_resources", *argv, "--nvcc", version, "module.so"])
+        return script.main()
+
+    return run
+
+
+def test_the_table(build, script):
+    assert build(LISTING) == 0
+    assert script.TABLE.read_text().splitlines()[2:] == [
+        "kernel,architecture,registers,stack,shared",
+        "fused::slab_to_engine_kernel,80,12,0,0",
+        "fused::update_kernel<bf16>,80,85,0,15616",
+        "fused::update_kernel<bf16>,120,87,16,16640",
+    ]
+    assert build(LISTING, "--check") == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (
+            "REG:87 STACK:16",
+            "REG:88 STACK:24",
+            "fused::update_kernel<bf16>, sm_120: 87 registers, 16 bytes of stack, 16640 of shared memory in the table, "
+            "88 registers, 24 bytes of stack, 16640 of shared memory in this build",
+        ),
+        (
+            "sm_120\n Function",
+            "sm_121\n Function",
+            "fused::update_kernel<bf16>, sm_121: not there in the table, 87 registers, 16 bytes of stack, "
+            "16640 of shared memory in this build",
+        ),
+        (
+            SLAB,
+            SLAB.replace("12_GLOBAL__N_121slab_to_engine", "12_GLOBAL__N_120slab_to_torch1"),
+            "fused::slab_to_engine_kernel, sm_80: 12 registers, 0 bytes of stack, 0 of shared memory in the table, "
+            "not there in this build",
+        ),
+    ],
+)
+def test_differences(build, capsys, before, after, line):
+    build(LISTING)
+    assert before in LISTING
+    assert build(LISTING.replace(before, after), "--check") == 1
+    out = capsys.readouterr().out
+    assert line in out.splitlines()
+    assert "run scripts/kernel_resources and commit its table" in out
+
+
+def test_another_compiler(build, capsys):
+    build(LISTING)
+    assert build(LISTING, "--check", version="13.4.9") == 1
+    assert "the table is by nvcc 13.4.92, this build by nvcc 13.4.9\n" in capsys.readouterr().out
+
+
+def test_what_is_missing(build, script, capsys, monkeypatch):
+    assert build("no code") == 4
+    assert "module.so holds no machine code for a GPU" in capsys.readouterr().err
+    monkeypatch.setattr(script, "cuobjdump", lambda: None)
+    assert build(LISTING) == 4
+    assert "there is no cuobjdump" in capsys.readouterr().err

@@ -1,7 +1,8 @@
 // The items of work that a block of conv2_backward owns, their place in shared memory and their copies.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
@@ -17,21 +18,36 @@ struct Conv2BackwardShared {
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
   static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next
   static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
-  // Of a stage. Pixels that are padding are set once, by the prologue.
-  static constexpr int kA1 = 0;
-  static constexpr int kDz = kA1 + ((kRows + 2) * kSlots + 1) * kA1Pitch;
-  static constexpr int kPixelLists = kDz + ((kRows + 2) * kSlots + 1) * kDzPitch;
-  static constexpr int kRoute = kPixelLists + Pixels::kBytes;
-  static constexpr int kDy2 = kRoute + kRows * kRoute1Words / kPool1Side * 4;
-  static constexpr int kImageBytesAt = kDy2 + kCells * kConv2Channels * int(sizeof(typename P::T));
+  static constexpr int kItemSlots = (kRows + 2) * kSlots + 1;
+  // An item's. Pixels that are padding are set once, by the prologue.
+  struct Item {
+    unsigned char a1[kItemSlots][kA1Pitch];
+    unsigned char dz2[kItemSlots][kDzPitch];  // first z2
+    unsigned char pixel_lists[Pixels::kBytes];
+    alignas(16) std::uint32_t route[kRows][kRoute1Words / kPool1Side];
+    alignas(16) unsigned char dy2[kCells][kConv2Channels * sizeof(typename P::T)];
+    alignas(16) std::uint8_t image[kImagePixels];
+  };
   // make_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
-  static constexpr int kPartialBytes = kConvThreads / 64 * 2 * kConv2Channels * 8;
-  static constexpr int kStage = std::max(kImageBytesAt + kImagePixels, kRoute + kPartialBytes);
-  static constexpr int kFilter = kStages * kStage;
-  static constexpr int kEnd = kFilter + 32 * kFilterPitch<P, kConv2Channels>;
-  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : kEnd;
-  static constexpr int kBytes = kEnd + (kStages == 2 ? 0 : kPartialBytes);
-  static_assert(kRoute % 16 == 0 && kDy2 % 16 == 0 && kStage % 16 == 0);
+  using Partial = double[kConvThreads / 64][2][kConv2Channels];
+  union Stage {
+    Item item;
+    struct {
+      unsigned char a1_dz2_and_pixel_lists[offsetof(Item, route)];
+      alignas(16) Partial partial;
+    } start;
+  };
+  struct Memory {
+    Stage stages[kStages];
+    unsigned char filter[kConv1Channels][kFilterPitch<P, kConv2Channels>];
+  };
+  // As offsets, because shared memory is addressed by numbers.
+  static constexpr int kA1 = offsetof(Item, a1), kDz = offsetof(Item, dz2), kPixelLists = offsetof(Item, pixel_lists);
+  static constexpr int kRoute = offsetof(Item, route), kDy2 = offsetof(Item, dy2),
+                       kImageBytesAt = offsetof(Item, image);
+  static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter);
+  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : int(sizeof(Memory));
+  static constexpr int kBytes = sizeof(Memory) + (kStages == 2 ? 0 : sizeof(Partial));
 };
 
 // The items that a block owns and their copies in shared memory, which Shared lays out.

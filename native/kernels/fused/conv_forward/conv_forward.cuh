@@ -2,6 +2,8 @@
 // channel sums. Hopper has other kernels, forward1_wgmma.cuh.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/fused/conv_forward/a1.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
@@ -11,10 +13,13 @@ namespace mnist::fused {
 
 template <class P>
 struct ConvForwardShared {
-  static constexpr int kFilter = 0;
-  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;
-  static constexpr int kImage = kA1 + kA1Bytes<P>;
-  static constexpr int kBytes = kImage + kImageBytes;
+  struct Memory {
+    unsigned char filter[kConv2Channels][kFilterPitch<P, kConv1Channels>];
+    unsigned char a1[kA1Bytes<P>];
+    unsigned char image[kImageBytes];
+  };
+  static constexpr int kFilter = offsetof(Memory, filter), kA1 = offsetof(Memory, a1), kImage = offsetof(Memory, image);
+  static constexpr int kBytes = sizeof(Memory);
 };
 
 // Small batches: a block makes z2 of one image, or of half of it: rows 0 .. 7 or 8 .. 13. All 16 warps make what it
@@ -84,10 +89,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
 // the second makes z2 of this one: conv1 is bound by instructions, conv2 by the tensor cores.
 template <class P>
 struct ConvForwardRolesShared {
-  static constexpr int kFilter = 0;
-  static constexpr int kA1 = kFilter + kConv2Channels * kFilterPitch<P, kConv1Channels>;  // two
-  static constexpr int kImage = kA1 + 2 * kA1Bytes<P>;                                    // two
-  static constexpr int kBytes = kImage + 2 * kImageBytes;
+  struct Memory {
+    unsigned char filter[kConv2Channels][kFilterPitch<P, kConv1Channels>];
+    unsigned char a1[2][kA1Bytes<P>];
+    unsigned char image[2][kImageBytes];
+  };
+  static constexpr int kFilter = offsetof(Memory, filter), kA1 = offsetof(Memory, a1), kImage = offsetof(Memory, image);
+  static constexpr int kBytes = sizeof(Memory);
 };
 
 template <class P>

@@ -4,7 +4,8 @@
 // [tap][chunk][64 channels][16 bytes]. In fp32 there are two of each: see fp16_terms.cuh.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/shared/blocks.h"
@@ -41,20 +42,36 @@ inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(ty
 template <class P>
 struct ConvForwardWgmmaShared {
   using Operands = WgmmaOperands<P>;
-  // Of a stage: a1 and its routing, in the order of State::route1.
-  static constexpr int kRoute = (Operands::kA1Bytes + 127) / 128 * 128, kStage = kRoute + kRoute1Words * 4;
+  struct Stage {
+    unsigned char a1[Operands::kA1Bytes];
+    alignas(128) std::uint32_t route[kRoute1Words];  // in the order of State::route1
+  };
+  static constexpr int kRoute = offsetof(Stage, route), kStage = kRoute + sizeof(Stage::route);
   // Small batches.
-  static constexpr int kFilter = kStage, kImage = kFilter + Operands::kFilterBytes;
-  static constexpr int kWarpSums = kConvWarps * 2 * 16 * 4;  // where the image was
-  static constexpr int kBytes = kImage + std::max(kImageBytes, kWarpSums);
+  struct Memory {
+    unsigned char stage[kStage];
+    unsigned char filter[Operands::kFilterBytes];
+    union {
+      unsigned char image[kImageBytes];
+      float warp_sums[kConvWarps][2][16];  // later
+    } image;
+  };
+  static constexpr int kFilter = offsetof(Memory, filter), kImage = offsetof(Memory, image), kBytes = sizeof(Memory);
   // Large batches: two stages, each with a copy of a1 as conv2_backward wants it; two patches; and for each warpgroup
   // of the second role an image of z2 and pooled_z2 on its way out, with a cell for what is not wanted.
   static constexpr bool kCopies = sizeof(typename P::T) == 2;
   static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
-  static constexpr int kRolesFilter = 2 * kRolesStage, kRolesImage = kRolesFilter + Operands::kFilterBytes;
-  static constexpr int kPatches = kRolesImage + kImageBytes, kOutput = kPatches + 2 * kPatchBytes;
   static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kPooledZ2Cell = kConv2Channels * 2;
   static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kPooledZ2Cell : 0;
+  struct RolesMemory {
+    unsigned char stages[2][kRolesStage];
+    unsigned char filter[Operands::kFilterBytes];
+    unsigned char image[kImageBytes];
+    unsigned char patches[2][kPatchBytes];
+    // then of each warpgroup kOutputBytes
+  };
+  static constexpr int kRolesFilter = offsetof(RolesMemory, filter), kRolesImage = offsetof(RolesMemory, image);
+  static constexpr int kPatches = offsetof(RolesMemory, patches), kOutput = sizeof(RolesMemory);
   static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
 };
 

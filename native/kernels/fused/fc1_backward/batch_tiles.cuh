@@ -1,6 +1,8 @@
 // What the two roles of fc1_backward share: tiles of the batch in shared memory, their copies and their barriers.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/fused/shared/blocks.h"
@@ -17,10 +19,13 @@ struct Fc1BackwardShared {
   static constexpr int kDhPitch = kHidden * kSize + 16;  // 128 values of a sample
   static constexpr int kCellPitch = 32 * kSize + 16;     // 32 values of a sample
   static constexpr int kDhBytes = kRows * kDhPitch, kCellBytes = kRows * kCellPitch;
-  static constexpr int kDh = 0;
-  static constexpr int kPooledZ2 = kDh + kStages * kDhBytes;
-  static constexpr int kA2 = kPooledZ2 + kStages * kCellBytes;
-  static constexpr int kBytes = kA2 + kCellBytes;
+  struct Memory {
+    unsigned char dh[kStages][kDhBytes];
+    unsigned char pooled_z2[kStages][kCellBytes];
+    unsigned char a2[kCellBytes];
+  };
+  static constexpr int kDh = offsetof(Memory, dh), kPooledZ2 = offsetof(Memory, pooled_z2), kA2 = offsetof(Memory, a2);
+  static constexpr int kBytes = sizeof(Memory);
 
   static constexpr int kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit, when a stage of dh holds the weights
   static_assert(kHidden * kMasterPitch <= kDhBytes);

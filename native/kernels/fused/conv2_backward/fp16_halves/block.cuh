@@ -1,7 +1,8 @@
 // Halves of images in fp16 terms: which ones a block owns, their place in shared memory, their copies and barriers.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
@@ -19,24 +20,38 @@ struct Fp16HalvesShared {
   static constexpr int kRows = kPool1Side / 2, kBufferRows = kRows + 2, kCells = 4 * kPool2Side;
   static constexpr int kRowBytes = kSlots * 16;
   static constexpr int kChunks1 = kConv1Channels / 8, kChunks2 = kConv2Channels / 8;
-  // Of a stage. Columns -1 and 16 of a1 lie between its chunks. The chunks that a warp of make_dz2() reads or writes at
-  // a time are in different banks.
+  // Columns -1 and 16 of a1 lie between its chunks. The chunks that a warp of make_dz2() reads or writes at a time are
+  // in different banks.
   static constexpr int kChunkPitch = kBufferRows * kRowBytes + 16;
-  static constexpr int kA1 = 16, kA1Term = kChunks1 * kChunkPitch;
-  static constexpr int kDz = kA1 + kFp16Terms * kA1Term, kDzTerm = kChunks2 * kChunkPitch + 64;
-  static constexpr int kPixelLists = kDz + kDzTerm + kChunks2 * kChunkPitch;
-  static constexpr int kRoute = kPixelLists + Pixels::kBytes;
-  static constexpr int kRouteBytes = kRows * kRoute1Words / kPool1Side * 4;
-  static constexpr int kDy2 = kRoute + kRouteBytes, kDy2Bytes = kCells * kConv2Channels * 4;
-  static constexpr int kImageBytesAt = kDy2 + kDy2Bytes;
-  static constexpr int kStage = (kImageBytesAt + kImagePixels + 127) / 128 * 128;
-  static constexpr int kFilter = 2 * kStage, kFilterTerm = kConv2Values * 2, kFilterBytes = kFp16Terms * kFilterTerm;
-  static constexpr int kPartial = kFilter + kFilterBytes;  // make_bn2_backward()'s sums, later the routed taps'
-  static constexpr int kRoutedTapSums = 24;                // of a thread
-  static constexpr int kPartialBytes = kConvThreads / 64 * 2 * kConv2Channels * 8;
-  static constexpr int kBytes = kPartial + std::max(kPartialBytes, kRoutedTapSums * kGroupThreads * 4);
+  static constexpr int kA1Term = kChunks1 * kChunkPitch, kDzTerm = kChunks2 * kChunkPitch + 64;
   static_assert(kChunkPitch % 128 == 16 && kDzTerm % 128 == 64);
-  static_assert(kRoute % 16 == 0 && kDy2 % 16 == 0 && kImageBytesAt % 16 == 0);
+  // An item's.
+  struct alignas(128) Stage {
+    unsigned char zeros[16];  // column -1 of a1's first row, and zeros for the dgrad
+    unsigned char a1[kFp16Terms][kA1Term];
+    unsigned char dz2[kDzTerm + kChunks2 * kChunkPitch];  // two terms, the last without a gap; first z2
+    alignas(16) unsigned char pixel_lists[Pixels::kBytes];
+    alignas(16) std::uint32_t route[kRows][kRoute1Words / kPool1Side];
+    alignas(16) float dy2[kCells][kConv2Channels];
+    alignas(16) std::uint8_t image[kImagePixels];
+  };
+  static constexpr int kFilterTerm = kConv2Values * 2, kFilterBytes = kFp16Terms * kFilterTerm;
+  static constexpr int kRoutedTapSums = 24;  // of a thread
+  struct Memory {
+    Stage stages[2];
+    unsigned char filter[kFilterBytes];
+    union {
+      double partial[kConvThreads / 64][2][kConv2Channels];  // make_bn2_backward()'s sums
+      float routed_taps[kRoutedTapSums][kGroupThreads];      // later
+    } sums;
+  };
+  // As offsets, because shared memory is addressed by numbers.
+  static constexpr int kA1 = offsetof(Stage, a1), kDz = offsetof(Stage, dz2);
+  static constexpr int kPixelLists = offsetof(Stage, pixel_lists), kRoute = offsetof(Stage, route);
+  static constexpr int kDy2 = offsetof(Stage, dy2), kImageBytesAt = offsetof(Stage, image);
+  static constexpr int kRouteBytes = sizeof(Stage::route), kDy2Bytes = sizeof(Stage::dy2);
+  static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter), kPartial = offsetof(Memory, sums);
+  static constexpr int kBytes = sizeof(Memory);
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,6 +1,9 @@
 // Whole images in bf16: their place in shared memory, their copies and barriers.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/device/wgmma.cuh"
@@ -13,21 +16,30 @@ struct WholeImagesShared {
   using P = Policy<Precision::kBf16>;
   using Pixels = PixelListRows<P, kPool1Side>;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
-  // Of a stage. The 8 chunks of a pixel that make_dz2() reads and writes at a time lie in different banks.
+  // The 8 chunks of a pixel that make_dz2() reads and writes at a time lie in different banks.
   static constexpr int kA1ChunkPitch = kSlotsOfImage * 16 + 32;
   static constexpr int kDzPitch = 16, kDzChunkPitch = kSlotsOfImage * kDzPitch + 16;
-  static constexpr int kA1 = 0;
-  static constexpr int kDz = kA1 + kChunks1 * kA1ChunkPitch;
-  static constexpr int kPixelLists = kDz + kChunks2 * kDzChunkPitch;
-  static constexpr int kRoute = kPixelLists + Pixels::kBytes;
-  static constexpr int kDy2 = kRoute + kRoute1Words * 4;
-  static constexpr int kImageBytesAt = kDy2 + kCells2 * kConv2Channels * 2;
-  static constexpr int kStage = kImageBytesAt + kImagePixels;
-  static constexpr int kPartial = kStage + kRoute;  // as in Conv2BackwardShared
-  static constexpr int kFilter = 2 * kStage, kBytes = kFilter + DgradFilter::kBytes;
-  static_assert(kStage - kRoute >= kConvThreads / 64 * 2 * kConv2Channels * 8);
   static_assert(kA1ChunkPitch % 128 == 32 && kDzChunkPitch % 128 == 16 && DgradFilter::kPieceBytes % 128 == 16);
-  static_assert(kPixelLists % 16 == 0 && kRoute % 16 == 0 && kDy2 % 16 == 0 && kStage % 16 == 0);
+  // An image's.
+  struct Stage {
+    alignas(16) unsigned char a1[kChunks1][kA1ChunkPitch];
+    alignas(16) unsigned char dz2[kChunks2][kDzChunkPitch];  // first z2
+    alignas(16) unsigned char pixel_lists[Pixels::kBytes];
+    alignas(16) std::uint32_t route[kRoute1Words];
+    alignas(16) unsigned char dy2[kCells2][kConv2Channels * 2];
+    alignas(16) std::uint8_t image[kImagePixels];
+  };
+  struct Memory {
+    Stage stages[2];
+    unsigned char filter[DgradFilter::kBytes];
+  };
+  // As offsets, because shared memory is addressed by numbers.
+  static constexpr int kA1 = offsetof(Stage, a1), kDz = offsetof(Stage, dz2);
+  static constexpr int kPixelLists = offsetof(Stage, pixel_lists), kRoute = offsetof(Stage, route);
+  static constexpr int kDy2 = offsetof(Stage, dy2), kImageBytesAt = offsetof(Stage, image);
+  static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter), kBytes = sizeof(Memory);
+  static constexpr int kPartial = kStage + kRoute;  // make_bn2_backward()'s sums, where copies go later
+  static_assert(kStage - kRoute >= kConvThreads / 64 * 2 * kConv2Channels * 8);
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

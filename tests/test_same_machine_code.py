@@ -1,0 +1,94 @@
+"""scripts/same_machine_code: equal code under other names is the same, any byte or resource that differs is shown."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("same_machine_code", str(ROOT / "scripts" / "same_machine_code"))
+    spec = importlib.util.spec_from_loader("same_machine_code", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    loader.exec_module(module)
+    return module
+
+
+def cubin(*kernels: tuple[str, bytes, int, int, int], architecture: int = 90) -> bytes:
+    """An ELF file of kernels: name, code, registers, stack, shared memory."""
+    info = b""
+    sections = [("", 0, b"", 0, 0)]  # name, type, contents, size, info
+    for index, (name, code, registers, stack, shared) in enumerate(kernels, start=1):
+        info += struct.pack("<BBHII", 4, 0x2F, 8, index, registers) + struct.pack("<BBHII", 4, 0x11, 8, index, stack)
+        sections.append((f".text.{name}", 1, code, len(code), index))
+        sections.append((f".nv.shared.{name}", 8, b"", shared, 0))
+    sections.append((".nv.info", 1, info, len(info), 0))
+    names = b"".join(name.encode() + b"\0" for name, *_ in [*sections, (".shstrtab",)])
+    sections.append((".shstrtab", 3, names, len(names), 0))
+    body, headers, name_at = b"", b"", 0
+    for name, kind, contents, size, extra in sections:
+        headers += struct.pack("<IIQQQQIIQQ", name_at, kind, 0, 0, 64 + len(body), size, 0, extra, 0, 0)
+        body += contents
+        name_at += len(name) + 1
+    ident = b"\x7fELF" + bytes([2, 1, 1, 51, 8]) + bytes(7)
+    table = 64 + len(body)
+    counts = (64, 0, 0, 64, len(sections), len(sections) - 1)
+    return ident + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, architecture << 8, *counts) + body + headers
+
+
+ADD, MULTIPLY = b"add" * 8, b"mul" * 8
+OLD = (("f", ADD, 32, 0, 1024), ("g", MULTIPLY, 64, 16, 0))
+
+
+def compare(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, old: bytes, new: bytes, *flags: str
+) -> int:
+    for name, data in (("old", old), ("new", new)):
+        (folder / f"{name}.cubin").write_bytes(data)
+    monkeypatch.setattr(sys, "argv", ["same", str(folder / "old.cubin"), str(folder / "new.cubin"), *flags])
+    code = script.main()
+    assert isinstance(code, int)
+    return code
+
+
+def test_a_rename_and_another_order_are_the_same(script, monkeypatch, tmp_path, capsys) -> None:
+    renamed = cubin(("a_longer_name", MULTIPLY, 64, 16, 0), ("f", ADD, 32, 0, 1024))
+    assert compare(script, monkeypatch, tmp_path, cubin(*OLD), renamed) == 0
+    assert capsys.readouterr().out == "2 kernels are the same; 0 of the old ones differ\n"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        cubin(("f", ADD[:-1] + b"D", 32, 0, 1024), OLD[1]),
+        cubin(("f", ADD, 33, 0, 1024), OLD[1]),
+        cubin(("f", ADD, 32, 8, 1024), OLD[1]),
+        cubin(("f", ADD, 32, 0, 1025), OLD[1]),
+        cubin(OLD[1]),
+        cubin(*OLD, ("h", *OLD[0][1:])),
+        cubin(*OLD, architecture=80),
+    ],
+    ids=["code", "registers", "stack", "shared", "one less", "one twice", "architecture"],
+)
+def test_every_difference_is_seen(script, monkeypatch, tmp_path, capsys, new: bytes) -> None:
+    assert compare(script, monkeypatch, tmp_path, cubin(*OLD), new) == 1
+    assert any(line[:2] in ("- ", "+ ") for line in capsys.readouterr().out.splitlines())
+
+
+def test_no_kernel_and_no_elf_file_are_errors(script, monkeypatch, tmp_path, capsys) -> None:
+    assert compare(script, monkeypatch, tmp_path, cubin(), cubin()) == 2
+    assert "holds no kernel" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        compare(script, monkeypatch, tmp_path, b"something else", cubin(*OLD))
+    assert stop.value.code == 2

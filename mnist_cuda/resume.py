@@ -84,8 +84,8 @@ def load_state(path: Path) -> Saved:
 
 
 def remove_later(folder: Path, than: Path | None) -> None:
-    """Remove the checkpoints after this one, or all: what is trained now writes them anew."""
-    for path in checkpoints(folder):
+    """Remove the checkpoints after this one, or all, and parts of some: what is trained now writes them anew."""
+    for path in [*checkpoints(folder), *(folder / FOLDER).glob("*.part")]:
         if than is None or path.name > than.name:
             with contextlib.suppress(OSError):
                 path.unlink()

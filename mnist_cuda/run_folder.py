@@ -122,16 +122,23 @@ class ResumedFolder(RunFolder):
 
     def records_before(self, epoch: int) -> list[dict[str, Any]]:
         """The records of the epochs before this one; the next that is added follows them in the file."""
+        self._metrics = [row for row in self._complete() if row["epoch"] < epoch]
+        if [row["epoch"] for row in self._metrics] != list(range(1, epoch)):
+            file = self.path / METRICS_FILE
+            raise CheckpointError(f"{file}: expected a line for each of the {epoch - 1} epochs before, found others")
+        return list(self._metrics)
+
+    def epochs_done(self) -> int:
+        """How many epochs were trained to their end and evaluated."""
+        return len(self._complete())
+
+    def _complete(self) -> list[dict[str, Any]]:
         file = self.path / METRICS_FILE
         try:
-            lines = file.read_text().splitlines() if file.exists() else []
-            found = [json.loads(line) for line in lines]
-            self._metrics = [row for row in found if row["epoch"] < epoch and not row.get("interrupted")]
-            if [row["epoch"] for row in self._metrics] != list(range(1, epoch)):
-                raise ValueError(f"it has not one line for each of the {epoch - 1} epochs before")
+            rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+            return [row for row in rows if row["epoch"] > 0 and not row.get("interrupted")]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{file}: cannot go on with it: {error}") from error
-        return list(self._metrics)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = _take_over(args) if args.resume or args.config else None
     startup = Startup(args.engine, args.device, args.dataset)
+    from dataclasses import replace
+
     from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.data import dataset
@@ -106,9 +108,11 @@ def run(args: argparse.Namespace) -> int:
     startup.end("parameters")
     with ResumedFolder(args.resume) if args.resume else RunFolder(args.out, engine.info.name) as folder:
         data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        _check_data(args, config, data)
+        if config and config["data"].get("digest") == data.digest:  # named now, they may have been a fallback then
+            data = replace(data, warning=config["data"].get("warning"), known_digest=data.digest)
         if data.warning:
             console.print_warning(data.warning)
-        _check_data(args, config, data)
         startup.end("data")
         return _train(args, engine, data, folder, output, startup, config)
 
@@ -132,10 +136,11 @@ def _train(
     if isinstance(folder, ResumedFolder):
         saved = _last_state(args, folder, data)
         state = saved.state if saved else None
+        done = folder.epochs_done()
+        if done >= options.epochs:
+            text = f"{args.resume}: all {done} epochs are done"
+            raise UsageError(f"{text}; --epochs N with more goes on" if options.schedule == "constant" else text)
         records = folder.records_before(state.epoch if state else 1)
-        if len(records) >= options.epochs:
-            done = f"{args.resume}: all {len(records)} epochs are done"
-            raise UsageError(f"{done}; --epochs N with more goes on" if options.schedule == "constant" else done)
         remove_later(folder.path, saved.path if saved else None)
     recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}

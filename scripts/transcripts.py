@@ -2,9 +2,9 @@
 """Runs the commands that the documentation shows and compares what they print; with --write, keeps what they print.
 
 A transcript is a .txt in docs/records/transcripts. Its first line is the command, after a `$ `; the rest is what the
-command prints, errors included. All of them run in the order of their names, in one new folder with a new home, on the
-CPU. `./scripts/train` is run as what it runs, `mnist-cuda train`. In a comparison one number is as good as another, and
-so are the paths of that folder and home: they differ between runs and machines.
+command prints, errors included. All of them run in the order of their names, in one new folder with a new home and the
+checkout's docs/, on the CPU. `./scripts/train` is run as what it runs, `mnist-cuda train`. In a comparison one number
+is as good as another, and so are the paths of that folder and home: they differ between runs and machines.
 
 scripts/docs_from_records.py puts transcripts where the documentation shows them.
 """
@@ -73,6 +73,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder, home = Path(name).resolve() / "work", Path(name).resolve() / "home"
         folder.mkdir()
+        (folder / "docs").symlink_to(ROOT / "docs")
         cache = home / ".cache" / "mnist-cuda" / "mnist"
         cache.mkdir(parents=True)
         for file in args.data.glob("*.gz"):

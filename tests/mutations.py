@@ -565,6 +565,60 @@ DATA = [
     ),
 ]
 
+PICTURES = [
+    *of(
+        "mnist_cuda/data/digit.py",
+        ("test_digit.py",),
+        ("box-of-22", "reported value", "_BOX = 20  #", "_BOX = 22  #"),
+        ("centre-one-pixel-off", "off by one", "_CENTRE = SIDE // 2  #", "_CENTRE = SIDE // 2 - 1  #"),
+        ("ink-always-dark", "reported value", "ink = -difference if dark else difference", "ink = -difference"),
+        (
+            "alpha-not-looked-at",
+            "reported value",
+            "colours = alpha * colours + (1 - alpha) * _behind(colours, alpha[..., 0])",
+            "colours = 1 * colours",
+        ),
+        ("specks-kept", "reported value", "_SPECK = 0.04  #", "_SPECK = 0.0  #"),
+        ("two-digits-not-doubted", "refusal", "    if found.side_by_side:\n", "    if not found:\n"),
+        ("filled-shapes-not-doubted", "refusal", "    elif stroke > _THICK:\n", "    elif not stroke:\n"),
+        ("floats-of-any-range", "refusal", "picture.max() <= 1)", "picture.max() <= 255)"),
+    ),
+    *of(
+        "mnist_cuda/data/picture_file.py",
+        ("test_picture_file.py",),
+        ("turned-as-the-camera-lay", "file", "_array(ImageOps.exif_transpose(image))", "_array(image)"),
+        ("as-many-pixels-as-it-claims", "refusal", "image.width * image.height > _PIXELS", "image.width < 0"),
+    ),
+    *of(
+        "mnist_cuda/onnx_model.py",
+        ("test_export.py",),
+        ("onnx-epsilon", "reported value", "_EPSILON = 1e-5", "_EPSILON = 1e-6"),
+        ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),
+        (
+            "onnx-folded-without-the-mean",
+            "reported value",
+            'tensors[f"{conv}.bias"] - tensors[f"{bn}.running_mean"]',
+            'tensors[f"{conv}.bias"]',
+        ),
+    ),
+    *of(
+        "mnist_cuda/commands/predict.py",
+        ("test_predict.py",),
+        ("a-bad-picture-costs-nothing", "refusal", "return 0 if len(read) == len(files) else", "return 0 if read else"),
+        ("an-unsure-network-not-doubted", "reported value", "digit.doubt or unsure", "digit.doubt"),
+    ),
+    *of(
+        "mnist_cuda/commands/export/__init__.py",
+        ("test_export.py",),
+        (
+            "export-over-the-model",
+            "file",
+            "if path.exists() and file.exists()",
+            "if not path.exists() and file.exists()",
+        ),
+    ),
+]
+
 BENCH = [
     *of(
         "mnist_cuda/bench/compare.py",
@@ -2224,4 +2278,4 @@ ENGINES = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *DATA, *BENCH, *HOST, *FUSED, *ENGINES]
+MUTATIONS = [*TRAINING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]

@@ -524,7 +524,6 @@ LOOKING = [
             'return next((e["test_accuracy"] for e in self.epochs',
         ),
         ("removes-what-goes-on", "refusal", "if _goes_on(run.path):", "if False:"),
-        ("removes-through-a-link", "refusal", "if run.path.is_symlink():", "if False:"),
         (
             "all-facts-differ",
             "reported value",

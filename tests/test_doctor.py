@@ -189,6 +189,10 @@ def test_nvidia_smi_that_answers_something_else(bare: Path) -> None:
     rows, fault = doctor.ask_nvidia_smi()
     assert rows == []
     assert fault == "nvidia-smi fails, '7.5': install the NVIDIA driver again"
+    tool(bare, "nvidia-smi", f"echo '{SMI}'; exit 3")
+    assert doctor.ask_nvidia_smi() == ([], f"nvidia-smi fails, '{SMI}': install the NVIDIA driver again")
+    tool(bare, "nvidia-smi", "exit 3")
+    assert doctor.ask_nvidia_smi()[1] == "nvidia-smi fails, 'exit code 3': install the NVIDIA driver again"
 
 
 def test_cards_on_the_pci_bus(tmp_path: Path) -> None:

@@ -114,7 +114,17 @@ def _ask_for_commit() -> str | None:
         return None
     import subprocess
 
-    git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    git = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(CHECKOUT),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         result = subprocess.run(git, capture_output=True, text=True, check=False)
     except OSError:

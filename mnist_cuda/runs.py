@@ -169,10 +169,8 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 def remove(run: Run) -> None:
     """Delete a run's folder with all that is in it.
 
-    Raises CheckpointError where that fails, where the folder is a link, and where its run has not ended.
+    Raises CheckpointError where that fails, as it does for a link to a folder, and where its run has not ended.
     """
-    if run.path.is_symlink():
-        raise CheckpointError(f"{run.path}: a symbolic link, remove the folder that it leads to")
     try:
         if _goes_on(run.path):
             raise CheckpointError(f"{run.path}: its run has not ended, stop it first")

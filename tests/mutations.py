@@ -490,6 +490,96 @@ TRAINING = [
     ),
 ]
 
+LOOKING = [
+    *of(
+        "mnist_cuda/confusion.py",
+        ("test_runs.py", "test_evaluate.py"),
+        (
+            "matrix-on-its-side",
+            "index",
+            "np.add.at(matrix, (self.labels, self.predicted), 1)",
+            "np.add.at(matrix, (self.predicted, self.labels), 1)",
+        ),
+        (
+            "errors-of-what-it-was-taken-for",
+            "index",
+            "self.counts - self.matrix.diagonal()",
+            "self.matrix.sum(axis=0) - self.matrix.diagonal()",
+        ),
+        (
+            "mildest-mistakes-first",
+            "order",
+            'return wrong[np.argsort(own, kind="stable")]',
+            'return wrong[np.argsort(-own, kind="stable")]',
+        ),
+        (
+            "no-scores-no-mistake",
+            "refusal",
+            "own = np.nan_to_num(self.probabilities[wrong, self.labels[wrong]], nan=0.0)",
+            "own = np.nan_to_num(self.probabilities[wrong, self.labels[wrong]], nan=1.0)",
+        ),
+    ),
+    *of(
+        "mnist_cuda/runs.py",
+        ("test_runs.py",),
+        (
+            "accuracy-of-the-first-epoch",
+            "reported value",
+            'return next((e["test_accuracy"] for e in reversed(self.epochs)',
+            'return next((e["test_accuracy"] for e in self.epochs',
+        ),
+        ("removes-what-goes-on", "refusal", "if _goes_on(run.path):", "if False:"),
+        (
+            "all-facts-differ",
+            "reported value",
+            "return [row for row in rows if len(set(row[1:])) > 1]",
+            "return rows",
+        ),
+    ),
+    *of(
+        "mnist_cuda/doctor.py",
+        ("test_doctor.py",),
+        (
+            "sound-cards-are-gpus",
+            "refusal",
+            "if vendor == NVIDIA and kind.startswith(DISPLAYS):",
+            "if vendor == NVIDIA:",
+        ),
+        ("smi-that-failed", "refusal", "if result.returncode == 0 and all(", "if all("),
+        (
+            "older-gpus-are-a-problem",
+            "refusal",
+            'if row["device"] == "cuda" and not row["too_old"]}',
+            'if row["device"] == "cuda"}',
+        ),
+    ),
+    *of(
+        "mnist_cuda/commands/doctor.py",
+        ("test_doctor.py",),
+        (
+            "idle-gpu-is-fine",
+            "exit code",
+            'return UnavailableError.exit_code if facts["gpu_there"] and not facts["gpu_usable"] else 0',
+            "return 0",
+        ),
+    ),
+    *of(
+        "mnist_cuda/charts.py",
+        ("test_report.py", "test_charts.py"),
+        (
+            "shapes-of-another-picture",
+            "stale copy",
+            'rf"\\g<1>{name}_{referred}"',
+            'rf"\\g<1>{referred}"',
+        ),
+    ),
+    *of(
+        "mnist_cuda/report/page.py",
+        ("test_report.py",),
+        ("names-are-markup", "refusal", "<h2>{escape(panel.title)}</h2>", "<h2>{panel.title}</h2>"),
+    ),
+]
+
 DATA = [
     *of(
         "mnist_cuda/data/idx.py",
@@ -2278,4 +2368,4 @@ ENGINES = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]
+MUTATIONS = [*TRAINING, *LOOKING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mnist_cuda import _native, cli, doctor, machine, memory
 from mnist_cuda.engine import engines
-from mnist_cuda.gpu_libraries import OP_LIBRARIES
+from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 
 GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 80 << 30}
 STATUS = {
@@ -21,7 +22,7 @@ SMI = "NVIDIA H200, 580.65.06, 9.0, 143771"
 
 
 @pytest.fixture(autouse=True)
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine without a GPU, a tool on the PATH or a data set; returns the folder on the PATH."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -32,7 +33,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(doctor, "pci_gpus", lambda: [])
     monkeypatch.setattr(doctor, "locate", lambda name: None)
     pretend(monkeypatch, {**STATUS, "compiled": False, "device_count": 0, "driver_version": 0, "reason": "no CUDA"}, [])
-    return tools
+    yield tools
+    find_libraries.cache_clear()  # it may have asked the status above
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], gpus: list[dict[str, Any]], why: str = "") -> None:
@@ -187,6 +189,10 @@ def test_nvidia_smi_that_answers_something_else(bare: Path) -> None:
     rows, fault = doctor.ask_nvidia_smi()
     assert rows == []
     assert fault == "nvidia-smi fails, '7.5': install the NVIDIA driver again"
+    tool(bare, "nvidia-smi", f"echo '{SMI}'; exit 3")
+    assert doctor.ask_nvidia_smi() == ([], f"nvidia-smi fails, '{SMI}': install the NVIDIA driver again")
+    tool(bare, "nvidia-smi", "exit 3")
+    assert doctor.ask_nvidia_smi()[1] == "nvidia-smi fails, 'exit code 3': install the NVIDIA driver again"
 
 
 def test_cards_on_the_pci_bus(tmp_path: Path) -> None:

@@ -106,8 +106,20 @@ def _values(tested: Tested, key: str) -> list[float]:
     return [epoch[key] for epoch in tested.run.epochs if epoch.get(key) is not None]
 
 
+def _short(text: str, most: int = 44) -> str:
+    """What fits into the width of a picture."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int = 1) -> None:
-    figure.legend(handles, names, loc="outside lower left", ncols=columns, borderaxespad=0.2, handlelength=2.2)
+    figure.legend(
+        handles,
+        [_short(name) for name in names],
+        loc="outside lower left",
+        ncols=columns,
+        borderaxespad=0.2,
+        handlelength=2.2,
+    )
 
 
 def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str], scale: float) -> Panel:
@@ -299,7 +311,7 @@ def _phases(profile: Record, number: int) -> Panel:
         axes = figure.subplots()
         for k, op in enumerate(ops):
             axes.barh(k, op["us"], 0.42, color=charts.LINES[0])
-            axes.text(0, k - 0.28, f"{k + 1}  {names[k]}", va="bottom")
+            axes.text(0, k - 0.28, _short(f"{k + 1}  {names[k]}"), va="bottom")
             axes.annotate(
                 format_count(op["us"]), (op["us"], k), (4, 0), textcoords="offset points", va="center",
                 color=charts.MUTED,
@@ -327,7 +339,7 @@ def _phases(profile: Record, number: int) -> Panel:
     note = (
         f"Together {format_count(total)} us; a step as training runs it takes "
         f"{format_count(profile['step_us']['median'])} us."
-        + (" The red mark is the least time that this GPU was measured to allow." if roofs else "")
+        + (" The red mark is at `least`, what this GPU was measured to allow at best." if roofs else "")
     )
     title = f"Where a step's time goes: {_profiled(profile)}"
     labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]

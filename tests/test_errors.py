@@ -7,6 +7,7 @@ import pwd
 
 import numpy as np
 import pytest
+from test_cli import parsers
 from tiny import tiny_dataset
 
 from mnist_cuda import cli, evaluation
@@ -130,7 +131,18 @@ JSON_COMMANDS = [
     ("compare",),
     ("profile",),
     ("engines",),
+    ("predict", "picture"),
+    ("runs",),
+    ("runs", "show", "run"),
+    ("runs", "compare", "run", "run"),
+    ("doctor",),
 ]
+
+
+def test_all_commands_with_json_are_known_here():
+    having = [name for name, p in parsers().items() if any(a.dest == "json" for a in p._actions)]
+    known = {tuple(word for word in argv if word not in ("model", "picture", "run")) for argv in JSON_COMMANDS}
+    assert set(having) == known
 
 
 @pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)

@@ -144,17 +144,20 @@ class ResumedFolder(RunFolder):
 def read_config(path: Path) -> dict[str, Any]:
     """The config.json of a run, by the file or its folder. Raises CheckpointError."""
     file = path / CONFIG_FILE if path.is_dir() else path
+    fault = f"{file}: not a run's configuration"
     try:
-        config = json.loads(file.read_bytes())
-        for part in ("options", "engine", "data"):
-            if not isinstance(config[part], dict):
-                raise ValueError(f"its {part} are missing")
+        config = json.loads(file.read_bytes().decode())
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's") from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: not a run's configuration: {error}") from error
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{fault}: it is no UTF-8 text") from None
+    except ValueError as error:
+        raise CheckpointError(f"{fault}: it is no JSON: {error}") from error
+    for part in ("options", "engine", "data"):
+        if not (isinstance(config, dict) and isinstance(config.get(part), dict)):
+            raise CheckpointError(f"{fault}: `{part}` is missing")
     return dict(config)
 
 

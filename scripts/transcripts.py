@@ -26,6 +26,7 @@ LIMIT = 300  # seconds a command
 
 _PLAIN = (
     (re.compile(r"\bweights [0-9a-f]{12}\b"), "weights #"),
+    (re.compile(r"\b(?:\d+\.\d s|\d+(?::\d\d){1,2})\b"), "# s"),  # as durations are printed: 12.3 s, 4:05, 1:02:03
     (re.compile(r"\d+(?:[.,:-]\d+)*"), "#"),  # 98.94, 10,000, 1:05, 20261120-221411
     (re.compile(r"(?<=\S)  +(?=\S)"), "  "),  # columns are as wide as their numbers
 )

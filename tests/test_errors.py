@@ -7,6 +7,7 @@ import pwd
 
 import numpy as np
 import pytest
+from test_cli import parsers
 from tiny import tiny_dataset
 
 from mnist_cuda import cli, evaluation
@@ -130,7 +131,18 @@ JSON_COMMANDS = [
     ("compare",),
     ("profile",),
     ("engines",),
+    ("predict", "picture"),
+    ("runs",),
+    ("runs", "show", "run"),
+    ("runs", "compare", "run", "run"),
+    ("doctor",),
 ]
+
+
+def test_all_commands_with_json_are_known_here():
+    having = [name for name, p in parsers().items() if any(a.dest == "json" for a in p._actions)]
+    known = {tuple(word for word in argv if word not in ("model", "picture", "run")) for argv in JSON_COMMANDS}
+    assert set(having) == known
 
 
 @pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)
@@ -179,3 +191,27 @@ def test_json_has_no_nan(tiny, monkeypatch, capsys):
     )
     assert cli.main(["evaluate", "run", *REFERENCE, "--json"]) == 0
     assert json.loads(capsys.readouterr().out, **strict)["loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "it is no JSON: "),
+        (b"\xff\xfe\x00", "it is no UTF-8 text"),
+        (b"[]", "`options` is missing"),
+        (b'{"options": {}, "engine": "cpu"}', "`engine` is missing"),
+    ],
+)
+def test_a_configuration_that_is_none(content, words, tmp_path, capsys):
+    (tmp_path / "config.json").write_bytes(content)
+    err = fails(capsys, 6, "train", "--config", "config.json")
+    assert f"config.json: not a run's configuration: {words}" in err
+
+
+def test_a_report_takes_no_other_file_and_no_folder_that_cannot_be(tiny, tmp_path, capsys, monkeypatch):
+    assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "run"]) == 0
+    capsys.readouterr()
+    assert "'run/model.safetensors' does not end in .html" in fails(capsys, 2, "report", "-o", "run/model.safetensors")
+    monkeypatch.setattr(dataset, "load", lambda *_, **__: pytest.fail("the work has begun"))
+    (tmp_path / "file").touch()
+    assert "file: File exists" in fails(capsys, 6, "report", "run", "-o", "x.html", "--figures", "file")

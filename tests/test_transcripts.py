@@ -52,7 +52,7 @@ def test_commands_share_a_folder_and_a_home_in_the_order_of_their_names(script: 
     [
         ("epoch 1/3  loss 0.1654  4650 us/it", "epoch 2/9  loss 12.5    980.25 us/it", True),
         ("folder  runs/20261122-115113-cpu", "folder  runs/20270101-000000-cpu", True),
-        ("in 17.0 s", "in 1:05 s", True),
+        ("in 17.0 s on mnist", "in 1:05 on mnist", True),
         ("saved; weights c88335334858", "saved; weights 0123456789ab", True),
         ("60000 training images", "60000 test images", False),
         ("two\nlines", "two lines", False),

@@ -49,6 +49,13 @@ def _counted(value: int) -> int:
     return value
 
 
+def html_file(text: str) -> Path:
+    """A page that may be replaced: its name ends in .html."""
+    if not text.endswith(".html"):
+        raise argparse.ArgumentTypeError(f"'{text}' does not end in .html")
+    return Path(text)
+
+
 def json_file(text: str) -> Path:
     """A file that `--json` may replace: its name ends in .json, so that no argument's place can cost another file."""
     if not (text == "-" or text.endswith(".json")):

@@ -93,8 +93,7 @@ def write(file: Path, text: str) -> None:
 
 
 def write_figures(panels: Sequence[Panel], folder: Path) -> None:
-    """Write NAME.svg and NAME.png of each panel into `folder`, which is made. Raises CheckpointError or OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write NAME.svg and NAME.png of each panel into a folder that is there. Raises CheckpointError."""
     with charts.style():
         for panel in panels:
             figure = figure_of(panel)

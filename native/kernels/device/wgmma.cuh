@@ -35,7 +35,7 @@ __device__ __forceinline__ void wgmma_publish() {
 // Before the first product and wherever registers that the next one uses were touched.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all groups but the last kPending are done; nobody may touch their registers before.
+// Until all groups but the last kPending are done; their registers must not be touched before.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");

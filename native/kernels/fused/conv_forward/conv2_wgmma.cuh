@@ -1,7 +1,7 @@
 // Part of conv_forward by wgmma: conv2, its pooling and its channel sums.
 //
-// A product is transposed: its 64 rows are all of conv2's channels, its columns are pixels: the left or the right side
-// of an image's columns, 8 a row (of the right side's the last two are padding and mean nothing), so that columns 2t,
+// A product is transposed: its 64 rows are all of conv2's channels, its columns are pixels: the left or the right half
+// of an image's columns, 8 a row (of the right half's the last two are padding and mean nothing), so that columns 2t,
 // 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
 #pragma once
 

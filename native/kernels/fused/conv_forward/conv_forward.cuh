@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Sta
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
   const bool first_role = threadIdx.x < kRoleThreads;
 
-  // The image of a item: a word a thread, fetched one item ahead.
+  // An image: a word a thread, fetched one image ahead.
   std::uint32_t word = 0;
   const auto fetch = [&](int image) {
     if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, graph_step, image, tid);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void dgrad(const Fp16Halves<P>& halves, float (&d)[28
       return pixels +
              (u * Shared::kRowBytes + slot * 16 + 2 * step * Shared::kChunkPitch + term * Shared::kDzTerm) / 16;
     };
-    // Left and right terms of the second and third shift's products, or of the first and last one'halves.s.
+    // Left and right terms of the second and third shift's products, or of the first and last one's.
     const auto multiply_inner = [&](float (&to)[28], int left, int right, bool first_adds) {
       wgmma_fp16(to, weights + (piece(left) + kTap) / 16, input(1, right), first_adds);
       wgmma_fp16(to, weights + piece(left) / 16, input(2, right), true);

@@ -9,7 +9,7 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// dz2 over z2, and the image's pixels from its bytes. `bn` is in dz2's items.
+// dz2 over z2, and the image's pixels from its bytes. `bn` is divided by dz2's scale.
 template <class P>
 __device__ __forceinline__ void make_dz2(const Fp16Halves<P>& halves, int item, int thread) {
   using Shared = Fp16HalvesShared<P>;
@@ -22,10 +22,10 @@ __device__ __forceinline__ void make_dz2(const Fp16Halves<P>& halves, int item, 
           here + Shared::kPixelLists, row, thread % 7,
           reinterpret_cast<const std::uint32_t*>(here + Shared::kImageBytesAt)[y * 7 + thread % 7]);
   }
-  constexpr int kPixelLists = kConv2Channels / 4;
+  constexpr int kQuads = kConv2Channels / 4;  // of neighbouring channels
 #pragma unroll 1
-  for (int i = thread; i < Shared::kCells * kPixelLists; i += Fp16Halves<P>::kMakeDz2Threads) {  // whole warps
-    const int quad = i % kPixelLists, cell = i / kPixelLists, cy = cell / kPool2Side, cx = cell % kPool2Side;
+  for (int i = thread; i < Shared::kCells * kQuads; i += Fp16Halves<P>::kMakeDz2Threads) {  // whole warps
+    const int quad = i % kQuads, cell = i / kQuads, cy = cell / kPool2Side, cx = cell % kPool2Side;
     unsigned char* const corner =
         here + Shared::kDz + (quad >> 1) * Shared::kChunkPitch + (2 * cy + 1 - half) * Shared::kRowBytes;
     const auto at = [&](int position) {
@@ -37,10 +37,10 @@ __device__ __forceinline__ void make_dz2(const Fp16Halves<P>& halves, int item, 
       *reinterpret_cast<float4*>(z[position]) =
           *reinterpret_cast<const float4*>(corner + (quad & 1) * Shared::kDzTerm + at(position));
     *reinterpret_cast<float4*>(dy2) =
-        *reinterpret_cast<const float4*>(here + Shared::kDy2 + (cell * kPixelLists + quad) * 16);
+        *reinterpret_cast<const float4*>(here + Shared::kDy2 + (cell * kQuads + quad) * 16);
     if (halves.s.route2)
       report_routing<P>(halves.s, halves.bn, halves.image_of(item), half * 3 * kPool2Side + cell, quad, z);
-    __syncwarp();  // what one halves.lane overwrites another has read
+    __syncwarp();  // what one lane overwrites another has read
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int channel = 4 * quad + c;

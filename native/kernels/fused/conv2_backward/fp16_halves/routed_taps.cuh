@@ -9,7 +9,7 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// As accumulate_routed_taps() of whole images, of terms of da1. The sums are in halves.shared memory, 24 a thread.
+// As accumulate_routed_taps() of whole images, of terms of da1. The sums are in shared memory, 24 a thread.
 template <class P>
 __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, float* routed_taps, const float (&da1)[28],
                                                        const std::uint32_t (&route)[7], std::uint32_t rows) {

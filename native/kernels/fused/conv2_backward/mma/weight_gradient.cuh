@@ -1,4 +1,4 @@
-// Part of conv2_backward: conv2's weight gradient over the rows of one item in shared memory, by warps.
+// conv2's weight gradient over the rows of one item in shared memory, by mma.sync.
 #pragma once
 
 #include "kernels/device/lane.cuh"

@@ -406,6 +406,23 @@ TRAINING = [
     ),
     *of(
         "mnist_cuda/engine.py",
+        ("test_registry.py", "test_startup.py"),
+        ("auto-takes-the-slowest", "option", 'key=lambda row: row["rank"])', 'key=lambda row: -row["rank"])'),
+        (
+            "limits-of-every-engine",
+            "option",
+            'os.environ.get("MNIST_CUDA_FUSED_LIMITS", "") if takes_limits else ""',
+            'os.environ.get("MNIST_CUDA_FUSED_LIMITS", "")',
+        ),
+        (
+            "checks-whatever-was-said",
+            "option",
+            "check_by_default if check_every_step is None else",
+            "check_by_default or",
+        ),
+    ),
+    *of(
+        "mnist_cuda/engine.py",
         (
             "test_engines.py -k 'wrong_calls and reference'",
             REPORTED,
@@ -1181,6 +1198,36 @@ HOST = [
             "boundary",
             "const double top = *std::max_element(row, row + classes);",
             "const double top = 0;",
+        ),
+    ),
+    *of(
+        "native/kernels/fused/plan.cpp",
+        ("ctest test_fused_plan",),
+        (
+            "a-tile-that-just-fits",
+            "boundary",
+            "tile.shared() <= gpu.shared && suits(tile)",
+            "tile.shared() < gpu.shared && suits(tile)",
+        ),
+        (
+            "as-many-images-as-multiprocessors",
+            "boundary",
+            "(tile.many || batch <= sms / pieces(tile))",
+            "(tile.many || batch < sms / pieces(tile))",
+        ),
+        ("another-layout-than-was-left", "layout", "tile.layout == conv_forward->layout && ", ""),
+        ("whole-images-after-halves", "layout", " && tile.rows <= conv_forward->rows;", ";"),
+        (
+            "slices-for-one-sample-too-many",
+            "off by one",
+            "return batch > tile.more_than;",
+            "return batch >= tile.more_than;",
+        ),
+        (
+            "needed-by-small-batches",
+            "boundary",
+            "int most = gpu.multiprocessors + 1;",
+            "int most = gpu.multiprocessors;",
         ),
     ),
     *of(

@@ -146,8 +146,9 @@ def test_step_after_weights_grew(make_engine, oracle, spec):
 @FUSED
 @pytest.mark.parametrize("batch", [60, 140, 300])
 @pytest.mark.parametrize("limits", [None, A100], ids=["this-gpu", "a100"])
-def test_frozen_step_of_several_units_a_block(make_engine, oracle, spec, batch, limits):
+def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, spec, batch, limits):
     """More images, or halves of images, than multiprocessors; also as an older and smaller GPU would cut them up."""
+    monkeypatch.delenv("MNIST_CUDA_FUSED_LIMITS", raising=False)
     engine = make_engine(*spec, limits=limits)
     assert bool(engine.algorithms()) == bool(limits)
     assert engine.arithmetic.startswith(spec[1])

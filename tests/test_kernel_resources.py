@@ -118,3 +118,12 @@ def test_what_is_missing(build, script, capsys, monkeypatch):
     monkeypatch.setattr(script, "cuobjdump", lambda: None)
     assert build(LISTING) == 4
     assert "there is no cuobjdump" in capsys.readouterr().err
+
+
+def test_the_committed_table_is_complete(script):
+    """Every architecture that CI compiles for, and every precision of `fused`."""
+    text = script.TABLE.read_text()
+    for architecture in ("75", "80", "86", "89", "90a", "100", "120"):
+        assert f",{architecture}," in text, architecture
+    for precision in ("bf16", "tf32", "fp32"):
+        assert f"fused::update_kernel<{precision}>,90a," in text

@@ -1,6 +1,5 @@
-// What the CUDA engines of one kernel or library call an op share: parameters and gradients in one slab each, batches,
-// the step loop, evaluation. T is what they compute with at their ends, float or double: parameters, gradients,
-// statistics and scores.
+// What the CUDA engines that work op by op share: parameters and gradients in one slab each, batches, the step loop,
+// evaluation. T is what they compute with at their ends, float or double: parameters, gradients, statistics, scores.
 //
 // An engine of this family supplies forward, backward and a few hooks below; they only queue work on stream(), with
 // the GPU selected, and may be recorded into a CUDA graph. How a run of steps flows:

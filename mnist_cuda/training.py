@@ -28,10 +28,10 @@ from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock, time_steps
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
 
-# `fused` holds conv2's weights in fp16 parts too, in a unit that is a power of two near the largest weight before the
-# last update. It is no parameter: a state can be taken up again where the largest weight after the update gives the
-# same unit.
-_IN_UNITS = {("fused", "fp32"), ("fused", "tf32")}
+# `fused` holds conv2's weights as fp16 terms, too, divided by a scale: a power of two by the largest weight before the
+# last update (conv2_scales in native/kernels/fused/state.h). It is no parameter, and parameters that are set get the
+# scale of their own largest weight: a state can be taken up again where both are the same.
+_WITH_SCALE = {("fused", "fp32"), ("fused", "tf32")}
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> NDArray[np.int32]:
@@ -241,15 +241,15 @@ class Trainer:
 
     def _advance(self, chunk: int, *, settle: bool) -> None:
         """Run some steps of the epoch. settle: find out whether their state can be taken up again."""
-        self._settled = (self.engine.info.name, self.engine.precision) not in _IN_UNITS
+        self._settled = (self.engine.info.name, self.engine.precision) not in _WITH_SCALE
         if self._settled or not settle:
             self._run(chunk)
             return
         if chunk > 1:
             self._run(chunk - 1)
-        before = _unit(self.engine.parameters)
+        before = _scale(self.engine.parameters)
         self._run(1)
-        self._settled = _unit(self.engine.parameters) == before
+        self._settled = _scale(self.engine.parameters) == before
 
     def _run(self, chunk: int) -> None:
         """Run some steps of the epoch in one native call. Raises UsageError where the loss diverges."""
@@ -370,8 +370,8 @@ class Trainer:
         return float(sum(record["train_seconds"] for record in self.epochs)) + self._seconds
 
 
-def _unit(parameters: Mapping[str, NDArray[Any]]) -> int:
-    """What decides the unit of `_IN_UNITS`: the exponent of conv2's largest weight."""
+def _scale(parameters: Mapping[str, NDArray[Any]]) -> int:
+    """What decides the scale of `_WITH_SCALE`: the exponent of conv2's largest weight."""
     return int(np.frexp(np.abs(parameters["conv2.weight"]).max())[1])
 
 

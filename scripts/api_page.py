@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,25 +22,30 @@ What `import mnist_cuda` offers, made from the docstrings by [scripts/api_page.p
 """
 
 
+class Plain(str):
+    """An annotation as it stands in the code."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def signature(name: str, of: Any) -> str:
     """A call with types and defaults, in one line or with a line for each parameter."""
     found = inspect.signature(of)
-    parameters = [p for p in found.parameters.values() if p.name != "self"]
-    text = str(found.replace(parameters=parameters))
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are text
-    text = text.removesuffix(" -> None")
-    if len(name + text) <= WIDTH:
-        return name + text
-    parts = str(found.replace(parameters=[], return_annotation=found.empty))
-    assert parts == "()"
-    result = re.sub(r".*\) ?(->.*)?$", r"\1", text, flags=re.DOTALL)
-    lines, keyword_only = [], False
-    for p in parameters:
-        if p.kind is p.KEYWORD_ONLY and not keyword_only:
-            lines.append("    *,")
-            keyword_only = True
-        lines.append("    " + re.sub(r"(: )'([^']*)'", r"\1\2", str(p)) + ",")
-    return "\n".join([f"{name}(", *lines, f") {result}".rstrip()])
+    parameters = [
+        p if p.annotation is p.empty else p.replace(annotation=Plain(p.annotation))
+        for p in found.parameters.values()
+        if p.name != "self"
+    ]
+    result = "" if found.return_annotation in (found.empty, None, "None") else f" -> {found.return_annotation}"
+    text = f"{name}{found.replace(parameters=parameters, return_annotation=found.empty)}{result}"
+    if len(text) <= WIDTH:
+        return text
+    lines = [f"    {p}," for p in parameters]
+    first = next((k for k, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY), None)
+    if first is not None:
+        lines.insert(first, "    *,")
+    return "\n".join([f"{name}(", *lines, f"){result}"])
 
 
 def text_of(value: Any) -> str:

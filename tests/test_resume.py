@@ -23,6 +23,7 @@ from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.resume import checkpoints, load_state, save_state
@@ -424,18 +425,23 @@ def test_held_out_images_are_not_trained_on():
     other.set_dataset(data.train_images[kept], data.train_labels[kept])
     other.train(training.epoch_order(3, 1, 25), 25, 0.05)
     assert finish(trainer) == digest(other.parameters)
+    record, engine = trainer.epochs[-1], trainer.engine
+    for half, chosen in (("validation", data.train_images[held]), ("test", data.test_images)):
+        labels = data.train_labels[held] if half == "validation" else data.test_labels
+        found = evaluate(engine, chosen, labels)
+        assert (record[f"{half}_accuracy"], record[f"{half}_loss"]) == (found.accuracy, found.loss)
     with pytest.raises(UsageError, match="held out leave none"):
         trainer_of(TrainOptions(validation=35))
 
 
-def test_a_state_between_units_is_not_taken(monkeypatch):
+def test_a_state_between_scales_is_not_taken(monkeypatch):
     """`fused` in fp32 and tf32: as if the engine here were one, and its largest weight passed a power of two in each
     of the three steps after the first. What is trained is the same."""
     options = TrainOptions(batch_size=5, epochs=2)
     whole = finish(trainer_of(options))
-    monkeypatch.setattr(training, "_IN_UNITS", {("cpu", "fp32")})
-    units = iter([0, 1, 1, 2, 2, 3, *[3] * 1000])
-    monkeypatch.setattr(training, "_unit", lambda parameters: next(units))
+    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32")})
+    scales = iter([0, 1, 1, 2, 2, 3, *[3] * 1000])
+    monkeypatch.setattr(training, "_scale", lambda parameters: next(scales))
     trainer = trainer_of(options)
     assert trainer.state is not None
     trainer.train_epoch(stop=lambda: trainer.steps >= 1)
@@ -443,7 +449,7 @@ def test_a_state_between_units_is_not_taken(monkeypatch):
     state = trainer.state
     assert finish(trainer) == whole
     assert finish(trainer_of(options, state)) == whole
-    units = iter(range(10**6))
+    scales = iter(range(10**6))
     trainer = trainer_of(options)
     trainer.train_epoch()
     assert trainer.state is None

@@ -33,6 +33,7 @@ _CONTRAST = 0.03  # of the range of values: what differs less from the paper is 
 _NOISE = 4.5  # standard deviations of the paper that ink is above
 _FAINT = 0.06  # of full ink: what is less, such as a JPEG's ringing, is none
 _SIZE = 0.1  # of a look's longer side: what is smaller does not outdo what lies at the border
+_SHEET = 0.7  # of its box: what is filled as much may be paper
 _SPECK = 0.04  # of the largest shape's ink: what has less is dirt
 
 # Strokes of MNIST's test images, in pixels (`_stroke`): one image in a hundred has thinner ones than _THIN; at most one
@@ -66,17 +67,27 @@ def as_mnist(picture: NDArray[Any]) -> Digit:
     picture = _checked(picture)
     height, width = picture.shape[:2]
     whole: Box = (0, 0, width, height)
-    found = closer = _find(picture, whole)
+    found = _closest(picture, whole)
+    if found is None:
+        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
+    if found.is_sheet():
+        written = _closest(picture, _with_margin(found.box, width, height, -0.04))
+        if written is not None and not written.at_border:
+            found = written
+    return _normalised(found)
+
+
+def _closest(picture: NDArray[Any], part: Box) -> _Found | None:
+    """The ink in a part of a picture, looked at again and again until it fills half of what is seen."""
+    found = closer = _find(picture, part)
     for _ in range(_ZOOMS):
         if closer is None:
             break
         found = closer
         if found.step == 1 or 2 * max(found.ink.shape) > max(found.seen):
             break
-        closer = _find(picture, _with_margin(found.box, width, height))
-    if found is None:
-        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
-    return _normalised(found)
+        closer = _find(picture, _with_margin(found.box, picture.shape[1], picture.shape[0], 0.25))
+    return found
 
 
 def _checked(picture: NDArray[Any]) -> NDArray[Any]:
@@ -97,8 +108,8 @@ class _Found:
     """A look at a part of a picture, averaged over squares of `step` pixels.
 
     ink (h,w): how much of it is on each square of `box`, 1 where it is full; 0 outside the shapes that are kept.
-    seen: rows and columns of squares looked at. box: of the ink, in the picture. side_by_side: whether another shape
-    lies beside the largest.
+    seen: rows and columns of squares looked at. box: of the ink, in the picture. at_border: whether the border of the
+    part has ink. side_by_side: whether another shape lies beside the largest.
     """
 
     ink: Floats
@@ -106,14 +117,20 @@ class _Found:
     box: Box
     step: int
     dark: bool
+    at_border: bool
     side_by_side: bool
+
+    def is_sheet(self) -> bool:
+        """Whether it may be no ink, but paper on something darker or brighter."""
+        height, width = self.ink.shape
+        return float(self.ink.mean()) > _SHEET and min(height, width) > 0.4 * max(height, width)
 
 
 def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     """Tell ink from paper in a part of a picture; None where there is no ink."""
     left, top, right, bottom = part
     step = -(-max(right - left, bottom - top) // _WORKING)
-    if step > min(right - left, bottom - top):  # a strip
+    if min(right - left, bottom - top) < max(step, 1):  # a strip, or nothing
         return None
     grey = _grey(_averaged(picture[top:bottom, left:right], step))
     difference, noise = _without_paper(grey)
@@ -138,8 +155,15 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     rows, columns = (np.flatnonzero((ink > 0).any(axis)) for axis in (1, 0))
     first, last, start, end = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
     box = (left + start * step, top + first * step, left + end * step, top + last * step)
-    seen = (grey.shape[0], grey.shape[1])
-    return _Found(ink[first:last, start:end], seen, box, step, side is sides[0], side.side_by_side())
+    return _Found(
+        ink[first:last, start:end],
+        (grey.shape[0], grey.shape[1]),
+        box,
+        step,
+        dark=side is sides[0],
+        at_border=sides is not inner,
+        side_by_side=side.side_by_side(),
+    )
 
 
 @dataclass(frozen=True)
@@ -302,10 +326,10 @@ def _shapes(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return flat.reshape(-1, stride)[1:-1, 1:-1]
 
 
-def _with_margin(box: Box, width: int, height: int) -> Box:
-    """The box with paper around it, within the picture."""
+def _with_margin(box: Box, width: int, height: int, share: float) -> Box:
+    """The box with a share of its longer side around it, or less where it is negative; within the picture."""
     left, top, right, bottom = box
-    margin = max(right - left, bottom - top) // 4 + 1
+    margin = round(share * max(right - left, bottom - top)) + (1 if share > 0 else -1)
     return max(left - margin, 0), max(top - margin, 0), min(right + margin, width), min(bottom + margin, height)
 
 

@@ -69,6 +69,13 @@ def on_paper(rng, ink, *, contrast, noise, swing=0.35):
     return levels(light * (1 - contrast * ink) + noise * rng.standard_normal(ink.shape))
 
 
+def on_table(rng, paper, shade):
+    """What lies around the paper at its left and lower side is darker or brighter than it."""
+    margin = max(paper.shape) // 6
+    around = np.pad(paper / 255, ((0, margin), (margin, 0)), constant_values=shade)
+    return levels(around + 0.02 * rng.standard_normal(around.shape))
+
+
 def transparent(ink, shade):
     """RGBA: ink of one shade, nothing behind it."""
     return levels(np.dstack([np.full((*ink.shape, 3), shade), ink]))
@@ -99,6 +106,13 @@ PICTURES = {
     "red on green": lambda rng, ink: coloured(somewhere(rng, ink(70), 2), (0.8, 0.1, 0.1), (0.1, 0.45, 0.1)),
     "16 bit": lambda rng, ink: (300 + 4000 * somewhere(rng, ink(60), 2)).astype(np.uint16),
     "paper": lambda rng, ink: on_paper(rng, somewhere(rng, ink(120), 3), contrast=0.45, noise=0.05),
+    "paper on a dark table": lambda rng, ink: on_table(
+        rng, on_paper(rng, somewhere(rng, ink(100), 2.5), contrast=0.6, noise=0.03), 0.15
+    ),
+    "paper on a bright table": lambda rng, ink: on_table(
+        rng, 0.7 * on_paper(rng, somewhere(rng, ink(100), 2.5), contrast=0.6, noise=0.03), 1
+    ),
+    "in a frame": lambda rng, ink: np.pad(levels(1 - somewhere(rng, ink(60), 2)), 5),
     "pencil on paper": lambda rng, ink: on_paper(rng, somewhere(rng, ink(200), 2), contrast=0.2, noise=0.03),
     "a noisy photo": lambda rng, ink: on_paper(rng, somewhere(rng, ink(120), 2), contrast=0.6, noise=0.12),
 }

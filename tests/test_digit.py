@@ -92,6 +92,18 @@ def test_specks_on_the_paper_are_left_out():
     assert np.abs(as_mnist(sheet).pixels.astype(int) - clean.pixels).max() <= 3
 
 
+@pytest.mark.parametrize("shade", [0.0, 0.4, 1.0])
+def test_what_lies_around_the_paper_is_left_out(shade):
+    paper = 0.7 - 0.6 * somewhere(np.random.default_rng(1), of_pen(2, 0, 0.12)(100), 2)
+    expected = as_mnist(paper)
+    for sides in (((0, 0), (40, 0)), ((40, 0), (0, 40)), ((30, 30), (30, 30))):
+        digit = as_mnist(np.pad(paper, sides, constant_values=shade))
+        assert digit.dark
+        assert digit.doubt == ""
+        assert np.abs(digit.pixels.astype(int) - expected.pixels).mean() <= 4
+        np.testing.assert_allclose(np.subtract(digit.box, expected.box), [sides[1][0], sides[0][0]] * 2, atol=3)
+
+
 @pytest.mark.parametrize("name", ["blank", "one pixel", "nothing at all", "light from a side", "a strip"])
 def test_where_nothing_is_drawn_nothing_is_found(name):
     digit = as_mnist(NO_DIGITS[name](np.random.default_rng(0)))
@@ -127,6 +139,7 @@ def test_what_has_no_digits_form_is_doubted(name, words):
         (np.array([["a"]]), "dtype <U1"),
         (np.array([[0.5, np.nan]]), "values from nan to nan, expected 0 to 1"),
         (np.array([[0.5, -0.1]]), "values from -0.1 to 0.5, expected 0 to 1"),
+        (np.array([[0.5, 1.5]]), "values from 0.5 to 1.5"),
         (np.array([[0.5, np.inf]]), "values from 0.5 to inf"),
     ],
 )

@@ -9,7 +9,7 @@ here. MNIST's own images pass nearly unchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,15 @@ _CENTRE = SIDE // 2  # the pixel whose middle the centre of mass is nearest to, 
 
 # These were tried on the pictures of tests/drawings.py.
 _WORKING = 192  # pixels: pictures are averaged down to this before they are looked at
+_PAPER = 0.65  # of a picture: what fills as much is its paper
 _FITTED = 64  # rows and columns of pixels at most that the paper is fitted to
 _BLURS = 4  # at most, where the paper's noise is large
 _ZOOMS = 4  # looks at most, each closer than the one before
 _CONTRAST = 0.03  # of the range of values: what differs less from the paper is none of the ink
 _NOISE = 4.5  # standard deviations of the paper that ink is above
 _FAINT = 0.06  # of full ink: what is less, such as a JPEG's ringing, is none
+_SIZE = 0.1  # of a look's longer side: what is smaller does not outdo what lies at the border
+_SHEET = 0.7  # of its box: what is filled as much may be paper
 _SPECK = 0.04  # of the largest shape's ink: what has less is dirt
 
 # Strokes of MNIST's test images, in pixels (`_stroke`): one image in a hundred has thinner ones than _THIN; at most one
@@ -64,17 +67,27 @@ def as_mnist(picture: NDArray[Any]) -> Digit:
     picture = _checked(picture)
     height, width = picture.shape[:2]
     whole: Box = (0, 0, width, height)
-    found = closer = _find(picture, whole)
+    found = _closest(picture, whole)
+    if found is None:
+        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
+    if found.is_sheet():
+        written = _closest(picture, _with_margin(found.box, width, height, -0.04))
+        if written is not None and not written.at_border:
+            found = written
+    return _normalised(found)
+
+
+def _closest(picture: NDArray[Any], part: Box) -> _Found | None:
+    """The ink in a part of a picture, looked at again and again until it fills half of what is seen."""
+    found = closer = _find(picture, part)
     for _ in range(_ZOOMS):
         if closer is None:
             break
         found = closer
         if found.step == 1 or 2 * max(found.ink.shape) > max(found.seen):
             break
-        closer = _find(picture, _with_margin(found.box, width, height))
-    if found is None:
-        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
-    return _normalised(found)
+        closer = _find(picture, _with_margin(found.box, picture.shape[1], picture.shape[0], 0.25))
+    return found
 
 
 def _checked(picture: NDArray[Any]) -> NDArray[Any]:
@@ -95,8 +108,8 @@ class _Found:
     """A look at a part of a picture, averaged over squares of `step` pixels.
 
     ink (h,w): how much of it is on each square of `box`, 1 where it is full; 0 outside the shapes that are kept.
-    seen: rows and columns of squares looked at. box: of the ink, in the picture. side_by_side: whether another shape
-    lies beside the largest.
+    seen: rows and columns of squares looked at. box: of the ink, in the picture. at_border: whether the border of the
+    part has ink. side_by_side: whether another shape lies beside the largest.
     """
 
     ink: Floats
@@ -104,14 +117,20 @@ class _Found:
     box: Box
     step: int
     dark: bool
+    at_border: bool
     side_by_side: bool
+
+    def is_sheet(self) -> bool:
+        """Whether it may be no ink, but paper on something darker or brighter."""
+        height, width = self.ink.shape
+        return float(self.ink.mean()) > _SHEET and min(height, width) > 0.4 * max(height, width)
 
 
 def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     """Tell ink from paper in a part of a picture; None where there is no ink."""
     left, top, right, bottom = part
     step = -(-max(right - left, bottom - top) // _WORKING)
-    if step > min(right - left, bottom - top):  # a strip
+    if min(right - left, bottom - top) < max(step, 1):  # a strip, or nothing
         return None
     grey = _grey(_averaged(picture[top:bottom, left:right], step))
     difference, noise = _without_paper(grey)
@@ -120,28 +139,80 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
             break
         grey = _blurred(grey)
         difference, noise = _without_paper(grey)
-    threshold = max(_NOISE * noise, _CONTRAST)
-    strong = np.where(np.abs(difference) > max(threshold, 0.2 * float(np.abs(difference).max())), difference, 0)
-    dark = float(strong.sum()) < 0
-    ink = -difference if dark else difference
-    peak = float(ink.max())
-    if peak <= threshold:
+    threshold = max(_NOISE * noise, _CONTRAST, 0.25 * float(np.abs(difference).max()))
+    sides = [_Side.of(ink, threshold) for ink in (-difference, difference)]
+    inner = [side.without_border() for side in sides]
+    if any(side.total for side in inner):
+        sides = inner
+    side = max(sides, key=lambda side: side.total)
+    if not side.total:
         return None
-    mask = ink > max(threshold, 0.25 * peak)
-    shapes = _shapes(_widened(mask))
-    weights = np.bincount(shapes.ravel(), np.where(mask, ink, 0).ravel()).astype(np.float64)
-    weights[0] = 0
-    largest = int(weights.argmax())
-    keep = weights >= _SPECK * weights[largest]
-    kept = keep[shapes]
-    full = float(np.percentile(ink[kept & mask], 80))
+    ink, largest = side.ink, side.weights.max()
+    kept = (side.weights >= _SPECK * largest)[side.shapes]
+    full = float(np.percentile(ink[kept & side.mask], 80))
     low = min(max(3 * noise, _FAINT * full), 0.3 * full)
     ink = np.where(kept, np.clip((ink - low) / (full - low), 0, 1), 0).astype(np.float32)
     rows, columns = (np.flatnonzero((ink > 0).any(axis)) for axis in (1, 0))
     first, last, start, end = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
     box = (left + start * step, top + first * step, left + end * step, top + last * step)
-    beside = _beside(shapes, mask, weights, largest)
-    return _Found(ink[first:last, start:end], (grey.shape[0], grey.shape[1]), box, step, dark, beside)
+    return _Found(
+        ink[first:last, start:end],
+        (grey.shape[0], grey.shape[1]),
+        box,
+        step,
+        dark=side is sides[0],
+        at_border=sides is not inner,
+        side_by_side=side.side_by_side(),
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What is darker than the paper, or what is brighter.
+
+    ink (h,w): by how much. mask: where it counts. shapes: a number for each connected shape of the mask and around it,
+    0 elsewhere. weights: by number, the ink of the shapes that are looked at, 0 for the others.
+    """
+
+    ink: Floats
+    mask: NDArray[np.bool_]
+    shapes: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, ink: Floats, threshold: float) -> _Side:
+        """All that is above the threshold."""
+        mask = ink > threshold
+        shapes = _shapes(_widened(mask))
+        weights = np.bincount(shapes.ravel(), np.where(mask, ink, 0).ravel()).astype(np.float64)
+        weights[0] = 0
+        return cls(ink, mask, shapes, weights)
+
+    @property
+    def total(self) -> float:
+        """All ink."""
+        return float(self.weights.sum())
+
+    def without_border(self) -> _Side:
+        """Without the shapes at the picture's border, such as the table around the paper.
+
+        Nothing is left where no other shape has the size of a digit.
+        """
+        numbers, weights = np.where(self.mask, self.shapes, 0), self.weights.copy()
+        weights[np.concatenate([numbers[0], numbers[-1], numbers[:, 0], numbers[:, -1]])] = 0
+        largest = (numbers == weights.argmax()) & (numbers > 0)
+        if max(largest.any(0).sum(), largest.any(1).sum()) < _SIZE * max(self.mask.shape):
+            weights[:] = 0
+        return replace(self, weights=weights)
+
+    def side_by_side(self) -> bool:
+        """Whether a shape of some size shares no column with the largest: two digits do, the strokes of one do not."""
+        columns = [
+            ((self.shapes == number) & self.mask).any(0)
+            for number in np.flatnonzero(self.weights >= 0.2 * self.weights.max())
+        ]
+        largest = ((self.shapes == self.weights.argmax()) & self.mask).any(0)
+        return any(not (largest & other).any() for other in columns)
 
 
 def _averaged(picture: NDArray[Any], step: int) -> Floats:
@@ -193,8 +264,9 @@ def _behind(colours: Floats, alpha: Floats) -> Floats:
 def _without_paper(grey: Floats) -> tuple[Floats, float]:
     """What is left of a picture (h,w) without its paper, and the paper's noise as a standard deviation.
 
-    The paper is what most of the border shows. Its light may change over the picture: a polynomial of degree two is
-    fitted to it, at first to the border alone, then to all pixels near the last fit, less and less far from it.
+    The paper is what most of the picture shows, or else most of its border. Its light may change over the picture: a
+    polynomial of degree two is fitted to it, at first there, then to all pixels near the last fit, less and less far
+    from it.
     """
     height, width = grey.shape
     frame = max(1, round(0.04 * max(height, width)))
@@ -206,8 +278,10 @@ def _without_paper(grey: Floats) -> tuple[Floats, float]:
     terms = np.stack([t.ravel() for t in _terms(y[some[0]], x[:, some[1]])], axis=1)
     low, high = np.percentile(values, [0.5, 99.5])
     reach = max(0.3 * float(high - low), _CONTRAST)
-    fit, noise = np.array([np.median(values[at_border])]), 0.0
-    near = at_border & (np.abs(values - fit[0]) < reach)
+    near = np.abs(values - np.median(values)) < reach
+    if near.mean() < _PAPER:
+        near = at_border & (np.abs(values - np.median(values[at_border])) < reach)
+    fit, noise = np.array([np.median(values[near])]), 0.0
     for count in (3, 3, 6, 6, 6, 6, 6, 6):
         if near.sum() < 4 * count:
             break
@@ -252,17 +326,10 @@ def _shapes(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return flat.reshape(-1, stride)[1:-1, 1:-1]
 
 
-def _beside(shapes: NDArray[np.int64], mask: NDArray[np.bool_], weights: NDArray[np.float64], largest: int) -> bool:
-    """Whether a shape of some size shares no column with the largest: two digits do, the strokes of one do not."""
-    columns = ((shapes == largest) & mask).any(0)
-    others = [n for n in np.flatnonzero(weights >= 0.2 * weights[largest]) if n != largest]
-    return any(not (((shapes == n) & mask).any(0) & columns).any() for n in others)
-
-
-def _with_margin(box: Box, width: int, height: int) -> Box:
-    """The box with paper around it, within the picture."""
+def _with_margin(box: Box, width: int, height: int, share: float) -> Box:
+    """The box with a share of its longer side around it, or less where it is negative; within the picture."""
     left, top, right, bottom = box
-    margin = max(right - left, bottom - top) // 4 + 1
+    margin = round(share * max(right - left, bottom - top)) + (1 if share > 0 else -1)
     return max(left - margin, 0), max(top - margin, 0), min(right + margin, width), min(bottom + margin, height)
 
 

@@ -114,17 +114,8 @@ def _ask_for_commit() -> str | None:
         return None
     import subprocess
 
-    git = [
-        "git",
-        "--no-optional-locks",
-        "-C",
-        str(CHECKOUT),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    git = ["git", "--no-optional-locks", "-C", str(CHECKOUT), *describe]
     try:
         result = subprocess.run(git, capture_output=True, text=True, check=False)
     except OSError:

@@ -66,10 +66,14 @@ def cores() -> int:
 def cpu_model() -> str:
     """The processor's name, as the kernel has it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        with open(
+            "/proc/cpuinfo"
+        ) as file:  # long where there are many cores, and the first line of this name is enough
+            return next(
+                (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown CPU"
+            )
     except OSError:
-        lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+        return "unknown CPU"
 
 
 def driver(root: Path = Path("/")) -> str | None:
@@ -114,17 +118,8 @@ def _ask_for_commit() -> str | None:
         return None
     import subprocess
 
-    git = [
-        "git",
-        "--no-optional-locks",
-        "-C",
-        str(CHECKOUT),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    git = ["git", "--no-optional-locks", "-C", str(CHECKOUT), *describe]
     try:
         result = subprocess.run(git, capture_output=True, text=True, check=False)
     except OSError:

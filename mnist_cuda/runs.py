@@ -55,7 +55,7 @@ class Run:
     def engine(self) -> str:
         """Engine and precision."""
         engine = self.config["engine"]
-        return f"{engine['name']} {engine['precision']}"
+        return f"{engine.get('name')} {engine.get('precision')}"
 
 
 def load_run(path: Path) -> Run:
@@ -125,8 +125,8 @@ def as_dict(run: Run) -> dict[str, Any]:
         "folder": str(run.path),
         "accuracy": run.accuracy,
         "epochs": run.complete,
-        "engine": run.config["engine"]["name"],
-        "precision": run.config["engine"]["precision"],
+        "engine": run.config["engine"].get("name"),
+        "precision": run.config["engine"].get("precision"),
         "seconds": run.seconds,
         "started": run.config.get("started"),
         "dataset": run.config.get("data", {}).get("name"),

@@ -217,6 +217,14 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
     captured = capsys.readouterr()
     assert re.fullmatch(r"runs/one/report.html: [78] panels\n", captured.out)
     assert "no roofline" in captured.err
+    config = json.loads(Path("runs/one/config.json").read_text())
+    config["data"]["digest"] = "of other images"
+    Path("runs/one/config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("MNIST_TINY_WARNING", "not what it was")
+    assert cli.main(["report", "one", "--text", "--no-profile"]) == 0
+    captured = capsys.readouterr()
+    assert "20 test images of tiny, which are not those of the run, are wrong" in captured.out
+    assert "WARNING: not what it was" in captured.err
     Path("runs/one/model.safetensors").unlink()
     assert cli.main(["report", "one"]) == 0
     captured = capsys.readouterr()

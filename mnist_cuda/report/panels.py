@@ -42,7 +42,7 @@ class Panel:
 def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
     """All panels that there is something for, and a sentence for each that there is nothing for."""
     found: list[Panel] = []
-    absent: list[str] = []
+    absent = list(sources.missing)
     trained = [tested for tested in sources.runs if tested.run.epochs]
     absent += [f"{t.run.name}: no epoch is recorded, so it has no curves" for t in sources.runs if not t.run.epochs]
     if any(_values(t, key) for t in trained for key in ("loss", "test_loss")):
@@ -111,15 +111,9 @@ def _short(text: str, most: int = 44) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int = 1) -> None:
-    figure.legend(
-        handles,
-        [_short(name) for name in names],
-        loc="outside lower left",
-        ncols=columns,
-        borderaxespad=0.2,
-        handlelength=2.2,
-    )
+def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
+    short = [_short(name) for name in names]
+    figure.legend(handles, short, loc="outside lower left", borderaxespad=0.2, handlelength=2.2)
 
 
 def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str], scale: float) -> Panel:
@@ -210,11 +204,18 @@ def _confusion(tested: Tested, number: int) -> Panel:
 
     wrong = int(answers.errors.sum())
     note = (
-        f"{wrong} of {len(answers.labels)} test images are wrong: {100 * answers.accuracy:.2f} % right, by "
-        f"{_how(tested)}."
+        f"{wrong} of {len(answers.labels)} test images of {_what(tested)} are wrong: {100 * answers.accuracy:.2f} % "
+        f"right, by {_how(tested)}."
     )
     text = aligned([confusion.COLUMNS, *confusion.table(answers)])
     return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 340, draw, text)
+
+
+def _what(tested: Tested) -> str:
+    """The data set, and whether it is the run's."""
+    assert tested.data is not None
+    same = tested.run.config["data"].get("digest") in (None, tested.data.digest)
+    return tested.data.name if same else f"{tested.data.name}, which are not those of the run,"
 
 
 def _how(tested: Tested) -> str:

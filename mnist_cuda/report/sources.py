@@ -11,9 +11,10 @@ from typing import Any
 from mnist_cuda import machine
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.confusion import Answers, score_model
+from mnist_cuda.console import print_warning
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine, find_engine
-from mnist_cuda.errors import CheckpointError, DataError, UsageError
+from mnist_cuda.errors import CheckpointError, DataError, OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.profile import profile
 from mnist_cuda.runs import Run, find
 
@@ -34,11 +35,12 @@ class Tested:
 
 @dataclass
 class Sources:
-    """All that a report shows, in the order in which it was named."""
+    """All that a report shows, in the order in which it was named; `missing`: sentences on what could not be had."""
 
     runs: list[Tested] = field(default_factory=list)
     profiles: list[Record] = field(default_factory=list)
     benches: list[Record] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 def read(names: Sequence[Path], folder: Path) -> Sources:
@@ -69,7 +71,8 @@ def _record(file: Path) -> Record:
         raise UsageError(f"{file}: not JSON: {error}") from error
     profile = isinstance(record, dict) and {"ops", "engine", "precision", "batch_size", "step_us"} <= record.keys()
     rows = record.get("rows") if isinstance(record, dict) else None
-    bench = isinstance(rows, list) and rows and all({"competitor", "batch_size", "us"} <= row.keys() for row in rows)
+    fields = {"competitor", "batch_size", "us", "precision", "data"}
+    bench = isinstance(rows, list) and rows and all(isinstance(row, dict) and fields <= row.keys() for row in rows)
     if not (profile or bench):
         raise UsageError(f"{file}: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`")
     return {"file": file.name, **record}
@@ -94,20 +97,30 @@ def complete(
         except (CheckpointError, DataError, UsageError) as error:
             tested.missing = str(error)
             continue
-        case = (engine.info.name, engine.precision, run.config["options"].get("batch_size"))
-        if profiles and case not in profiled and tested.data and isinstance(case[2], int):
-            profiled.add(case)
-            say(f"timing a step of {case[0]} {case[1]}, batch {case[2]}, op by op")
+        if tested.data.warning:
+            print_warning(tested.data.warning)
+        batch = run.config["options"].get("batch_size")
+        case = (engine.info.name, engine.precision, batch)
+        if not profiles or case in profiled or not isinstance(batch, int) or batch > len(tested.data.train_labels):
+            continue
+        profiled.add(case)
+        where = f"{engine.info.name} {engine.precision}, batch {batch}"
+        say(f"timing a step of {where}, op by op")
+        try:
             engine.set_dataset(tested.data.train_images, tested.data.train_labels)
-            gpu = machine.gpu() if engine.info.device == "cuda" else None
-            sources.profiles.append({**machine.circumstances(gpu=gpu), **profile(engine, case[2]).as_dict()})
+            found = profile(engine, batch).as_dict()
+        except (UnavailableError, OutOfMemoryError) as error:
+            sources.missing.append(f"{where}: its steps cannot be timed here: {error}")
+            continue
+        gpu = machine.gpu() if engine.info.device == "cuda" else None
+        sources.profiles.append({**machine.circumstances(gpu=gpu), **found})
 
 
 def _engine_of(run: Run) -> Engine:
     """The run's engine in its precision, or the best one here where that cannot run here."""
-    name, precision = run.config["engine"]["name"], run.config["engine"]["precision"]
+    name, precision = run.config["engine"].get("name"), run.config["engine"].get("precision")
     try:
-        here = precision not in find_engine(name).unavailable_precisions
-        return Engine(name, precision) if here else Engine()
+        here = precision not in find_engine(str(name)).unavailable_precisions
+        return Engine(str(name), precision) if here else Engine()
     except UsageError:  # an engine or a precision of another version
         return Engine()

@@ -1,13 +1,27 @@
-"""Files that are replaced as a whole or not at all."""
+"""Files that are replaced as a whole or not at all, and read without waiting for anybody."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 from mnist_cuda.errors import CheckpointError
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """An `opener` for `open`: a pipe is opened at once, with a writer or without; other files as ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file; OSError for any other, which might never end."""
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read()
 
 
 def atomic_write(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.files import atomic_write
+from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.json_output import dumps
 
 if TYPE_CHECKING:
@@ -135,9 +135,11 @@ class ResumedFolder(RunFolder):
     def _complete(self) -> list[dict[str, Any]]:
         file = self.path / METRICS_FILE
         try:
-            rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+            rows = [json.loads(line) for line in read_regular(file).splitlines()] if file.exists() else []
             return [row for row in rows if row["epoch"] > 0 and not row.get("interrupted")]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{file}: cannot go on with it: {error}") from error
 
 
@@ -146,7 +148,7 @@ def read_config(path: Path) -> dict[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     fault = f"{file}: not a run's configuration"
     try:
-        config = json.loads(file.read_bytes().decode())
+        config = json.loads(read_regular(file).decode())
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's") from None
     except OSError as error:
@@ -165,7 +167,7 @@ def recorded_data_dir(model: Path) -> Path | None:
     """The --data-dir of the run that saved `model` (its file or folder); None if it had none or is not recorded."""
     folder = model if model.is_dir() else model.parent
     try:
-        data_dir = json.loads((folder / CONFIG_FILE).read_bytes())["options"]["data_dir"]
+        data_dir = json.loads(read_regular(folder / CONFIG_FILE))["options"]["data_dir"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Path(data_dir) if isinstance(data_dir, str) else None

@@ -14,6 +14,7 @@ from typing import Any
 from mnist_cuda import console
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.files import read_regular
 from mnist_cuda.run_folder import CONFIG_FILE, METRICS_FILE, read_config
 
 
@@ -64,7 +65,7 @@ def load_run(path: Path) -> Run:
         raise CheckpointError(f"{path}: not a run's folder, it has no {CONFIG_FILE}")
     config, file = read_config(path), path / METRICS_FILE
     try:
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = read_regular(file).splitlines() if file.exists() else []
         epochs = [json.loads(line) for line in lines]
         if not all(isinstance(epoch, dict) and "epoch" in epoch for epoch in epochs):
             raise ValueError("a line of it is no epoch's")

@@ -157,13 +157,44 @@ def test_a_worker_ends_with_a_benchmark_that_is_killed():
         time.sleep(0.05)
 
 
-def test_a_fifo_is_no_model_and_no_data(tmp_path, capsys):
+def test_a_fifo_is_no_model_and_no_data(tmp_path, capsys, monkeypatch):
     os.mkfifo(tmp_path / "model.safetensors")
     os.mkfifo(tmp_path / "t10k-images-idx3-ubyte")
     assert cli.main(["evaluate", str(tmp_path)]) == 6
     assert "model.safetensors: not a regular file" in capsys.readouterr().err
     assert cli.main(["data", "verify", "--data-dir", str(tmp_path)]) == 3
-    assert "t10k-images-idx3-ubyte: cannot be read: it is a pipe" in capsys.readouterr().out
+    assert "t10k-images-idx3-ubyte: cannot be read: not a regular file" in capsys.readouterr().out
+    cache = tmp_path / "cache" / "mnist"
+    cache.mkdir(parents=True)
+    os.mkfifo(cache / "arrays.u8")
+    os.mkfifo(cache / "train-images-idx3-ubyte.gz")
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(cache.parent))
+    assert cli.main(["data", "show", "0", "--dataset", "mnist", "--offline"]) == 3
+    assert "train-images-idx3-ubyte.gz cannot be read: not a regular file" in capsys.readouterr().err
+
+
+def test_a_fifo_is_no_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--engine", "reference", "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "runs/run"]
+    assert cli.main(argv) == 0
+    for name in ("metrics.jsonl", "config.json"):
+        os.unlink(f"runs/run/{name}")
+        os.mkfifo(f"runs/run/{name}")
+        for argv in (
+            ["runs", "show", "run"],
+            ["report", "runs/run", "--text"],
+            ["train", "--resume", "runs/run", "-n", "2"],
+        ):
+            capsys.readouterr()
+            assert cli.main(argv) == 6
+            assert name in (err := capsys.readouterr().err)
+            assert "not a regular file" in err
+        assert cli.main(["runs"]) == 0
+    os.mkfifo("bench.json")
+    assert cli.main(["report", "bench.json"]) == 6
+    assert cli.main(["train", "--config", "runs/run/config.json"]) == 6
+    assert cli.main(["evaluate", "runs/run"]) == 0
 
 
 @pytest.mark.parametrize(

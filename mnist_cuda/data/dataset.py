@@ -14,6 +14,7 @@ from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
 from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
+from mnist_cuda.files import read_regular
 
 # Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
 _IMPATIENT = Timeouts(connect=4)
@@ -201,9 +202,7 @@ def read_file(file: DataFile, folder: Path, *, checked: bool = True) -> tuple[by
         if not path.exists():
             path = folder / file.raw_name
             expected = file.raw_sha256
-        if path.is_fifo():
-            raise DataError(f"{path}: cannot be read: it is a pipe")
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError as error:
         raise DataError(f"{folder / file.name}: file is missing (neither it nor {file.raw_name} is there)") from error
     except OSError as error:

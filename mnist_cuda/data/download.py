@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
 from mnist_cuda.data.idx import unzipped_sha256
 from mnist_cuda.errors import DataError, UsageError
+from mnist_cuda.files import read_regular
 
 if TYPE_CHECKING:
     import requests
@@ -47,7 +48,7 @@ class _MirrorError(Exception):
 def cache_fault(info: DatasetInfo, file: DataFile) -> str | None:
     """What is wrong with a file in the cache, None if it is there and is the published one."""
     try:
-        content = (cache_folder(info) / file.name).read_bytes()
+        content = read_regular(cache_folder(info) / file.name)
     except FileNotFoundError:
         return "is not in the cache"
     except OSError as error:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mnist_cuda.data.catalogue import DatasetInfo, cache_folder
 from mnist_cuda.errors import DataError
+from mnist_cuda.files import open_at_once
 
 NAME = "arrays.u8"
 
@@ -75,7 +76,9 @@ def check(info: DatasetInfo) -> tuple[bytes, Path, str]:
     """The content of the file, its path and sha256. Raises DataError if it is missing or not what it should be."""
     file = path(info)
     try:
-        with file.open("rb", buffering=0) as opened:  # one call reads all, straight into the result
+        with open(
+            file, "rb", buffering=0, opener=open_at_once
+        ) as opened:  # one call reads all, straight into the result
             size = os.fstat(opened.fileno()).st_size
             content = opened.read() if size == info.array_bytes else b""
     except OSError as error:

@@ -15,6 +15,7 @@ from mnist_cuda.console import print_warning
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import CheckpointError, DataError, OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.files import read_regular
 from mnist_cuda.profile import profile
 from mnist_cuda.runs import Run, find
 
@@ -64,7 +65,7 @@ def read(names: Sequence[Path], folder: Path) -> Sources:
 
 def _record(file: Path) -> Record:
     try:
-        record = json.loads(file.read_bytes())
+        record = json.loads(read_regular(file))
     except OSError as error:
         raise CheckpointError(f"{file}: cannot read it: {error.strerror or error}") from error
     except ValueError as error:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mnist_cuda.checkpoint import Model, load_model, save_model
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.data.dataset import load as load_dataset
+    from mnist_cuda.data.digit import Digit, as_mnist
     from mnist_cuda.data.own import dataset_from_folder, dataset_of
+    from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.engine import Engine, EngineInfo, OpTime, Probe, engines
     from mnist_cuda.errors import (
         CheckpointError,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     )
     from mnist_cuda.evaluation import Evaluation, Predictions, evaluate, predict
     from mnist_cuda.model import init_parameters
+    from mnist_cuda.onnx_export import onnx_model
     from mnist_cuda.options import TrainOptions
     from mnist_cuda.training import Progress, Trainer, TrainingResult, epoch_order, train
 
@@ -41,6 +44,9 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "dataset_of": ("data.own",),
         "dataset_from_folder": ("data.own",),
         "Dataset": ("data.dataset",),
+        "read_picture": ("data.picture_file",),
+        "as_mnist": ("data.digit",),
+        "Digit": ("data.digit",),
     },
     "Training": {
         "train": ("training",),
@@ -59,6 +65,7 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "save_model": ("checkpoint",),
         "Model": ("checkpoint",),
         "init_parameters": ("model",),
+        "onnx_model": ("onnx_export",),
     },
     "Engines": {
         "engines": ("engine",),
@@ -82,6 +89,7 @@ __all__ = [
     "CheckpointError",
     "DataError",
     "Dataset",
+    "Digit",
     "Engine",
     "EngineInfo",
     "Evaluation",
@@ -98,6 +106,7 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "__version__",
+    "as_mnist",
     "dataset_from_folder",
     "dataset_of",
     "engines",
@@ -106,7 +115,9 @@ __all__ = [
     "init_parameters",
     "load_dataset",
     "load_model",
+    "onnx_model",
     "predict",
+    "read_picture",
     "save_model",
     "train",
 ]

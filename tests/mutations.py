@@ -699,11 +699,11 @@ PICTURES = [
     *of(
         "mnist_cuda/data/picture_file.py",
         ("test_picture_file.py",),
-        ("turned-as-the-camera-lay", "file", "_array(ImageOps.exif_transpose(image))", "_array(image)"),
+        ("turned-as-the-camera-lay", "file", "convert(ImageOps.exif_transpose(image))", "convert(image)"),
         ("as-many-pixels-as-it-claims", "refusal", "image.width * image.height > _PIXELS", "image.width < 0"),
     ),
     *of(
-        "mnist_cuda/onnx_model.py",
+        "mnist_cuda/onnx_export.py",
         ("test_export.py",),
         ("onnx-epsilon", "reported value", "_EPSILON = 1e-5", "_EPSILON = 1e-6"),
         ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),

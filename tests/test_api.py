@@ -280,7 +280,7 @@ def test_a_folder_of_something_else_is_refused(pictures, tmp_path):
         dataset_from_folder(tmp_path)
     folder = pictures("digits", "0123456789")
     (folder / "train/3/train003.png").write_bytes(b"\x89PNG no picture")
-    with pytest.raises(DataError, match=r"train/3/train003\.png: cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"train/3/train003\.png: not a picture, expected PNG"):
         dataset_from_folder(folder)
 
 

@@ -17,7 +17,7 @@ from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.model import PARAMETERS, STATISTICS
-from mnist_cuda.onnx_model import onnx_model
+from mnist_cuda.onnx_export import onnx_model
 
 onnx = pytest.importorskip("onnx", reason="the package onnx, which the extra `test` installs, is not here")
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime, which the extra `test` installs, is not here")

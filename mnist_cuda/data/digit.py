@@ -58,7 +58,7 @@ class Digit:
 
 
 def as_mnist(picture: NDArray[Any]) -> Digit:
-    """Find the one digit in a picture and bring it into MNIST's form.
+    """Find the one digit in a picture (`read_picture` has one of a file) and bring it into MNIST's form.
 
     picture: (H,W), or (H,W,C) with C = 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; bool, unsigned integers over
     their whole range, or floats from 0 to 1. Raises ValueError for another shape or dtype, and for floats beyond that

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from mnist_cuda.data.arrays import as_numpy, images_of
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
-from mnist_cuda.errors import DataError, UnavailableError
+from mnist_cuda.data.picture_file import SUFFIXES, read_picture
+from mnist_cuda.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".tif", ".tiff")
 
 
 def dataset_of(
@@ -103,17 +102,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(paths: list[Path]) -> Images:
-    try:
-        import PIL.Image as pillow
-    except ImportError as error:
-        raise UnavailableError("image files are read by Pillow, install it: pip install pillow") from error
     images = np.empty((len(paths), SIDE, SIDE), np.uint8)
     for k, path in enumerate(paths):
-        try:
-            with pillow.open(path) as picture:
-                images[k] = _grey(picture)
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise DataError(f"{path}: cannot be read as a picture: {' '.join(str(error).split())[:200]}") from error
+        images[k] = read_picture(path, _grey)
     return images
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -43,52 +44,8 @@ def picture_files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def read_picture(path: Path) -> NDArray[Any]:
-    """The pixels of a picture file, STDIN for standard input; of an animation its first frame.
-
-    Returns (H,W) grey, (H,W,2) grey and alpha, (H,W,3) RGB or (H,W,4) RGB and alpha, uint8, or (H,W) bool, uint16 or
-    floats from 0 to 1. Raises DataError, a line, for whatever cannot be read; UnavailableError without Pillow.
-    """
-    require_pillow()
-    if path == STDIN:
-        content = sys.stdin.buffer.read(_BYTES + 1)
-        if len(content) > _BYTES:
-            raise DataError(f"standard input: more than {_BYTES >> 20} MiB, expected one picture")
-        return _decoded(BytesIO(content), "standard input")
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path}: not a regular file; give a picture's content to `-`")
-    try:
-        with open(path, "rb") as file:
-            return _decoded(file, str(path))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _decoded(file: BinaryIO, name: str) -> NDArray[Any]:
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    Image.init()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of size, which is checked here, and of odd headers
-            with Image.open(file, formats=[f for f in FORMATS if f in Image.OPEN]) as image:
-                if image.width * image.height > _PIXELS:
-                    raise Image.DecompressionBombError
-                image.draft(None, (_ENOUGH, _ENOUGH))
-                return _array(ImageOps.exif_transpose(image))
-    except MemoryError:
-        raise
-    except Image.DecompressionBombError:  # from Pillow, too, which has a limit of its own
-        raise DataError(f"{name}: more than {_PIXELS} pixels, reduce it or cut the digit out") from None
-    except UnidentifiedImageError:
-        raise DataError(f"{name}: not a picture, expected {', '.join(FORMATS)}") from None
-    except Exception as error:  # whatever a decoder makes of a damaged file
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{name}: cannot be read as a picture: {reason}") from error
-
-
 def _array(image: Image) -> NDArray[Any]:
-    """An image of any mode as `read_picture` returns it."""
+    """Pillow's image of any mode as `read_picture` returns it."""
     if image.mode in ("I", "F"):  # 32 bits a pixel, of no known range
         values = np.asarray(image, np.float64)
         if not np.isfinite(values).all():
@@ -100,3 +57,49 @@ def _array(image: Image) -> NDArray[Any]:
     elif image.mode not in ("1", "L", "LA", "RGB", "RGBA") and not image.mode.startswith("I;16"):
         image = image.convert("RGB")
     return np.asarray(image)
+
+
+def read_picture(path: str | Path, convert: Callable[[Image], NDArray[Any]] | None = None) -> NDArray[Any]:
+    """The pixels of a picture file, `-` for standard input; of an animation its first frame.
+
+    Returns (H,W) grey, (H,W,2) grey and alpha, (H,W,3) RGB or (H,W,4) RGB and alpha, uint8, or (H,W) bool, uint16 or
+    floats from 0 to 1; or what `convert` makes of Pillow's image, which is turned as the camera was held.
+    Raises DataError, a line, for whatever cannot be read; UnavailableError without Pillow.
+    """
+    require_pillow()
+    path, convert = Path(path), convert or _array
+    if path == STDIN:
+        content = sys.stdin.buffer.read(_BYTES + 1)
+        if len(content) > _BYTES:
+            raise DataError(f"standard input: more than {_BYTES >> 20} MiB, expected one picture")
+        return _decoded(BytesIO(content), "standard input", convert)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: not a regular file; give a picture's content to `-`")
+    try:
+        with open(path, "rb") as file:
+            return _decoded(file, str(path), convert)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _decoded(file: BinaryIO, name: str, convert: Callable[[Image], NDArray[Any]]) -> NDArray[Any]:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    Image.init()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of size, which is checked here, and of odd headers
+            with Image.open(file, formats=[f for f in FORMATS if f in Image.OPEN]) as image:
+                if image.width * image.height > _PIXELS:
+                    raise Image.DecompressionBombError
+                image.draft(None, (_ENOUGH, _ENOUGH))
+                return convert(ImageOps.exif_transpose(image))
+    except MemoryError:
+        raise
+    except Image.DecompressionBombError:  # from Pillow, too, which has a limit of its own
+        raise DataError(f"{name}: more than {_PIXELS} pixels, reduce it or cut the digit out") from None
+    except UnidentifiedImageError:
+        raise DataError(f"{name}: not a picture, expected {', '.join(FORMATS)}") from None
+    except Exception as error:  # whatever a decoder makes of a damaged file
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{name}: cannot be read as a picture: {reason}") from error

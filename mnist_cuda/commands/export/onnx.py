@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
-    from mnist_cuda.onnx_model import onnx_model
+    from mnist_cuda.onnx_export import onnx_model
 
     file = model_file(args.model)
     model = load_model(file)

@@ -235,6 +235,8 @@ class TrainingRun:
         )
         if rest:
             self._say(f"        the last {rest} images of each shuffled epoch do not fill a batch and are dropped")
+        if self.first_step:
+            self._say(f"        going on after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
         self._say(f"folder  {self.folder.path}")
 
     def _say(self, line: str) -> None:

@@ -165,7 +165,7 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_evaluate_stops_at_once(tmp_path):
-    process = started(tmp_path / "run", "--batch-size", 5)
+    process = started(tmp_path / "run", "--batch-size", 5, MNIST_TINY_IMAGES="2000")  # stopped in its first epoch
     end(process, signal.SIGINT)
     process = start("evaluate", tmp_path / "run", *ENGINE, MNIST_TINY_IMAGES="2000")
     assert "computing them" in process.stdout.readline()

@@ -131,6 +131,7 @@ def processes_in(name: str) -> list[Path]:
 
 def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "PATIENCE", 600)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     wait, interrupted = script.wait, []
 
     def interrupt(process: object, log: Path, limit: float) -> int | None:
@@ -142,8 +143,11 @@ def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pyt
 
     monkeypatch.setattr(script, "wait", interrupt)
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run("--only", "hangs")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run("--only", "hangs")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert interrupted
     assert time.monotonic() - start < 60
     assert processes_in("hangs") == []

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from mnist_cuda.model import init_parameters
     from mnist_cuda.onnx_export import onnx_model
     from mnist_cuda.options import TrainOptions
+    from mnist_cuda.sweeps.sweep import sweep
+    from mnist_cuda.sweeps.table import SweptModel
     from mnist_cuda.training import Progress, Trainer, TrainingResult, epoch_order, train
 
 __version__ = "0.1.0"
@@ -55,6 +57,8 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Progress": ("training",),
         "Trainer": ("training",),
         "epoch_order": ("training",),
+        "sweep": ("sweeps.sweep",),
+        "SweptModel": ("sweeps.table",),
     },
     "Models": {
         "evaluate": ("evaluation",),
@@ -100,6 +104,7 @@ __all__ = [
     "Predictions",
     "Probe",
     "Progress",
+    "SweptModel",
     "TrainOptions",
     "Trainer",
     "TrainingResult",
@@ -119,6 +124,7 @@ __all__ = [
     "predict",
     "read_picture",
     "save_model",
+    "sweep",
     "train",
 ]
 

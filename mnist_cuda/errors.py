@@ -29,6 +29,10 @@ class UsageError(MnistCudaError):
     exit_code = 2
 
 
+class DivergedError(UsageError):
+    """A training whose loss or weights left every bound: its learning rate was too high."""
+
+
 class DataError(MnistCudaError):
     """A data set is missing, unreachable or not what it should be."""
 

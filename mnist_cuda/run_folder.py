@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CONFIG_FILE = "config.json"
+PARTS = ("options", "engine", "data")  # of config.json, each an object
 METRICS_FILE, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
 METRICS_COLUMNS = (  # of the table: what is one number in a record of metrics.jsonl
     "epoch", "steps", "loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds", "evaluation_seconds",
@@ -31,11 +33,11 @@ class RunFolder:
     """A new folder that belongs to one run alone: config.json in it, made exclusively, says that it is taken.
 
     Use it as a context manager: a run that ends before `start` leaves nothing behind.
-    path: where, by default the next free runs/<date>-<time>-<engine>. Raises UsageError where the folder that was named
-    has something in it or belongs to another run, CheckpointError where it cannot be made.
+    path: where, by default the next free <home>/<date>-<time>-<engine>. Raises UsageError where the folder that was
+    named has something in it or belongs to another run, CheckpointError where it cannot be made.
     """
 
-    def __init__(self, path: Path | None, engine: str) -> None:
+    def __init__(self, path: Path | None, engine: str, home: Path = Path("runs")) -> None:
         self._metrics: list[dict[str, Any]] = []
         self._started = False
         if path is not None:
@@ -43,7 +45,7 @@ class RunFolder:
             if not self._take():
                 raise UsageError(f"{path}: a folder with files in it; give --out another folder, or remove this one")
             return
-        name = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{engine}"
+        name = home / f"{datetime.now():%Y%m%d-%H%M%S}-{engine}"
         for n in itertools.count(1):
             self.path = name if n == 1 else name.with_name(f"{name.name}-{n}")
             if self._take():
@@ -108,15 +110,15 @@ class RunFolder:
 
 
 class ResumedFolder(RunFolder):
-    """The folder of a run that goes on; config: what it holds.
+    """The folder of a run that goes on; config: what it holds, with these parts.
 
     Raises CheckpointError where it is no run's folder or its files cannot be read, UsageError where a process is still
     at it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parts: Iterable[str] = PARTS) -> None:
         self.path, self._started = path, True
-        self.config = read_config(path)
+        self.config = read_config(path, parts)
         if not self._lock():
             raise UsageError(f"{path}: another process is training there")
 
@@ -143,7 +145,7 @@ class ResumedFolder(RunFolder):
             raise CheckpointError(f"{file}: cannot go on with it: {error}") from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
     """The config.json of a run, by the file or its folder. Raises CheckpointError."""
     file = path / CONFIG_FILE if path.is_dir() else path
     fault = f"{file}: not a run's configuration"
@@ -157,7 +159,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{fault}: it is no UTF-8 text") from None
     except ValueError as error:
         raise CheckpointError(f"{fault}: it is no JSON: {error}") from error
-    for part in ("options", "engine", "data"):
+    for part in parts:
         if not (isinstance(config, dict) and isinstance(config.get(part), dict)):
             raise CheckpointError(f"{fault}: `{part}` is missing")
     return dict(config)

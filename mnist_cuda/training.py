@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Placement
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import DivergedError, UsageError
 from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
 from mnist_cuda.options import TrainOptions
-from mnist_cuda.schedule import parse_schedule
+from mnist_cuda.schedule import Schedule, parse_schedule
 from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock, time_steps
 
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
@@ -52,6 +52,16 @@ def hold_out(seed: int, held: int, count: int) -> tuple[NDArray[np.intp], NDArra
     """
     order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 2]))).permutation(count)
     return np.sort(order[: count - held]), np.sort(order[count - held :])
+
+
+def require_possible(options: TrainOptions, count: int) -> tuple[int, Schedule]:
+    """How many of `count` training images are trained on, and the rate's schedule. UsageError where they do not fit."""
+    images = count - options.validation
+    if options.validation and images < 1:
+        raise UsageError(f"{options.validation} of {count} training images held out leave none")
+    if options.batch_size > images:
+        raise UsageError(f"batch size is {options.batch_size}, expected at most the {images} training images")
+    return images, parse_schedule(options.schedule, options.lr)
 
 
 def next_chunk(steps: int, seconds: float) -> int:
@@ -141,13 +151,8 @@ class Trainer:
         records: list[dict[str, Any]] | None = None,
     ) -> None:
         self.engine, self.data, self.options = engine, data, options
-        self.images = len(data.train_labels) - options.validation  # that are trained on
-        if options.validation and self.images < 1:
-            raise UsageError(f"{options.validation} of {len(data.train_labels)} training images held out leave none")
-        if options.batch_size > self.images:
-            raise UsageError(f"batch size is {options.batch_size}, expected at most the {self.images} training images")
+        self.images, self.schedule = require_possible(options, len(data.train_labels))
         self.steps_per_epoch = self.images // options.batch_size
-        self.schedule = parse_schedule(options.schedule, options.lr)
         self.rates = self.schedule.rates(options.epochs * self.steps_per_epoch)
         self.clock = TrainingClock()  # of the steps made here
         self.epochs: list[dict[str, Any]] = list(records or [])
@@ -166,11 +171,13 @@ class Trainer:
             self._losses[: state.step], self._correct[: state.step] = state.losses, state.correct
         self._parameters: dict[str, NDArray[Any]] | None = None
 
-    def prepare(self) -> None:
-        """Give the engine the images."""
+    def prepare(self, *, loaded: bool = False) -> None:
+        """Give the engine the images. loaded: it has them from a training before, with all of them and as placed."""
         data = self.data
         images, labels = data.train_images, data.train_labels
         self._validation = images[:0], labels[:0]
+        if loaded:
+            return
         if self.options.validation:
             kept, held = hold_out(self.options.seed, self.options.validation, len(labels))
             self._validation = images[held], labels[held]
@@ -252,7 +259,7 @@ class Trainer:
         self._settled = _scale(self.engine.parameters) == before
 
     def _run(self, chunk: int) -> None:
-        """Run some steps of the epoch in one native call. Raises UsageError where the loss diverges."""
+        """Run some steps of the epoch in one native call. Raises DivergedError where the loss does."""
         batch, done = self.options.batch_size, self.step
         if self._order_of != self.epoch:
             self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
@@ -266,7 +273,7 @@ class Trainer:
         sound = steps.losses < DIVERGED_LOSS  # a NaN is not
         if not sound.all():
             step = done + int(np.argmin(sound)) + 1
-            raise UsageError(
+            raise DivergedError(
                 f"training diverged: the loss of step {step} in epoch {self.epoch} is {self._losses[step - 1]:g}; "
                 f"try a lower learning rate than {self.options.lr:g}"
             )
@@ -335,7 +342,7 @@ class Trainer:
         return record
 
     def end_epoch(self, record: dict[str, Any]) -> Model:
-        """The epoch has this record, the next one begins; returns the model. UsageError where it is not finite."""
+        """The epoch has this record, the next one begins; returns the model. DivergedError where it is not finite."""
         model = self.model(self.engine.statistics)
         self._require_finite(model)
         self.epochs.append(record)
@@ -346,7 +353,7 @@ class Trainer:
         """Losses do not show every divergence: a ReLU takes a NaN for a 0."""
         for name, value in (model.parameters | (model.statistics or {})).items():
             if not np.isfinite(value).all():
-                raise UsageError(
+                raise DivergedError(
                     f"training diverged: {name} is not finite after epoch {self.epoch}; "
                     f"try a lower learning rate than {self.options.lr:g}"
                 )

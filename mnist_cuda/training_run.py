@@ -14,6 +14,8 @@ from typing import Any
 
 from mnist_cuda import console, machine, streams
 from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import EngineInfo
 from mnist_cuda.errors import UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import digest
@@ -265,23 +267,8 @@ class TrainingRun:
             "started": now,
             "command": command,
             "options": self.options | {"out": str(self.folder.path)},
-            "engine": {
-                "name": engine.info.name,
-                "precision": engine.precision,
-                "device": engine.info.device,
-                "chosen_by": "auto" if self.by_auto else "name",
-            },
-            "data": {
-                "name": data.name,
-                "requested": data.requested,
-                "source": data.source,
-                "hashes": data.hashes,
-                "digest": data.digest,
-                "warning": data.warning,
-                "training_images": len(data.train_labels),
-                "test_images": len(data.test_labels),
-                "steps_per_epoch": trainer.steps_per_epoch,
-            },
+            "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
+            "data": data_facts(data) | {"steps_per_epoch": trainer.steps_per_epoch},
         }
 
     def _circumstances(self) -> dict[str, Any]:
@@ -292,6 +279,26 @@ class TrainingRun:
             threads=threads if engine.info.device == "cpu" else None,
             libraries=machine.engine_libraries(engine.info.name),
         )
+
+
+def engine_facts(info: EngineInfo, precision: str, *, by_auto: bool) -> dict[str, Any]:
+    """What config.json says of the engine."""
+    chosen_by = "auto" if by_auto else "name"
+    return {"name": info.name, "precision": precision, "device": info.device, "chosen_by": chosen_by}
+
+
+def data_facts(data: Dataset) -> dict[str, Any]:
+    """What config.json says of the data."""
+    return {
+        "name": data.name,
+        "requested": data.requested,
+        "source": data.source,
+        "hashes": data.hashes,
+        "digest": data.digest,
+        "warning": data.warning,
+        "training_images": len(data.train_labels),
+        "test_images": len(data.test_labels),
+    }
 
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.

@@ -7,6 +7,7 @@ when it runs. A command with commands of its own (`bench`, `data`) is a package 
 # Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
 COMMANDS = {
     "train": "train the network and save it",
+    "sweep": "train many models into one table",
     "evaluate": "test a saved model",
     "predict": "name the digit in pictures",
     "export": "write a saved model for PyTorch or as ONNX",

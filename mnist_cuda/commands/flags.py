@@ -161,7 +161,7 @@ def model_file(named: Path | None) -> Path:
     return newest
 
 
-def newest_run(holding: str = "model.safetensors") -> Path | None:
-    """The folder in runs/ whose file of this name was written last; None where there is none."""
-    found = [(file.stat().st_mtime_ns, file.parent.name) for file in RUNS.glob(f"*/{holding}") if file.is_file()]
-    return RUNS / max(found)[1] if found else None
+def newest_run(holding: str = "model.safetensors", home: Path = RUNS) -> Path | None:
+    """The folder in `home` whose file of this name was written last; None where there is none."""
+    found = [(file.stat().st_mtime_ns, file.parent.name) for file in home.glob(f"*/{holding}") if file.is_file()]
+    return home / max(found)[1] if found else None

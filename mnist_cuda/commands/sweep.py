@@ -1,0 +1,75 @@
+"""Train many models, a grid of options or the lines of a CSV file, into one table.
+
+Each gets the weights that `train` gives it with the same options. Ctrl-C keeps what is done, and --resume goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import (
+    NEWEST,
+    add_data_flags,
+    add_engine_flags,
+    add_evaluation_flag,
+    add_json_flag,
+    add_placement_flag,
+    gpu,
+    non_negative,
+    positive,
+    rate,
+)
+from mnist_cuda.options import TrainOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    default = TrainOptions()
+    group = parser.add_argument_group("models: every combination of")
+    add = group.add_argument
+    add("--seeds", type=positive, default=1, metavar="N", help="so many seeds, from --seed on (default: %(default)s)")
+    add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
+        help="the first seed, of weights and sample order (default: %(default)s)")  # fmt: skip
+    add("--lr", type=rate, nargs="+", default=[default.lr], metavar="RATE", help=f"default: {default.lr}")
+    add("-b", "--batch-size", type=positive, nargs="+", default=[default.batch_size], metavar="N",
+        help=f"images a step (default: {default.batch_size})")  # fmt: skip
+    add(
+        "--schedule",
+        nargs="+",
+        default=[default.schedule],
+        metavar="SHAPE",
+        help=f"of the rate, with --lr its peak: constant, linear, triangle[:FRACTION] (default: {default.schedule})",
+    )
+    add("-n", "--epochs", type=positive, nargs="+", default=[default.epochs], metavar="N",
+        help=f"default: {default.epochs}")  # fmt: skip
+    add("--runs", type=Path, metavar="FILE",
+        help="a CSV file with a column for each of some options, such as lr,batch_size,seed, and a line for each "
+        "model; the flags say the rest")  # fmt: skip
+    add("--validation", type=non_negative, default=default.validation, metavar="N",
+        help="hold out N training images of each model, chosen by its seed, and score them")  # fmt: skip
+    add_evaluation_flag(group)
+    add_engine_flags(parser)
+    group = parser.add_argument_group("at once")
+    add = group.add_argument
+    add("--jobs", type=non_negative, default=0, metavar="N", help="models (default: one for each core, on a GPU one)")
+    add("--gpus", type=gpu, nargs="+", metavar="N", help="several GPUs; each trains models of its own")
+    add_placement_flag(add_data_flags(parser, "auto"))
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")
+    add("--save", choices=("all", "best", "none"), default="none",
+        help="weights: of all models in one file, each tensor with the models as first dimension; of the best model, "
+        "by the images held out, without any by the test images; none (default: %(default)s)")  # fmt: skip
+    add("--parquet", action="store_true", help="write the table as Parquet, too, by the package pyarrow")
+    add_json_flag(group)
+    add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    add("--resume", nargs="?", type=Path, const=NEWEST, metavar="DIR",
+        help="go on with a sweep that was stopped, in its folder (default: the newest in sweeps/)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train them."""
+    from mnist_cuda.sweeps import command
+
+    return command.command(args)

@@ -1,0 +1,262 @@
+"""`mnist-cuda sweep`: what it prints, and how a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mnist_cuda import console, machine, streams
+from mnist_cuda.checkpoint import Model
+from mnist_cuda.commands.flags import NEWEST, newest_run
+from mnist_cuda.data import dataset
+from mnist_cuda.engine import find_engine
+from mnist_cuda.errors import UsageError
+from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.run_folder import CONFIG_FILE, ResumedFolder, RunFolder
+from mnist_cuda.signals import StopRequest, exit_code
+from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
+from mnist_cuda.sweeps.runs import grid, read_runs
+from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
+from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
+
+PARQUET_FILE = "sweep.parquet"
+REPORTS = 10  # lines while it runs
+# What a sweep that goes on keeps from its config.json and runs.csv.
+GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "data")
+KEPT = (*GRID, "runs", "engine", "precision", "save", "out")
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    output = JsonOutput(args.json)
+    if args.parquet:
+        require_parquet()
+    gpus = _gpus(args)
+    if args.resume:
+        folder: RunFolder = _resumed(args)
+        runs = read_runs(folder.path / RUNS_FILE, {})
+    else:
+        runs = _runs(args)
+        _require_seeds_fit(runs, args)
+        folder = RunFolder(args.out, find_engine(args.engine, gpus[0] if gpus else 0).name, HOME)
+    with folder:
+        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        if data.warning:
+            console.print_warning(data.warning)
+        sweep = Sweep(
+            data,
+            runs,
+            engine=args.engine,
+            precision=args.precision,
+            threads=args.threads,
+            jobs=args.jobs,
+            gpus=gpus,
+            folder=folder,
+            save=args.save,
+        )
+        with sweep:
+            return _Report(sweep, folder.path, args, output).run()
+
+
+def _gpus(args: argparse.Namespace) -> tuple[int, ...]:
+    """The GPUs that were named; none to take the first."""
+    if args.gpus and "device" in args.given:
+        raise UsageError("--device names a GPU and --gpus several: leave out one of the two")
+    return tuple(args.gpus or ([args.device] if args.device else []))
+
+
+def _runs(args: argparse.Namespace) -> list[TrainOptions]:
+    """The runs that the flags ask for."""
+    axes: dict[str, Sequence[Any]] = {
+        "validation": [args.validation],
+        "eval_bn": [args.eval_bn],
+        "placement": [args.data],
+        "epochs": args.epochs,
+        "batch_size": args.batch_size,
+        "lr": args.lr,
+        "schedule": args.schedule,
+        "seed": range(args.seed, args.seed + args.seeds),
+    }
+    return read_runs(args.runs, axes) if args.runs else grid(axes)
+
+
+def _require_seeds_fit(runs: Sequence[TrainOptions], args: argparse.Namespace) -> None:
+    largest = max(run.seed for run in runs)
+    if args.parquet and largest >= 2**63:
+        raise UsageError(f"--parquet holds whole numbers below 2^63, and there is a seed {largest}: leave it out")
+
+
+def _resumed(args: argparse.Namespace) -> ResumedFolder:
+    """The sweep to go on with; the arguments get what it was begun with."""
+    if args.resume == NEWEST:
+        newest = newest_run(CONFIG_FILE, HOME)
+        if newest is None:
+            raise UsageError(f"there is no sweep in {HOME}/; name the folder of one: --resume DIR")
+        args.resume = newest
+    for name in KEPT:
+        if name in args.given:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag}: a sweep that goes on keeps what it was begun with; leave it out")
+    folder = ResumedFolder(args.resume, PARTS)
+    config = folder.config
+    args.engine, args.precision = config["engine"].get("name"), config["engine"].get("precision")
+    args.save = config["sweep"].get("save")
+    if not args.given & {"dataset", "data_dir", "mirror"}:
+        args.dataset, data_dir = config["data"].get("name"), config["sweep"].get("data_dir")
+        args.data_dir = Path(data_dir) if data_dir else None
+    before, now = config.get("versions", {}), machine.versions()
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        console.print_warning(f"{args.resume} was begun by {'; '.join(other)}: weights may differ in their last bits")
+    return folder
+
+
+class _Report:
+    """What a sweep in a folder tells people and programs."""
+
+    def __init__(self, sweep: Sweep, path: Path, args: argparse.Namespace, output: JsonOutput) -> None:
+        self.sweep, self.path, self.args, self.output = sweep, path, args, output
+        if not output.on_stdout:
+            streams.outlive_stdout()
+        self.out = console.make_console(stderr=output.on_stdout)
+        self.live = console.LiveLine(self.out, enabled=not args.quiet)
+        self._before = len(sweep.rows)  # done by the process before
+        self._epochs = 0  # trained by this one
+        self._left = sum(run.epochs for index, run in enumerate(sweep.runs) if index not in sweep.rows)
+        self._start = time.perf_counter()
+
+    def run(self) -> int:
+        """Train to the end or to a signal; returns the exit code."""
+        sweep, args = self.sweep, self.args
+        data_dir = args.data_dir and str(args.data_dir.absolute())
+        config = sweep.config({"data_dir": data_dir}, shlex.join(sys.argv))
+        assert sweep.folder
+        sweep.folder.start(config)
+        self._print_plan()
+        self._start = time.perf_counter()
+        with StopRequest(self._heard) as stop, self.live:
+            sweep.run(self._show, lambda: stop.signal is not None)
+            self.live.stop()
+            sweep.close_files()
+            if args.parquet:
+                epochs = max(run.epochs for run in sweep.runs)
+                write_parquet(self.path / PARQUET_FILE, self._rows(), epochs)
+            signum = stop.signal
+            self._print_end(signum if len(sweep.rows) < len(sweep.runs) else None)
+            if signum is None:
+                return 0
+            self._leave(signum)
+
+    def _leave(self, signum: int) -> NoReturn:
+        """End without waiting for native calls: some engines score the test images for seconds."""
+        sys.stdout.flush()
+        os._exit(exit_code(signum))
+
+    def _heard(self, signum: int) -> None:
+        self.out.print(f"{signal.Signals(signum).name}: keeping what is done; a second signal ends it at once")
+
+    def _rows(self) -> list[SweptModel]:
+        return [self.sweep.rows[index] for index in sorted(self.sweep.rows)]
+
+    def _show(self, row: SweptModel, model: Model | None) -> None:
+        done, total = len(self.sweep.rows), len(self.sweep.runs)
+        self._epochs += row.options.epochs
+        seconds = time.perf_counter() - self._start
+        left = seconds / self._epochs * (self._left - self._epochs)
+        parts = (
+            f"{done}/{total} models",
+            f"{console.format_count((done - self._before) / seconds)} models/s",
+            f"{console.format_duration(left)} left",
+            _accuracies(self._rows()) if self._news(done) else "",
+        )
+        self.live.show(done / total, *parts[:3])
+        if parts[3] and not self.args.quiet:
+            self.out.print("  ".join(parts))
+
+    def _news(self, done: int) -> bool:
+        """Whether another REPORTS-th part of the models is done."""
+        total = len(self.sweep.runs)
+        return done * REPORTS // total > (done - 1) * REPORTS // total
+
+    def _print_plan(self) -> None:
+        sweep, data = self.sweep, self.sweep.data
+        if self.args.quiet:
+            return
+        chosen = ", chosen by auto" if sweep.by_auto else ""
+        self.out.print(f"engine  {sweep.info.name} {sweep.precision}{chosen}: {sweep.info.summary}")
+        counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
+        self.out.print(f"data    {data.name}: {counts}, {data.source}")
+        gpus = f", on GPU {', '.join(map(str, sweep.gpus))}" if sweep.gpus else ""
+        at_once = sweep.at_once * max(1, len(sweep.gpus))
+        self.out.print(f"plan    {console.plural(len(sweep.runs), 'model')}, {at_once} at once{gpus}")
+        if self._before:
+            self.out.print(f"        going on after {console.plural(self._before, 'model')}")
+        self.out.print(f"folder  {self.path}")
+
+    def _print_end(self, signum: int | None) -> None:
+        sweep, rows = self.sweep, self._rows()
+        seconds = time.perf_counter() - self._start
+        trained = len(rows) - self._before
+        accuracies = [row.test_accuracy for row in rows if row.test_accuracy is not None]
+        diverged = sum(bool(row.fault) for row in rows)
+        best = max(rows, key=lambda row: row.rank, default=None)
+        best = None if best is None or best.fault else best  # all diverged
+        name = f"{sweep.data.name} (NOT mnist: see the warning above)" if sweep.data.warning else sweep.data.name
+        stopped = f"stopped by {signal.Signals(signum).name} after " if signum is not None else ""
+        of = f" of {len(sweep.runs)}" if len(rows) < len(sweep.runs) else ""
+        now = f", {trained} of them now," if self._before else ""
+        words = [
+            f"{stopped}{console.plural(len(rows), 'model')}{of}{now} in {console.format_duration(seconds)} on {name}"
+        ]
+        if accuracies:
+            words.append(_accuracies(rows))
+        if diverged:
+            words.append(f"{diverged} diverged")
+        if signum is not None and not self.args.quiet:
+            self.out.print(f"`mnist-cuda sweep --resume {shlex.quote(str(self.path))}` goes on from here")
+        self.out.print(f"{'; '.join(words)}; saved {self.path / TABLE_FILE}", style="bold")
+        if self.output:
+            saved = {"all": WEIGHTS_FILE, "best": BEST_FILE}.get(sweep.save)
+            report = {
+                "interrupted": None if signum is None else signal.Signals(signum).name,
+                "models": len(sweep.runs),
+                "models_done": len(rows),
+                "models_trained": trained,
+                "diverged": diverged,
+                "seconds": seconds,
+                "mean_accuracy": _spread(accuracies)[0] if accuracies else None,
+                "best": best and asdict(best),
+                "dataset": sweep.data.name,
+                "warning": sweep.data.warning,
+                "engine": sweep.info.name,
+                "precision": sweep.precision,
+                "folder": str(self.path),
+                "table": str(self.path / TABLE_FILE),
+                "weights": saved and str(self.path / saved),
+            }
+            self.output.write(report)
+
+
+def _accuracies(rows: Sequence[SweptModel]) -> str:
+    """Mean, deviation and range, in per cent of the test images."""
+    found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
+    if not found:
+        return ""
+    mean, deviation = _spread(found)
+    return f"test {mean:.2f} ± {deviation:.2f} %, {min(found):.2f} to {max(found):.2f}"
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of a sample; of one value 0."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(1, len(values) - 1))

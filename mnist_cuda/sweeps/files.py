@@ -1,0 +1,199 @@
+"""What a sweep leaves in its folder: sweep.csv, and weights if they are wanted. All of it is sound at any moment.
+
+- runs.csv: all runs, as `--runs` reads them.
+- sweep.csv: a row for each model that is done, by the run's number; replaced as a whole about once a second.
+- weights.safetensors, for `all`: each tensor with the models as first dimension, in the order of the runs. A model that
+  diverged is NaN; one that is not done yet, and has no row, is 0.
+- best.safetensors, for `best`: the model of the highest `SweptModel.rank`, as `train` saves it.
+
+A row is written after the weights that it speaks of. What was trained since sweep.csv was last replaced is lost with
+the process, and trained again to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mnist_cuda.checkpoint import NORMALISATION, Model, load_model, save_model
+from mnist_cuda.errors import CheckpointError
+from mnist_cuda.files import atomic_write, sync_folder
+from mnist_cuda.model import PARAMETERS, STATISTICS, digest
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.sweeps.runs import runs_table
+from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_line, read_table
+
+RUNS_FILE, TABLE_FILE = "runs.csv", "sweep.csv"
+WEIGHTS_FILE, BEST_FILE = "weights.safetensors", "best.safetensors"
+SAVES = ("all", "best", "none")
+WRITE_EVERY = 1.0  # seconds between two writes of sweep.csv
+WRITING_SHARE = 0.05  # of the time, at most, where the table is long
+
+
+class StackedWeights:
+    """A safetensors file with the tensors of all models: made at its full size, filled model by model.
+
+    Raises CheckpointError where it cannot be made, read or written.
+    """
+
+    def __init__(self, path: Path, models: int, dtype: DTypeLike) -> None:
+        self.path, self._dtype = path, np.dtype(dtype)
+        self._places: dict[str, tuple[int, int, tuple[int, ...]]] = {}  # first byte, bytes a model, shape
+        header: dict[str, object] = {"__metadata__": {"format": "mnist-cuda sweep", "normalisation": NORMALISATION}}
+        end = 0
+        for t in (*PARAMETERS, *STATISTICS):
+            size, begin = t.size * self._dtype.itemsize, end
+            end += models * size
+            self._places[t.name] = begin, size, t.shape
+            kind = f"F{8 * self._dtype.itemsize}"
+            header[t.name] = {"dtype": kind, "shape": [models, *t.shape], "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._start = len(text).to_bytes(8, "little") + text
+        self._size = len(self._start) + end
+
+    def make(self) -> None:
+        """Make the file, without any model in it."""
+        free = shutil.disk_usage(self.path.parent).free
+        if self._size > free:
+            need = f"{self._size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+            raise CheckpointError(f"{self.path}: all weights need {need}; save the best, or none")
+        part = self.path.with_name(self.path.name + ".part")
+        try:
+            with open(part, "wb") as file:
+                file.write(self._start)
+                file.truncate(self._size)
+            os.replace(part, self.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot write it: {error.strerror or error}") from error
+
+    def open(self) -> None:
+        """Open the file, which was made for the same models."""
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            start = os.pread(self._file, len(self._start), 0)
+            if start != self._start or os.fstat(self._file).st_size != self._size:
+                raise CheckpointError(f"{self.path}: it was not made for these models")
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be opened: {error.strerror or error}") from error
+
+    def write(self, index: int, model: Model | None) -> None:
+        """Put a model in its place; None, of one that diverged, fills it with NaN."""
+        tensors = {} if model is None else model.parameters | (model.statistics or {})
+        try:
+            for name, (begin, size, shape) in self._places.items():
+                values = tensors[name] if name in tensors else np.full(shape, np.nan)
+                content = np.ascontiguousarray(values, self._dtype).reshape(-1).view(np.uint8).data
+                place = len(self._start) + begin + index * size
+                while content:  # a full disk takes a part, and then says so
+                    written = os.pwrite(self._file, content, place)
+                    content, place = content[written:], place + written
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot write it: {error.strerror or error}") from error
+
+    def digest(self, index: int) -> str:
+        """`model.digest` of a model in the file."""
+        tensors = {}
+        for t in PARAMETERS:
+            begin, size, shape = self._places[t.name]
+            content = os.pread(self._file, size, len(self._start) + begin + index * size)
+            tensors[t.name] = np.frombuffer(content, self._dtype).reshape(shape)
+        return digest(tensors)
+
+    def sync(self) -> None:
+        """Make what was written outlast a crash of the machine."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class SweepFiles:
+    """The files of one sweep; see above. rows: those of the table, by the run's number.
+
+    Raises CheckpointError where files cannot be written, or are not those of these runs.
+    """
+
+    def __init__(
+        self, folder: Path, runs: Sequence[TrainOptions], save: str, dtype: DTypeLike, *, resume: bool
+    ) -> None:
+        self.folder, self.runs, self.save = folder, runs, save
+        self.rows: dict[int, SweptModel] = {}
+        self._epochs = max(run.epochs for run in runs)
+        self._lines: dict[int, str] = {}
+        self._best: SweptModel | None = None
+        self._pending, self._next = 0, 0.0  # rows not in the table, and when it may be written
+        self._weights = StackedWeights(folder / WEIGHTS_FILE, len(runs), dtype) if save == "all" else None
+        if self._weights:
+            if not self._weights.path.exists():
+                self._weights.make()
+            self._weights.open()
+        if resume:
+            self._take_up()
+        else:
+            atomic_write(folder / RUNS_FILE, runs_table(runs))
+            self._write()
+
+    def _take_up(self) -> None:
+        """Read the table; rows whose weights are not in the files as they should be are left out."""
+        for row in read_table(self.folder / TABLE_FILE, self._epochs):
+            if not (0 <= row.index < len(self.runs) and self.runs[row.index] == row.options):
+                raise CheckpointError(f"{self.folder / TABLE_FILE}: model {row.index} is not that of {RUNS_FILE}")
+            if not self._weights or row.weights is None or self._weights.digest(row.index) == row.weights:
+                self._keep(row)
+        best = max(self.rows.values(), key=lambda row: row.rank, default=None)
+        if self.save == "best" and best and best.weights:
+            try:
+                found = digest(load_model(self.folder / BEST_FILE).parameters)
+            except CheckpointError:
+                found = ""
+            if found != best.weights:
+                del self.rows[best.index], self._lines[best.index]
+                self._best = None  # trained again, it is the best again
+
+    def _keep(self, row: SweptModel) -> None:
+        self.rows[row.index] = row
+        self._lines[row.index] = csv_line(cells(row, self._epochs))
+        if self._best is None or row.rank > self._best.rank:
+            self._best = row
+
+    def add(self, row: SweptModel, model: Model | None) -> None:
+        """Keep a model that was trained."""
+        if self._weights:
+            self._weights.write(row.index, model)
+        if self.save == "best" and model and (self._best is None or row.rank > self._best.rank):
+            save_model(self.folder / BEST_FILE, model)
+        self._keep(row)
+        self._pending += 1
+
+    def tick(self) -> None:
+        """Write the table if there are new rows and the last time is long enough ago."""
+        if self._pending and time.monotonic() >= self._next:
+            self._write()
+
+    def _write(self) -> None:
+        start = time.monotonic()
+        if self._weights:
+            self._weights.sync()
+        lines = [csv_line(columns(self._epochs)), *(self._lines[index] for index in sorted(self._lines))]
+        atomic_write(self.folder / TABLE_FILE, "".join(lines).encode())
+        now = time.monotonic()
+        self._pending, self._next = 0, now + max(WRITE_EVERY, (now - start) / WRITING_SHARE)
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        try:
+            if self._pending:
+                self._write()
+        finally:
+            if self._weights:
+                self._weights.close()

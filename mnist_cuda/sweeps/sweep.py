@@ -1,0 +1,299 @@
+"""A sweep: runs are given to whatever trains them, and what comes back is kept. It prints nothing.
+
+rows = sweep(load_dataset(), [TrainOptions(epochs=3, seed=seed) for seed in range(100)], out="seeds")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnist_cuda import machine, memory
+from mnist_cuda.checkpoint import Model
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import find_engine
+from mnist_cuda.errors import UsageError
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.run_folder import ResumedFolder, RunFolder
+from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
+from mnist_cuda.sweeps.runs import read_runs
+from mnist_cuda.sweeps.table import SweptModel
+from mnist_cuda.sweeps.trainers import InProcess, Job, OneByOne, Outcome, Setup, Trainers
+from mnist_cuda.training import require_possible
+from mnist_cuda.training_run import data_facts, engine_facts
+
+HOME = Path("sweeps")  # where sweeps go that are given no folder
+PARTS = ("sweep", "engine", "data")  # of config.json
+POLL = 0.1  # seconds between two looks at what may stop a sweep
+PATIENCE = 0.5  # seconds that trainers have to stop in; a native call may take longer
+
+OnModel = Callable[[SweptModel, Model | None], object]
+
+
+def never() -> bool:
+    """Nothing stops this sweep but an exception."""
+    return False
+
+
+def train_all(
+    trainers: Sequence[Trainers], jobs: Iterable[Job], stop: Callable[[], bool]
+) -> Generator[Outcome | None, None, None]:
+    """Keep all trainers busy, a thread each; yields what is trained as it comes, and None some times a second.
+
+    After `stop`, an error or a `close` of this iterator what is not done is given up.
+    """
+    pending, lock, stopping = deque(jobs), threading.Lock(), threading.Event()
+    found: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+
+    def work(trainer: Trainers) -> None:
+        try:
+            while not stopping.is_set():
+                with lock:
+                    batch = [pending.popleft() for _ in range(min(trainer.at_once, len(pending)))]
+                if not batch:
+                    break
+                for outcome in trainer.train(batch, stopping.is_set):
+                    found.put(outcome)
+        except BaseException as error:
+            found.put(error)
+        found.put(None)
+
+    threads = [threading.Thread(target=work, args=(trainer,), daemon=True) for trainer in trainers]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    try:
+        while running and not stop():
+            try:
+                item = found.get(timeout=POLL)
+            except queue.Empty:
+                yield None
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            running -= item is None
+            yield item
+    finally:
+        stopping.set()
+        for trainer in trainers:
+            trainer.close()
+        end = time.monotonic() + PATIENCE
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    while not found.empty():  # done while it was being stopped
+        item = found.get()
+        if not isinstance(item, BaseException):
+            yield item
+
+
+class Sweep:
+    """Runs, who trains them, and what is done of them. A context manager: what trains ends with the block.
+
+    rows: the models that are done, by the run's number; those of a folder that is resumed are there at once. Then
+    `run`. folder: new or resumed, entered by the caller, who writes its config.json by `config`; None to keep no files.
+
+    Raises UsageError for a run that is impossible, for a way to train that does not fit the engine, and where a folder
+    that is resumed was begun for another result; UnavailableError for an engine that cannot run here.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        runs: Sequence[TrainOptions],
+        *,
+        engine: str = "auto",
+        precision: str | None = None,
+        threads: int = 0,
+        jobs: int = 0,
+        gpus: Sequence[int] = (),
+        folder: RunFolder | None = None,
+        save: str = "none",
+    ) -> None:
+        self.data, self.runs, self.save = data, list(runs), save
+        _require_possible(self.runs, len(data.train_labels))
+        if save not in SAVES:
+            raise UsageError(f"save is {save!r}, expected {', '.join(SAVES[:-1])} or {SAVES[-1]}")
+        if len(set(gpus)) < len(gpus):
+            raise UsageError(f"gpus are {', '.join(map(str, gpus))}, expected each once")
+        self.info = find_engine(engine, gpus[0] if gpus and engine == "auto" else 0)
+        if self.info.device == "cpu" and gpus:
+            raise UsageError(f"engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave out the GPUs")
+        if len(gpus) > 1 and jobs > 1:
+            raise UsageError(f"{jobs} jobs at once on each of {len(gpus)} GPUs: name one GPU, or leave out the jobs")
+        self.precision = self.info.precisions[0] if precision is None else precision
+        self.by_auto, self.folder = engine == "auto", folder
+        self.rows: dict[int, SweptModel] = {}
+        self._files: SweepFiles | None = None
+        self._stack = contextlib.ExitStack()
+        cores = threads or machine.cores()
+        self.at_once = min(jobs or (cores if self.info.device == "cpu" else 1), len(self.runs))
+        self.gpus = tuple(gpus) or ((0,) if self.info.device == "cuda" else ())
+        if self.info.device == "cpu":
+            size = sum(array.nbytes for array in data.arrays)
+            memory.require(self.at_once * size, f"the images of {self.at_once} models at once")
+        self._setups = [
+            Setup(data, self.info.name, self.precision, max(1, cores // self.at_once), device)
+            for device in self.gpus or (0,)
+        ]
+        self._trainers: list[Trainers] = []
+
+    def __enter__(self) -> Sweep:
+        with self._stack:
+            self._begin()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        if len(self._setups) > 1:
+            processes = []
+            for setup in self._setups:
+                processes.append(InProcess(setup))
+                self._stack.callback(processes[-1].close)
+            for process in processes:
+                process.begin()
+            for process in processes:
+                process.ready()
+            self._trainers.extend(processes)
+        else:
+            self._trainers.extend(OneByOne(self._setups[0]) for _ in range(self.at_once))
+        if self.folder:
+            resume = isinstance(self.folder, ResumedFolder)
+            if isinstance(self.folder, ResumedFolder):
+                self._require_same(self.folder)
+            dtype = np.float64 if self.precision == "fp64" else np.float32
+            self._files = SweepFiles(self.folder.path, self.runs, self.save, dtype, resume=resume)
+            self._stack.callback(self.close_files)
+            self.rows = dict(self._files.rows)
+
+    def run(self, on_model: OnModel | None = None, stop: Callable[[], bool] = never) -> None:
+        """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
+        left = [Job(index, run) for index, run in enumerate(self.runs) if index not in self.rows]
+        with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
+            for outcome in outcomes:
+                if outcome:
+                    if self._files:
+                        self._files.add(*outcome)
+                    self.rows[outcome.row.index] = outcome.row
+                    if on_model:
+                        on_model(*outcome)
+                if self._files:
+                    self._files.tick()
+
+    def close_files(self) -> None:
+        """Write what is done and not written yet; the end of the block does that, too."""
+        if self._files:
+            files, self._files = self._files, None
+            files.close()
+
+    def config(self, options: dict[str, Any], command: str) -> dict[str, Any]:
+        """What config.json says; of a folder that is resumed what it said, and that it was.
+
+        options: what else was asked for. command: what was called.
+        """
+        cuda = self.info.device == "cuda"
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        begun = {
+            **machine.circumstances(
+                devices=list(self.gpus) if cuda else None,
+                threads=None if cuda else self._setups[0].threads,
+                libraries=machine.engine_libraries(self.info.name),
+            ),
+            "started": now,
+            "command": command,
+            "at_once": self.at_once * max(1, len(self.gpus)),
+        }
+        if isinstance(self.folder, ResumedFolder):
+            before = self.folder.config
+            return before | {"resumed": [*before.get("resumed", []), begun | {"models": len(self.rows)}]}
+        return begun | {
+            "sweep": {"models": len(self.runs), "save": self.save, **options},
+            "engine": engine_facts(self.info, self.precision, by_auto=self.by_auto),
+            "data": data_facts(self.data),
+        }
+
+    def _require_same(self, folder: ResumedFolder) -> None:
+        """UsageError if the folder was begun for another result than this sweep would give."""
+        config = folder.config
+        now = {
+            "runs": self.runs == read_runs(folder.path / RUNS_FILE, {}),
+            "engine": config["engine"].get("name") == self.info.name,
+            "precision": config["engine"].get("precision") == self.precision,
+            "data": config["data"].get("digest") == self.data.digest,
+            "save": config["sweep"].get("save") == self.save,
+        }
+        other = [name for name, same in now.items() if not same]
+        if other:
+            raise UsageError(
+                f"{folder.path}: it was begun with another value of: {', '.join(other)}; name a new folder"
+            )
+
+
+def _require_possible(runs: Sequence[TrainOptions], count: int) -> None:
+    """UsageError for a run that cannot be made on `count` training images."""
+    if not runs:
+        raise UsageError("there is no run in this sweep")
+    seen = set()
+    for index, run in enumerate(runs):
+        kind = (run.batch_size, run.validation, run.schedule)
+        if kind not in seen:
+            seen.add(kind)
+            try:
+                require_possible(run, count)
+            except UsageError as error:
+                raise UsageError(f"run {index} of the sweep: {error}") from error
+
+
+def sweep(
+    data: Dataset,
+    runs: Iterable[TrainOptions],
+    *,
+    engine: str = "auto",
+    precision: str | None = None,
+    threads: int = 0,
+    jobs: int = 0,
+    gpus: Sequence[int] = (),
+    out: str | Path | None = None,
+    save: str = "none",
+    resume: bool = False,
+    on_model: OnModel | None = None,
+) -> list[SweptModel]:
+    """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
+
+    data: what `load_dataset` or `dataset_of` gives. engine, precision: as for `train`, of all models. threads: of a
+    host engine, 0 for one a core. jobs: models at once, by default one a core, or on a GPU one. gpus: the GPUs of a
+    CUDA engine, by default the first; each of several trains models of its own, in a process of its own. out: a new
+    folder for sweep.csv, which always holds what is done, and for weights: `save` is `all` (weights.safetensors, the
+    models as first dimension), `best` (best.safetensors; the best by the images held out, without any by the test
+    images) or `none`. resume: go on with the sweep in `out`. on_model: called with each row as it is done and its
+    model, None where it diverged; what it raises ends the sweep, as Ctrl-C does, and `out` keeps what is done.
+
+    Returns a row for each run, in their order. Raises UsageError for a run that is impossible and for a folder that is
+    not empty, or was begun for other runs, UnavailableError for an engine that cannot run here, CheckpointError for
+    files, OutOfMemoryError.
+    """
+    if resume and out is None:
+        raise UsageError("resume goes on with the folder of a sweep: give `out`")
+    with contextlib.ExitStack() as stack:
+        folder: RunFolder | None = None
+        if out is not None:
+            path = Path(out)
+            folder = stack.enter_context(ResumedFolder(path, PARTS) if resume else RunFolder(path, engine))
+        kind = {"engine": engine, "precision": precision, "threads": threads, "jobs": jobs, "gpus": gpus}
+        task = Sweep(data, list(runs), folder=folder, save=save, **kind)  # type: ignore[arg-type]
+        stack.enter_context(task)
+        if folder:
+            folder.start(task.config({}, "mnist_cuda.sweep"))
+        task.run(on_model)
+        return [task.rows[index] for index in sorted(task.rows)]

@@ -1,0 +1,140 @@
+"""The table of a sweep: a row for each model that was trained, as CSV and as Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnist_cuda import _native
+from mnist_cuda.errors import CheckpointError, UnavailableError
+from mnist_cuda.files import atomic_write, read_regular
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.sweeps.runs import OPTIONS, option
+
+CLASSES: int = _native.CLASSES
+
+
+@dataclass(frozen=True)
+class SweptModel:
+    """One model of a sweep.
+
+    index: of its run, from 0. options: the run. losses: mean training loss of each epoch that was completed.
+    test_accuracy, test_loss: of the test images after the last epoch. correct: right test images of each class (10). validation_accuracy,
+    validation_loss: of the images held out, where there are any. training_seconds: in steps alone. weights: sha256 of
+    the parameters. fault: why it has none of these, where its training diverged; otherwise empty.
+    """
+
+    index: int
+    options: TrainOptions
+    losses: tuple[float, ...]
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    correct: tuple[int, ...] | None = None
+    validation_accuracy: float | None = None
+    validation_loss: float | None = None
+    training_seconds: float | None = None
+    weights: str | None = None
+    fault: str = ""
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """The greater, the better: by the images held out, without any by the test images; of equals the first run."""
+        accuracy, loss = (
+            (self.test_accuracy, self.test_loss)
+            if self.validation_accuracy is None
+            else (self.validation_accuracy, self.validation_loss)
+        )
+        if accuracy is None or loss is None:  # it diverged
+            return -1.0, 0.0, -self.index
+        return accuracy, -loss, -self.index
+
+
+_NUMBERS = {  # columns with a field's name
+    "test_accuracy": float,
+    "test_loss": float,
+    "validation_accuracy": float,
+    "validation_loss": float,
+    "training_seconds": float,
+    "weights": str,
+    "fault": str,
+}
+_CORRECT = tuple(f"correct_{label}" for label in range(CLASSES))
+
+
+def columns(epochs: int) -> tuple[str, ...]:
+    """The names of the columns where the longest run has so many epochs."""
+    return ("model", *OPTIONS, *_NUMBERS, *_CORRECT, *(f"loss_{epoch}" for epoch in range(1, epochs + 1)))
+
+
+def cells(row: SweptModel, epochs: int) -> list[Any]:
+    """A row under `columns(epochs)`; None where there is no value."""
+    options = [getattr(row.options, name) for name in OPTIONS]
+    numbers = [getattr(row, name) for name in _NUMBERS]
+    correct = row.correct or [None] * CLASSES
+    losses = [*row.losses, *[None] * (epochs - len(row.losses))]
+    return [row.index, *options, *numbers, *correct, *losses]
+
+
+def csv_line(values: Sequence[Any]) -> str:
+    """A line of a CSV file; a float has all its digits, None is an empty cell."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+def read_table(path: Path, epochs: int) -> list[SweptModel]:
+    """The rows of a CSV file with `columns(epochs)`; none where there is no file. Raises CheckpointError."""
+    try:
+        table = csv.reader(io.StringIO(read_regular(path).decode(), newline=""), strict=True)
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    names = columns(epochs)
+    try:
+        if tuple(next(table, ())) != names:
+            raise ValueError(f"its columns are not those of a sweep over {epochs} epochs")
+        return [_row(dict(zip(names, line, strict=True)), epochs) for line in table]
+    except (ValueError, csv.Error) as error:
+        raise CheckpointError(f"{path}:{table.line_num}: not a sweep's table: {error}") from error
+
+
+def _row(cell: dict[str, str], epochs: int) -> SweptModel:
+    numbers: dict[str, Any] = {name: kind(cell[name]) for name, kind in _NUMBERS.items() if cell[name]}
+    correct = [int(cell[name]) for name in _CORRECT if cell[name]]
+    if len(correct) not in (0, CLASSES):
+        raise ValueError(f"{len(correct)} of {CLASSES} classes have a number of right images")
+    losses = tuple(float(cell[f"loss_{k}"]) for k in range(1, epochs + 1) if cell[f"loss_{k}"])
+    options = TrainOptions(**{name: option(name, cell[name]) for name in OPTIONS})
+    return SweptModel(int(cell["model"]), options, losses, correct=tuple(correct) or None, **numbers)
+
+
+def require_parquet() -> Any:
+    """The package that writes Parquet. Raises UnavailableError without it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UnavailableError(f"Parquet takes pyarrow: python -m pip install pyarrow ({error})") from error
+    return pyarrow
+
+
+def write_parquet(path: Path, rows: Iterable[SweptModel], epochs: int) -> None:
+    """The same table as Parquet. Raises UnavailableError without pyarrow, CheckpointError as `atomic_write`."""
+    arrow = require_parquet()
+    kinds: dict[str, type] = {name: type(value) for name, value in vars(TrainOptions()).items()}
+    kinds |= {"model": int, **_NUMBERS, **dict.fromkeys(_CORRECT, int)}
+    types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    names = columns(epochs)
+    schema = arrow.schema([(name, types[kinds.get(name, float)]) for name in names])
+    lines = [cells(row, epochs) for row in rows]
+    arrays = [[line[k] for line in lines] for k in range(len(names))]
+    content = io.BytesIO()
+    arrow.parquet.write_table(
+        arrow.Table.from_arrays([*map(arrow.array, arrays, schema.types)], schema=schema), content
+    )
+    atomic_write(path, content.getvalue())

@@ -1,0 +1,562 @@
+"""Sweeps: each model is bit for bit the one that `train` gives, and what is done is kept whatever happens."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import engine_params
+from safetensors.numpy import load_file
+from tiny import ENVIRONMENT, start, tiny_dataset
+
+from mnist_cuda import TrainOptions, UnavailableError, UsageError, cli, sweep, train
+from mnist_cuda.checkpoint import load_model, save_model
+from mnist_cuda.data import dataset
+from mnist_cuda.errors import CheckpointError, OutputError
+from mnist_cuda.model import digest, init_parameters
+from mnist_cuda.sweeps import files as sweep_files
+from mnist_cuda.sweeps.files import SweepFiles
+from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
+from mnist_cuda.sweeps.sweep import train_all
+from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
+from mnist_cuda.sweeps.trainers import InProcess, Job, Outcome, Setup
+
+BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
+LIMIT = 2.0  # seconds from a signal to the end
+GRID = ("--engine", "cpu", "--batch-size", "5", "--epochs", "1", "--lr", "0.02")
+
+
+def table(folder):
+    """The rows of a sweep's CSV file, each a dict of texts."""
+    with open(Path(folder) / "sweep.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def but_times(rows):
+    return [{name: value for name, value in row.items() if name != "training_seconds"} for row in rows]
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """The command line in this process, on the tiny data set, in a folder of its own."""
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: cli.main(["sweep", *map(str, argv)])
+
+
+# ---- the bits --------------------------------------------------------------------------------------------------------
+
+RUNS = [  # each after another kind, on the same engine
+    replace(BASE, epochs=2),
+    replace(BASE, seed=1, batch_size=8, schedule="triangle", lr=0.05),
+    replace(BASE, validation=10),
+    replace(BASE, lr=1e30),  # diverges
+    replace(BASE, seed=1, eval_bn="batch"),
+    replace(BASE, placement="host"),
+    replace(BASE, epochs=2),
+]
+
+
+@pytest.mark.parametrize("spec", engine_params())
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_path):
+    engine, data = make_engine(*spec), tiny_dataset()
+    models = {}
+    rows = sweep(
+        data,
+        RUNS,
+        engine=spec[0],
+        precision=spec[1],
+        jobs=jobs,
+        out=tmp_path / "sweep",
+        save="all",
+        on_model=lambda row, model: models.update({row.index: model}),
+    )
+    assert [(row.index, row.options) for row in rows] == list(enumerate(RUNS))
+    stacked = load_file(tmp_path / "sweep" / "weights.safetensors")
+    for row, run in zip(rows, RUNS, strict=True):
+        weights = {name: tensors[row.index] for name, tensors in stacked.items()}
+        if run.lr > 1:
+            assert row.fault.startswith("training diverged: ")
+            assert (models[row.index], row.weights, row.test_accuracy) == (None, None, None)
+            assert all(np.isnan(value).all() for value in weights.values())
+            continue
+        result = train(data, run, engine=engine)
+        assert row.weights == digest(result.model.parameters)
+        for name, value in (result.model.parameters | result.model.statistics).items():
+            assert weights[name].tobytes() == models[row.index].__dict__[
+                "statistics" if "running" in name else "parameters"
+            ][name].tobytes() == value.tobytes(), (row.index, name)  # fmt: skip
+        assert row.losses == tuple(epoch["loss"] for epoch in result.epochs)
+        last = result.epochs[-1]
+        for name in ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss"):
+            assert getattr(row, name) == last.get(name), name
+        assert sum(row.correct) == result.evaluation.correct
+        assert row.training_seconds > 0
+    assert rows[0].weights == rows[6].weights != rows[5].weights
+
+
+def test_one_bit_of_one_weight_is_seen():
+    """The comparison above would notice it: so small a change of the start is another model in the end."""
+    data = tiny_dataset()
+    (row,) = sweep(data, [BASE], engine="cpu")
+    first = init_parameters(BASE.seed)
+    assert digest(train(data, BASE, engine="cpu", init=first).model.parameters) == row.weights
+    bits = first["fc1.weight"].astype(np.float32)
+    bits.reshape(-1).view(np.uint32)[7] ^= 1
+    changed = train(data, BASE, engine="cpu", init=first | {"fc1.weight": bits})
+    assert digest(changed.model.parameters) != row.weights
+
+
+def test_right_images_of_each_class(monkeypatch):
+    data = tiny_dataset()
+    (row,) = sweep(data, [BASE], engine="cpu")
+    result = train(data, BASE, engine="cpu")
+    right = result.engine.logits(data.test_images).argmax(axis=1) == data.test_labels
+    assert row.correct == tuple(int(right[data.test_labels == label].sum()) for label in range(10))
+    assert 0 < sum(row.correct) < 20  # it tells classes apart
+
+
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_has_every_combination_with_the_seeds_fastest(tiny, tmp_path):
+    assert tiny(*GRID[:2], "--epochs", 1, "--lr", 0.1, 0.2, "-b", 5, 7, "--seeds", 2, "-s", 3, "-o", "out", "-q") == 0
+    found = [(row["batch_size"], row["lr"], row["seed"]) for row in table("out")]
+    assert found == [(b, lr, s) for b in ("5", "7") for lr in ("0.1", "0.2") for s in ("3", "4")]
+
+
+def test_runs_of_a_file(tiny, tmp_path):
+    Path("runs.csv").write_text("\ufefflr, seed\r\n0.1, 3\r\n\r\n0.25,4\r\n")
+    axes = {"batch_size": [5, 7], "seed": [9], "epochs": [2]}
+    runs = read_runs(Path("runs.csv"), axes)
+    assert [(r.lr, r.seed, r.batch_size, r.epochs) for r in runs] == [
+        (0.1, 3, 5, 2), (0.1, 3, 7, 2), (0.25, 4, 5, 2), (0.25, 4, 7, 2)
+    ]  # fmt: skip
+    Path("again.csv").write_bytes(runs_table(runs))
+    assert read_runs(Path("again.csv"), {}) == runs
+    assert tiny("--runs", "runs.csv", *GRID[:6], "--out", "out", "--quiet") == 0
+    assert [(row["lr"], row["seed"], row["batch_size"]) for row in table("out")] == [
+        ("0.1", "3", "5"),
+        ("0.25", "4", "5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there is no run in it"),
+        ("lr\n", "there is no run in it"),
+        ("lr,sed\n0.1,1\n", r"runs.csv:1: column 'sed' is unknown, expected some of .*; did you mean seed\?"),
+        ("lr,lr\n0.1,1\n", "runs.csv:1: column 'lr' is there twice"),
+        ("lr,seed\n0.1,1\n0.1\n", "runs.csv:3: there are 1 cells, expected one for each of 2 columns"),
+        ("lr\n0.1\nfast\n", "runs.csv:3: lr is 'fast', expected a number"),
+        ("seed\n1.5\n", "runs.csv:2: seed is '1.5', expected a whole number"),
+        ("seed\n-1\n", "runs.csv:2: seed is -1, expected a whole number of at least 0"),
+        ("eval_bn\nnone\n", "runs.csv:2: eval_bn is 'none', expected population or batch"),
+        ('lr\n"0.1\n', "runs.csv:"),
+        (b"lr\n\xff\n", "it is no UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_no_table_of_runs_is_refused(text, words, tmp_path):
+    file = tmp_path / "runs.csv"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=words):
+        read_runs(file, {})
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    for name in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(OutputError, match="cannot be read"):
+            read_runs(name, {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (("--batch-size", "5", "36"), 2, "run 1 of the sweep: batch size is 36, expected at most the 35"),
+        (("--batch-size", "5", "--schedule", "constant", "cosine"), 2, "run 1 of the sweep: --schedule is 'cosine'"),
+        (("--batch-size", "5", "--gpus", "0", "1"), 2, "engine 'cpu' runs on the CPU"),
+        (("--batch-size", "5", "--gpus", "0", "--device", "1"), 2, "leave out one of the two"),
+        (("--batch-size", "5", "--resume"), 2, "there is no sweep in sweeps/"),
+        (("--batch-size", "5", "--seed", str(2**63), "--parquet"), 2, "whole numbers below 2^63"),
+        (("--batch-size", "5", "--precision", "bf16"), 2, "has no precision bf16"),
+    ],
+)
+def test_what_is_impossible_is_refused_before_anything_is_made(argv, code, words, tiny, capsys):
+    if "--parquet" in argv:
+        pytest.importorskip("pyarrow")
+    assert tiny("--engine", "cpu", *argv) == code
+    assert words in capsys.readouterr().err
+    assert not Path("sweeps").exists()
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def row_of(index, accuracy=0.5, **more):
+    fields = {"test_accuracy": accuracy, "test_loss": 1 / 3, "correct": tuple(range(10)), "weights": "ab", **more}
+    return SweptModel(index, replace(BASE, seed=index), (0.1 + 0.2,), training_seconds=1e-7, **fields)
+
+
+def test_a_row_survives_the_table_in_every_bit(tmp_path):
+    fault = SweptModel(1, replace(BASE, seed=1), (), fault='training diverged: "so", it says;\nno')
+    rows = [row_of(0), fault, row_of(2, validation_accuracy=2 / 3, validation_loss=1e-300)]
+    files = SweepFiles(tmp_path, [row.options for row in rows], "none", np.float32, resume=False)
+    for row in reversed(rows):
+        files.add(row, None)
+    files.close()
+    assert read_table(tmp_path / "sweep.csv", 1) == rows
+    text = (tmp_path / "sweep.csv").read_text()
+    for damage in (text[:-9], text.replace("0.5,", "half,", 1), text.replace("lr", "rate", 1), text + "3,1\n"):
+        (tmp_path / "sweep.csv").write_text(damage)
+        with pytest.raises(CheckpointError, match="not a sweep's table"):
+            read_table(tmp_path / "sweep.csv", 1)
+
+
+def test_parquet_has_the_same_table(tiny, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert tiny(*GRID, "--lr", 0.02, 1e30, "--epochs", 2, "--out", "out", "--parquet", "--quiet") == 0
+    rows = read_table(Path("out/sweep.csv"), 2)
+    found = parquet.read_table("out/sweep.parquet").to_pylist()
+    assert found == [dict(zip(columns(2), cells(row, 2), strict=True)) for row in rows]
+    assert rows[1].fault
+
+
+def test_parquet_needs_pyarrow(tiny, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UnavailableError, match="pip install pyarrow"):
+        write_parquet(tmp_path / "table", [], 1)
+    assert tiny(*GRID, "--parquet") == 4  # at once
+    assert not Path("sweeps").exists()
+
+
+def test_the_table_is_replaced_once_a_second_and_as_a_whole(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(sweep_files.time, "monotonic", lambda: now[0])
+    runs = [replace(BASE, seed=index) for index in range(9)]
+    files = SweepFiles(tmp_path, runs, "none", np.float32, resume=False)
+    seen = []
+    for index in range(9):
+        now[0] += 0.4
+        files.add(row_of(index), None)
+        files.tick()
+        seen.append(len(read_table(tmp_path / "sweep.csv", 1)))
+    assert seen == [0, 0, 3, 3, 3, 6, 6, 6, 9]
+    files.close()
+
+
+def test_the_best_model_is_the_one_that_train_saves(tmp_path):
+    data = tiny_dataset()
+    runs = [replace(BASE, lr=lr, epochs=2) for lr in (1e-6, 0.02, 0.01, 1e30)]
+    rows = sweep(data, runs, engine="cpu", out=tmp_path / "out", save="best")
+    best = max(rows[:3], key=lambda row: (row.test_accuracy, -row.test_loss))
+    assert best.index != 0
+    save_model(tmp_path / "model.safetensors", train(data, best.options, engine="cpu").model)
+    assert (tmp_path / "out/best.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+
+
+def test_the_best_is_chosen_by_the_images_held_out():
+    def rank(index, test, validation=None, loss=1.0):
+        held = {} if validation is None else {"validation_accuracy": validation, "validation_loss": loss}
+        return row_of(index, test, **held).rank
+
+    assert rank(0, 0.9, 0.5) < rank(1, 0.1, 0.6)
+    assert rank(0, 0.9, 0.5, 2.0) < rank(1, 0.1, 0.5, 1.0)
+    assert rank(0, 0.9) > rank(1, 0.9)  # of equals the first, in whatever order they are done
+    assert rank(0, 0.0) > SweptModel(1, BASE, (), fault="diverged").rank
+
+
+def test_all_weights_need_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**6}))
+    with pytest.raises(CheckpointError, match=r"all weights need .* GB and .* GB are free"):
+        sweep(tiny_dataset(), [BASE], engine="cpu", out=tmp_path / "out", save="all")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- stopped and resumed ---------------------------------------------------------------------------------------------
+
+LONG = (*GRID[:4], "--epochs", "2", "--lr", "0.02", "1e30", "--seeds", "12")  # 24 models, half of which diverge
+
+
+def rows_of(folder, at_least):
+    """Wait until so many models are in the table, which is whole whenever it is read."""
+    end = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < end
+        if (folder / "sweep.csv").exists():
+            rows = read_table(folder / "sweep.csv", 2)
+            if len(rows) >= at_least:
+                return rows
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="400")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, ""), (out, err)
+    assert "24 models in" in out.splitlines()[-1]
+    assert "; 12 diverged; saved" in out.splitlines()[-1]
+    return folder
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_was_stopped_goes_on_to_the_same_bits(signum, whole, tmp_path):
+    folder = tmp_path / "out"
+    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="400")
+    rows_of(folder, 2)
+    sent = time.monotonic()
+    process.send_signal(signum)
+    out, _ = process.communicate(timeout=60)
+    assert time.monotonic() - sent <= LIMIT
+    done = len(rows_of(folder, 2))
+    assert done < 24
+    if signum != signal.SIGKILL:
+        assert process.returncode == 128 + signum
+        *_, hint, last = out.splitlines()
+        assert hint == f"`mnist-cuda sweep --resume {folder}` goes on from here"
+        assert last.startswith(f"stopped by {signum.name} after {done} models of 24 in ")
+    again = start("sweep", "--resume", folder, "--json", MNIST_TINY_IMAGES="400")
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    report = json.loads(out)
+    assert (report["models_done"], report["models_trained"], report["diverged"]) == (24, 24 - done, 12)
+    assert but_times(table(folder)) == but_times(table(whole))
+    assert (folder / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    assert json.loads((folder / "config.json").read_text())["resumed"][0]["models"] == done
+
+
+def test_a_command_is_left_while_engines_score(tmp_path):
+    """One evaluation takes many seconds here; what is done is kept all the same."""
+    argv = ("--engine", "reference", "--batch-size", "5", "--epochs", "1", "--jobs", "2")
+    (tmp_path / "runs.csv").write_text("batch_size,seed,lr\n5,0,1e30\n3000,1,0\n")
+    process = start(
+        "sweep", *argv, "--runs", tmp_path / "runs.csv", "--out", tmp_path / "out", MNIST_TINY_IMAGES="3000"
+    )
+    rows_of(tmp_path / "out", 1) if False else time.sleep(3)
+    assert process.poll() is None
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert time.monotonic() - sent <= LIMIT
+    assert process.returncode == 130
+    assert [row["model"] for row in table(tmp_path / "out")] == ["0"]
+
+
+def test_weights_that_changed_are_trained_again(tmp_path):
+    """One bit in the file of all models, and a file of the best one that is not its own."""
+    data, runs = tiny_dataset(), [replace(BASE, seed=seed) for seed in range(3)]
+    for save in ("all", "best"):
+        folder, again = tmp_path / save, []
+        common = {"engine": "cpu", "out": folder, "save": save}
+        rows = sweep(data, runs, **common)
+        best = max(rows, key=lambda row: row.rank)
+        file = folder / ("weights.safetensors" if save == "all" else "best.safetensors")
+        content = bytearray(file.read_bytes())
+        if save == "all":
+            start_of_data = 8 + int.from_bytes(content[:8], "little")
+            content[start_of_data + 32 * 9 * 4] ^= 1  # conv1.weight of model 1
+            file.write_bytes(content)
+        else:
+            save_model(file, train(data, replace(BASE, seed=9), engine="cpu").model)
+        result = sweep(data, runs, **common, resume=True, on_model=lambda row, _, again=again: again.append(row.index))
+        assert again == ([1] if save == "all" else [best.index])
+        assert [row.weights for row in result] == [row.weights for row in rows]
+        if save == "best":
+            assert digest(load_model(file).parameters) == best.weights
+
+
+def test_what_would_change_the_result_is_refused(tiny, tmp_path, capsys):
+    data, runs = tiny_dataset(), [replace(BASE, seed=seed) for seed in range(2)]
+    folder = tmp_path / "out"
+    sweep(data, runs, engine="cpu", out=folder)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for changed, word in [
+        ({"runs": runs[:1]}, "runs"),
+        ({"engine": "reference"}, "engine, precision"),
+        ({"save": "best"}, "save"),
+        ({"data": replace(data, train_labels=data.train_labels[::-1].copy())}, "data"),
+    ]:
+        wanted = {"data": data, "runs": runs, "engine": "cpu"} | changed
+        with pytest.raises(UsageError, match=f"with another value of: {word};"):
+            sweep(wanted.pop("data"), wanted.pop("runs"), out=folder, resume=True, **wanted)
+    with pytest.raises(UsageError, match="a folder with files in it"):
+        sweep(data, runs, engine="cpu", out=folder)
+    with pytest.raises(UsageError, match="give `out`"):
+        sweep(data, runs, engine="cpu", resume=True)
+    for flags in (("--lr", "0.1"), ("--seeds", "3"), ("--save", "all"), ("--engine", "cpu"), ("--out", "x")):
+        assert tiny("--resume", folder, *flags) == 2
+        assert f"{flags[0]}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_sweep_is_no_run_and_a_run_no_sweep(tiny, capsys):
+    assert tiny(*GRID, "--out", "sweep", "--quiet") == 0
+    assert cli.main(["train", *GRID, "--out", "run", "--quiet"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", "sweep"]) == 6
+    assert tiny("--resume", "run") == 6
+    assert capsys.readouterr().err.count("not a run's configuration") == 2
+
+
+def test_what_is_done_is_kept_when_somebody_raises(tmp_path):
+    runs = [replace(BASE, seed=seed) for seed in range(6)]
+
+    def look(row, model):
+        if row.index == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tiny_dataset(), runs, engine="cpu", jobs=1, out=tmp_path / "out", on_model=look)
+    assert [row["model"] for row in table(tmp_path / "out")] == ["0", "1", "2"]
+    again = sweep(tiny_dataset(), runs, engine="cpu", out=tmp_path / "out", resume=True)
+    assert [row.index for row in again] == list(range(6))
+
+
+# ---- who trains ------------------------------------------------------------------------------------------------------
+
+
+class Fake:
+    """Trainers that take several models at once, and note them."""
+
+    def __init__(self, at_once, fails_at=None):
+        self.at_once, self.fails_at, self.batches, self.closed = at_once, fails_at, [], threading.Event()
+
+    def train(self, batch, stop):
+        self.batches.append([job.index for job in batch])
+        if self.fails_at in self.batches[-1]:
+            raise UnavailableError("the GPU fell off")
+        return [Outcome(row_of(job.index), None) for job in reversed(batch)]
+
+    def close(self):
+        self.closed.set()
+
+
+def jobs_of(count):
+    return [Job(index, BASE) for index in range(count)]
+
+
+def test_trainers_get_as_many_models_as_they_like():
+    fake = Fake(4)
+    found = [outcome.row.index for outcome in train_all([fake], jobs_of(10), lambda: False) if outcome]
+    assert fake.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert sorted(found) == list(range(10))
+    assert fake.closed.is_set()
+
+
+def test_each_model_is_trained_by_one_of_several():
+    fakes = [Fake(1), Fake(3), Fake(2)]
+    found = [outcome.row.index for outcome in train_all(fakes, jobs_of(200), lambda: False) if outcome]
+    assert sorted(found) == list(range(200))
+    assert sorted(index for fake in fakes for batch in fake.batches for index in batch) == list(range(200))
+
+
+def test_an_error_of_one_ends_all():
+    fakes = [Fake(1, fails_at=5), Fake(1, fails_at=5)]
+    with pytest.raises(UnavailableError, match="the GPU fell off"):
+        list(train_all(fakes, jobs_of(10**6), lambda: False))
+    assert all(fake.closed.is_set() for fake in fakes)
+
+
+def process(data=None, engine="cpu"):
+    return InProcess(Setup(data or tiny_dataset(), engine, "fp32", threads=1))
+
+
+def test_processes_train_the_same_bits():
+    """What `--gpus` with several does, each GPU in a process of its own."""
+    runs = [replace(BASE, seed=seed) for seed in range(4)] + [replace(BASE, lr=1e30)]
+    workers = [process(), process()]
+    for worker in workers:
+        worker.begin()
+    for worker in workers:
+        worker.ready()
+    jobs = [Job(index, run) for index, run in enumerate(runs)]
+    found = {o.row.index: o for o in train_all(workers, jobs, lambda: False) if o}
+    assert [worker._process.poll() for worker in workers] == [-9, -9]
+    rows = sweep(tiny_dataset(), runs, engine="cpu")
+    assert [replace(found[k].row, training_seconds=None) for k in range(5)] == [
+        replace(row, training_seconds=None) for row in rows
+    ]
+    assert digest(found[3].model.parameters) == rows[3].weights
+
+
+def test_errors_of_a_process_are_ours():
+    worker = process(engine="nothing")
+    worker.begin()
+    with pytest.raises(UsageError, match="engine 'nothing' is unknown"):
+        worker.ready()
+    worker.close()
+    worker = process()
+    worker.begin()
+    worker.ready()
+    worker._process.kill()
+    with pytest.raises(UnavailableError, match="the process that trains on GPU 0 ended with -9"):
+        list(worker.train(jobs_of(1), lambda: False))
+    worker.close()
+
+
+ORPHAN = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from tiny import tiny_dataset
+from mnist_cuda.sweeps.trainers import InProcess, Setup
+worker = InProcess(Setup(tiny_dataset(), "cpu", "fp32", 1))
+worker.begin()
+worker.ready()
+print(worker._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_ends_with_the_one_that_started_it():
+    argv = [sys.executable, "-c", ORPHAN, str(Path(__file__).parent)]
+    found = subprocess.run(argv, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert found.returncode == -9, found.stderr
+    end = time.monotonic() + 10
+    while Path(f"/proc/{int(found.stdout)}").exists():
+        state = Path(f"/proc/{int(found.stdout)}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":  # nobody waits for it here
+            break
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not os.path.exists("/proc/0")
+
+
+# ---- what people see -------------------------------------------------------------------------------------------------
+
+
+def test_what_it_prints(tiny, capsys):
+    assert tiny(*GRID, "--seeds", 12, "--jobs", 1, "--out", "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["engine", "data", "plan", "folder"]
+    assert lines[2] == "plan    12 models, 1 at once"
+    shown = [line.split()[0] for line in lines[4:-1]]
+    assert shown == [f"{done}/12" for done in (2, 3, 4, 5, 6, 8, 9, 10, 11, 12)]
+    assert all(" models/s  " in line and " left  test " in line for line in lines[4:-1])
+    accuracies = [100 * float(row["test_accuracy"]) for row in table("out")]
+    mean, deviation = np.mean(accuracies), np.std(accuracies, ddof=1)
+    text = f"; test {mean:.2f} ± {deviation:.2f} %, {min(accuracies):.2f} to {max(accuracies):.2f}; saved out/sweep.csv"
+    assert lines[-1].startswith("12 models in ")
+    assert lines[-1].endswith(f" on tiny{text}")
+
+
+def test_config_records_what_it_was(tiny):
+    assert tiny(*GRID, "--seeds", 2, "--jobs", 2, "--save", "best", "--quiet") == 0
+    (folder,) = Path("sweeps").iterdir()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["sweep"] == {"models": 2, "save": "best", "data_dir": None}
+    assert config["engine"] == {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
+    assert (config["at_once"], config["data"]["digest"]) == (2, tiny_dataset().digest)
+    assert read_runs(folder / "runs.csv", {}) == grid({"seed": range(2)}, {"epochs": 1, "batch_size": 5, "lr": 0.02})
+    assert tiny("--resume", "--quiet") == 0  # the newest

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mnist_cuda.errors import (
         CheckpointError,
         DataError,
+        DivergedError,
         MnistCudaError,
         OutOfMemoryError,
         UnavailableError,
@@ -81,6 +82,7 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
     "Errors": {
         "MnistCudaError": ("errors",),
         "UsageError": ("errors",),
+        "DivergedError": ("errors",),
         "DataError": ("errors",),
         "UnavailableError": ("errors",),
         "OutOfMemoryError": ("errors",),
@@ -94,6 +96,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Digit",
+    "DivergedError",
     "Engine",
     "EngineInfo",
     "Evaluation",

@@ -400,8 +400,8 @@ def train(
     on_epoch: called after each epoch with its record, see TrainingResult.epochs. on_progress: called some ten times a
     second. What they raise ends the training; so does Ctrl-C, by KeyboardInterrupt.
 
-    Raises UsageError for options that are impossible or diverge, UnavailableError for an engine that cannot run here,
-    OutOfMemoryError.
+    Raises UsageError for options that are impossible, DivergedError, which is one, where the loss diverges,
+    UnavailableError for an engine that cannot run here, OutOfMemoryError.
     """
     options = options or TrainOptions()
     if isinstance(engine, str):

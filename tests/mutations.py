@@ -2421,4 +2421,96 @@ ENGINES = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *LOOKING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]
+SWEEPS = [
+    *of(
+        "mnist_cuda/sweeps/trainers.py",
+        ("test_sweep.py -k each_model",),
+        (
+            "held-out-images-trained-on-in-a-sweep",
+            "stale copy",
+            "loaded=not options.validation and self._placed == options.placement",
+            "loaded=self._placed == options.placement",
+        ),
+        (
+            "images-of-the-model-before",
+            "stale copy",
+            "self._placed = None if options.validation else options.placement",
+            "self._placed = options.placement",
+        ),
+        (
+            "weights-of-the-model-before",
+            "stale copy",
+            "self.engine.init_parameters(options.seed)",
+            "self.engine.init_parameters(options.seed) if self._placed is None else None",
+        ),
+        (
+            "scored-after-the-first-epoch",
+            "reported value",
+            "trainer.evaluate() if trainer.epoch == options.epochs else",
+            "trainer.evaluate() if trainer.epoch == 1 else",
+        ),
+    ),
+    *of(
+        "mnist_cuda/sweeps/files.py",
+        ("test_sweep.py -k 'each_model or changed or replaced or survives'",),
+        (
+            "all-weights-in-one-place",
+            "index",
+            "                place = len(self._start) + begin + index * size",
+            "                place = len(self._start) + begin",
+        ),
+        ("zeros-where-a-model-diverged", "file", "np.full(shape, np.nan)", "np.zeros(shape)"),
+        (
+            "weights-believed-unread",
+            "resume",
+            "row.weights is None or self._weights.digest(row.index) == row.weights",
+            "row.weights",
+        ),
+        ("best-model-believed-unread", "resume", "if found != best.weights:", "if not found:"),
+        (
+            "table-written-with-every-row",
+            "late",
+            "if self._pending and time.monotonic() >= self._next:",
+            "if self._pending:",
+        ),
+        ("table-in-the-order-of-time", "order", "for index in sorted(self._lines)", "for index in self._lines"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/table.py",
+        ("test_sweep.py -k 'best or survives'",),
+        ("best-by-the-test-images", "option", "if self.validation_accuracy is None", "if True"),
+        ("last-of-equals", "tie", "return accuracy, -loss, -self.index", "return accuracy, -loss, self.index"),
+        ("half-a-line-is-a-row", "refusal", 'if not text.endswith("\n"):', "if not text:"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/sweep.py",
+        ("test_sweep.py -k 'trained_by or as_they_like or an_error or refused or raises'",),
+        (
+            "one-model-at-a-time",
+            "option",
+            "for _ in range(min(trainer.at_once, len(pending)))",
+            "for _ in range(min(1, len(pending)))",
+        ),
+        ("error-of-a-trainer-dropped", "late", "                raise item\n", "                continue\n"),
+        (
+            "resumed-on-other-data",
+            "refusal",
+            '"data": config["data"].get("digest") == self.data.digest,',
+            '"data": True,',
+        ),
+    ),
+    *of(
+        "mnist_cuda/sweeps/command.py",
+        ("test_sweep.py -k 'grid or prints or refused'",),
+        ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
+        ("deviation-of-all", "reported value", "/ max(1, len(values) - 1))", "/ len(values))"),
+        (
+            "resumed-with-another-rate",
+            "refusal",
+            "        if name in args.given:\n            flag",
+            '        if name in args.given - {"lr"}:\n            flag',
+        ),
+    ),
+]
+
+MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]

@@ -123,6 +123,7 @@ def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
 
 JSON_COMMANDS = [
     ("train",),
+    ("sweep",),
     ("evaluate", "model"),
     ("bench",),
     ("bench", "accuracy"),

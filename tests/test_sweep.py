@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -57,7 +56,7 @@ def tiny(monkeypatch, tmp_path):
 RUNS = [  # each after another kind, on the same engine
     replace(BASE, epochs=2),
     replace(BASE, seed=1, batch_size=8, schedule="triangle", lr=0.05),
-    replace(BASE, validation=10),
+    replace(BASE, validation=6),
     replace(BASE, lr=1e30),  # diverges
     replace(BASE, seed=1, eval_bn="batch"),
     replace(BASE, placement="host"),
@@ -65,10 +64,17 @@ RUNS = [  # each after another kind, on the same engine
 ]
 
 
+def small_dataset():
+    """A part of the tiny one, for engines that take their time."""
+    data = tiny_dataset()
+    part = {name: getattr(data, name)[:16] for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    return replace(data, **part)
+
+
 @pytest.mark.parametrize("spec", engine_params())
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_path):
-    engine, data = make_engine(*spec), tiny_dataset()
+    engine, data = make_engine(*spec), small_dataset()
     models = {}
     rows = sweep(
         data,
@@ -284,7 +290,7 @@ def test_all_weights_need_room(tmp_path, monkeypatch):
 
 # ---- stopped and resumed ---------------------------------------------------------------------------------------------
 
-LONG = (*GRID[:4], "--epochs", "2", "--lr", "0.02", "1e30", "--seeds", "12")  # 24 models, half of which diverge
+LONG = (*GRID[:4], "--epochs", "2", "--lr", "0.02", "1e30", "--seeds", "9", "--jobs", "1")  # half of the 18 diverge
 
 
 def rows_of(folder, at_least):
@@ -303,35 +309,35 @@ def rows_of(folder, at_least):
 def whole(tmp_path_factory):
     """A sweep that nothing stopped."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="400")
+    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="600")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, ""), (out, err)
-    assert "24 models in" in out.splitlines()[-1]
-    assert "; 12 diverged; saved" in out.splitlines()[-1]
+    assert "18 models in" in out.splitlines()[-1]
+    assert "; 9 diverged; saved" in out.splitlines()[-1]
     return folder
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_goes_on_to_the_same_bits(signum, whole, tmp_path):
     folder = tmp_path / "out"
-    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="400")
+    process = start("sweep", *LONG, "--save", "all", "--out", folder, MNIST_TINY_IMAGES="600")
     rows_of(folder, 2)
     sent = time.monotonic()
     process.send_signal(signum)
     out, _ = process.communicate(timeout=60)
     assert time.monotonic() - sent <= LIMIT
     done = len(rows_of(folder, 2))
-    assert done < 24
+    assert done < 18
     if signum != signal.SIGKILL:
         assert process.returncode == 128 + signum
         *_, hint, last = out.splitlines()
         assert hint == f"`mnist-cuda sweep --resume {folder}` goes on from here"
-        assert last.startswith(f"stopped by {signum.name} after {done} models of 24 in ")
-    again = start("sweep", "--resume", folder, "--json", MNIST_TINY_IMAGES="400")
+        assert last.startswith(f"stopped by {signum.name} after {done} models of 18 in ")
+    again = start("sweep", "--resume", folder, "--json", MNIST_TINY_IMAGES="600")
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     report = json.loads(out)
-    assert (report["models_done"], report["models_trained"], report["diverged"]) == (24, 24 - done, 12)
+    assert (report["models_done"], report["models_trained"], report["diverged"]) == (18, 18 - done, 9)
     assert but_times(table(folder)) == but_times(table(whole))
     assert (folder / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
     assert json.loads((folder / "config.json").read_text())["resumed"][0]["models"] == done
@@ -344,7 +350,7 @@ def test_a_command_is_left_while_engines_score(tmp_path):
     process = start(
         "sweep", *argv, "--runs", tmp_path / "runs.csv", "--out", tmp_path / "out", MNIST_TINY_IMAGES="3000"
     )
-    rows_of(tmp_path / "out", 1) if False else time.sleep(3)
+    time.sleep(3)
     assert process.poll() is None
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -465,7 +471,7 @@ def test_each_model_is_trained_by_one_of_several():
 def test_an_error_of_one_ends_all():
     fakes = [Fake(1, fails_at=5), Fake(1, fails_at=5)]
     with pytest.raises(UnavailableError, match="the GPU fell off"):
-        list(train_all(fakes, jobs_of(10**6), lambda: False))
+        list(train_all(fakes, jobs_of(10**4), lambda: False))
     assert all(fake.closed.is_set() for fake in fakes)
 
 
@@ -530,7 +536,6 @@ def test_a_process_ends_with_the_one_that_started_it():
             break
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert not os.path.exists("/proc/0")
 
 
 # ---- what people see -------------------------------------------------------------------------------------------------

@@ -36,8 +36,6 @@ PARTS = ("sweep", "engine", "data")  # of config.json
 POLL = 0.1  # seconds between two looks at what may stop a sweep
 PATIENCE = 0.5  # seconds that trainers have to stop in; a native call may take longer
 
-OnModel = Callable[[SweptModel, Model | None], object]
-
 
 def never() -> bool:
     """Nothing stops this sweep but an exception."""
@@ -177,7 +175,9 @@ class Sweep:
             self._stack.callback(self.close_files)
             self.rows = dict(self._files.rows)
 
-    def run(self, on_model: OnModel | None = None, stop: Callable[[], bool] = never) -> None:
+    def run(
+        self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never
+    ) -> None:
         """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
         left = [Job(index, run) for index, run in enumerate(self.runs) if index not in self.rows]
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
@@ -267,7 +267,7 @@ def sweep(
     out: str | Path | None = None,
     save: str = "none",
     resume: bool = False,
-    on_model: OnModel | None = None,
+    on_model: Callable[[SweptModel, Model | None], object] | None = None,
 ) -> list[SweptModel]:
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
 

@@ -23,7 +23,7 @@ class SweptModel:
     """One model of a sweep.
 
     index: of its run, from 0. options: the run. losses: mean training loss of each epoch that was completed.
-    test_accuracy, test_loss: of the test images after the last epoch. correct: right test images of each class (10). validation_accuracy,
+    test_accuracy, test_loss: after the last epoch. correct: right test images of each class (10). validation_accuracy,
     validation_loss: of the images held out, where there are any. training_seconds: in steps alone. weights: sha256 of
     the parameters. fault: why it has none of these, where its training diverged; otherwise empty.
     """
@@ -89,13 +89,15 @@ def csv_line(values: Sequence[Any]) -> str:
 def read_table(path: Path, epochs: int) -> list[SweptModel]:
     """The rows of a CSV file with `columns(epochs)`; none where there is no file. Raises CheckpointError."""
     try:
-        table = csv.reader(io.StringIO(read_regular(path).decode(), newline=""), strict=True)
+        text = read_regular(path).decode()
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    names = columns(epochs)
+    names, table = columns(epochs), csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
+        if not text.endswith("\n"):
+            raise ValueError("its last line is not complete")
         if tuple(next(table, ())) != names:
             raise ValueError(f"its columns are not those of a sweep over {epochs} epochs")
         return [_row(dict(zip(names, line, strict=True)), epochs) for line in table]

@@ -6,6 +6,7 @@ the other on an Engine, in this process and in one of its own.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -152,20 +153,22 @@ class InProcess:
         self._closed = True
         self._process.kill()
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe
+            with contextlib.suppress(BrokenPipeError):  # of what was not sent yet
+                pipe.close()
 
     def _ask(self, question: object) -> None:
         assert self._process.stdin
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or is closed: _answer says so
             pickle.dump(question, self._process.stdin)
             self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):  # it has ended: _answer says so
-            pass
 
     def _answer(self) -> list[Outcome]:
         assert self._process.stdout
         try:
             answer = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError):
+        except (EOFError, pickle.UnpicklingError, ValueError):
             if self._closed:
                 return []
             code = self._process.wait()

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -299,6 +299,13 @@ def data_facts(data: Dataset) -> dict[str, Any]:
         "training_images": len(data.train_labels),
         "test_images": len(data.test_labels),
     }
+
+
+def with_recorded_warning(data: Dataset, config: dict[str, Any]) -> Dataset:
+    """The data of a run that goes on: named now, they may have been a fallback when it was begun."""
+    if config["data"].get("digest") != data.digest:
+        return data
+    return replace(data, warning=config["data"].get("warning"), known_digest=data.digest)
 
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.

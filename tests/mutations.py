@@ -2479,8 +2479,8 @@ SWEEPS = [
         "mnist_cuda/sweeps/table.py",
         ("test_sweep.py -k 'best or survives'",),
         ("best-by-the-test-images", "option", "if self.validation_accuracy is None", "if True"),
-        ("last-of-equals", "tie", "return accuracy, -loss, -self.index", "return accuracy, -loss, self.index"),
-        ("half-a-line-is-a-row", "refusal", 'if not text.endswith("\n"):', "if not text:"),
+        ("last-of-equal-models", "tie", "return accuracy, -loss, -self.index", "return accuracy, -loss, self.index"),
+        ("half-a-line-is-a-row", "refusal", 'if not text.endswith("\\n"):', "if not text:"),
     ),
     *of(
         "mnist_cuda/sweeps/sweep.py",

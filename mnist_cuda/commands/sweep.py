@@ -52,7 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser)
     group = parser.add_argument_group("at once")
     add = group.add_argument
-    add("--jobs", type=non_negative, default=0, metavar="N", help="models (default: one for each core, on a GPU one)")
+    add(
+        "--jobs",
+        type=non_negative,
+        default=0,
+        metavar="N",
+        help="models (default: one for each of --threads, on a GPU one)",
+    )
     add("--gpus", type=gpu, nargs="+", metavar="N", help="several GPUs; each trains models of its own")
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("output")

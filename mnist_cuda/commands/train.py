@@ -86,14 +86,13 @@ def run(args: argparse.Namespace) -> int:
 
     config = _take_over(args) if args.resume or args.config else None
     startup = Startup(args.engine, args.device, args.dataset)
-    from dataclasses import replace
-
     from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.data import dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.json_output import JsonOutput
     from mnist_cuda.run_folder import ResumedFolder, RunFolder
+    from mnist_cuda.training_run import with_recorded_warning
 
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
@@ -109,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
     with ResumedFolder(args.resume) if args.resume else RunFolder(args.out, engine.info.name) as folder:
         data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
         _check_data(args, config, data)
-        if config and config["data"].get("digest") == data.digest:  # named now, they may have been a fallback then
-            data = replace(data, warning=config["data"].get("warning"), known_digest=data.digest)
+        if config:
+            data = with_recorded_warning(data, config)
         if data.warning:
             console.print_warning(data.warning)
         startup.end("data")

@@ -28,6 +28,7 @@ from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FI
 from mnist_cuda.sweeps.runs import grid, read_runs
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
+from mnist_cuda.training_run import with_recorded_warning
 
 PARQUET_FILE = "sweep.parquet"
 REPORTS = 10  # lines while it runs
@@ -51,6 +52,8 @@ def command(args: argparse.Namespace) -> int:
         folder = RunFolder(args.out, find_engine(args.engine, gpus[0] if gpus else 0).name, HOME)
     with folder:
         data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        if isinstance(folder, ResumedFolder):
+            data = with_recorded_warning(data, folder.config)
         if data.warning:
             console.print_warning(data.warning)
         sweep = Sweep(
@@ -145,6 +148,7 @@ class _Report:
         self._print_plan()
         self._start = time.perf_counter()
         with StopRequest(self._heard) as stop, self.live:
+            self.live.show(0.0, f"{self._before}/{len(sweep.runs)} models")
             sweep.run(self._show, lambda: stop.signal is not None)
             self.live.stop()
             sweep.close_files()

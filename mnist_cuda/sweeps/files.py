@@ -142,6 +142,7 @@ class SweepFiles:
         else:
             atomic_write(folder / RUNS_FILE, runs_table(runs))
             self._write()
+            self._next = 0.0  # the first row is shown at once
 
     def _take_up(self) -> None:
         """Read the table; rows whose weights are not in the files as they should be are left out."""

@@ -476,14 +476,16 @@ def test_an_error_of_one_ends_all():
     assert all(fake.closed.is_set() for fake in fakes)
 
 
-def process(data=None, engine="cpu"):
-    return InProcess(Setup(data or tiny_dataset(), engine, "fp32", threads=1))
+def process(engine="cpu", precision="fp32"):
+    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1))
 
 
-def test_processes_train_the_same_bits():
-    """What `--gpus` with several does, each GPU in a process of its own."""
+@pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference", "naive")))
+def test_processes_train_the_same_bits(spec, make_engine):
+    """What several `--gpus` do, each in a process of its own; here all on the first GPU."""
+    precision = make_engine(*spec[:1]).precision
     runs = [replace(BASE, seed=seed) for seed in range(4)] + [replace(BASE, lr=1e30)]
-    workers = [process(), process()]
+    workers = [process(spec[0], precision), process(spec[0], precision)]
     for worker in workers:
         worker.begin()
     for worker in workers:
@@ -491,7 +493,7 @@ def test_processes_train_the_same_bits():
     jobs = [Job(index, run) for index, run in enumerate(runs)]
     found = {o.row.index: o for o in train_all(workers, jobs, lambda: False) if o}
     assert [worker._process.poll() for worker in workers] == [-9, -9]
-    rows = sweep(tiny_dataset(), runs, engine="cpu")
+    rows = sweep(tiny_dataset(), runs, engine=spec[0])
     assert [replace(found[k].row, training_seconds=None) for k in range(5)] == [
         replace(row, training_seconds=None) for row in rows
     ]
@@ -499,7 +501,7 @@ def test_processes_train_the_same_bits():
 
 
 def test_errors_of_a_process_are_ours():
-    worker = process(engine="nothing")
+    worker = process("nothing")
     worker.begin()
     with pytest.raises(UsageError, match="engine 'nothing' is unknown"):
         worker.ready()

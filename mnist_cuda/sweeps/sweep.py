@@ -290,9 +290,19 @@ def sweep(
         if out is not None:
             path = Path(out)
             folder = stack.enter_context(ResumedFolder(path, PARTS) if resume else RunFolder(path, engine))
-        kind = {"engine": engine, "precision": precision, "threads": threads, "jobs": jobs, "gpus": gpus}
-        task = Sweep(data, list(runs), folder=folder, save=save, **kind)  # type: ignore[arg-type]
-        stack.enter_context(task)
+        task = stack.enter_context(
+            Sweep(
+                data,
+                list(runs),
+                engine=engine,
+                precision=precision,
+                threads=threads,
+                jobs=jobs,
+                gpus=gpus,
+                folder=folder,
+                save=save,
+            )
+        )
         if folder:
             folder.start(task.config({}, "mnist_cuda.sweep"))
         task.run(on_model)

@@ -40,6 +40,13 @@ def test_five_lines(tmp_path):
     assert (tmp_path / "model.safetensors").is_file()
 
 
+def test_many_seeds(tmp_path):
+    out = run("many_seeds.py", tmp_path)
+    accuracy = re.search(r"10 seeds: (\d+\.\d\d) % of the test images, standard deviation \d+\.\d\d\n", out)
+    assert float(accuracy[1]) > 90
+    assert re.search(r"the hardest digit is \d: \d+\.\d\d % of it", out)
+
+
 def test_own_loop(tmp_path):
     out = run("own_loop.py", tmp_path)
     assert "reference  can run here" in out

@@ -167,8 +167,7 @@ class Sweep:
         else:
             self._trainers.extend(OneByOne(self._setups[0]) for _ in range(self.at_once))
         if self.folder:
-            resume = isinstance(self.folder, ResumedFolder)
-            if isinstance(self.folder, ResumedFolder):
+            if resume := isinstance(self.folder, ResumedFolder):
                 self._require_same(self.folder)
             dtype = np.float64 if self.precision == "fp64" else np.float32
             self._files = SweepFiles(self.folder.path, self.runs, self.save, dtype, resume=resume)

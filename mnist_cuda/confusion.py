@@ -16,7 +16,7 @@ from mnist_cuda.checkpoint import Model, load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
-from mnist_cuda.evaluation import BATCH_SIZE, Predictions
+from mnist_cuda.evaluation import BATCH_SIZE, Predictions, set_model
 from mnist_cuda.run_folder import recorded_data_dir
 
 CLASSES: int = _native.CLASSES
@@ -103,10 +103,8 @@ def score_model(
     recorded = None if name == "synthetic" or mirror else recorded_data_dir(path)
     folder = data_dir or (recorded if recorded and recorded.is_dir() else None)
     data = dataset.load(name, data_dir=folder, offline=offline, mirror=mirror)
-    engine.set_parameters(model.parameters)
-    if model.statistics is not None:
-        engine.set_statistics(model.statistics)
-    else:
+    set_model(engine, model)
+    if model.statistics is None:
         engine.set_dataset(data.train_images, data.train_labels)
         engine.compute_statistics()
     return answers_of(engine, data.test_images, data.test_labels), model, data

@@ -62,6 +62,13 @@ class Predictions:
         return np.where(np.isfinite(self.logits).all(axis=1), self.logits.argmax(axis=1), -1)
 
 
+def set_model(engine: Engine, model: Model) -> None:
+    """Give an engine a model's parameters and, where it has them, statistics."""
+    engine.set_parameters(model.parameters)
+    if model.statistics is not None:
+        engine.set_statistics(model.statistics)
+
+
 def engine_of(model: Trained, name: str = "auto", precision: str | None = None) -> Engine:
     """An engine with a model's parameters and, where it has them, statistics; an Engine or a result gives its own.
 
@@ -74,9 +81,7 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
     if not isinstance(model, Model):
         return model.engine
     engine = Engine(name, precision)
-    engine.set_parameters(model.parameters)
-    if model.statistics is not None:
-        engine.set_statistics(model.statistics)
+    set_model(engine, model)
     return engine
 
 

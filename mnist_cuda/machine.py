@@ -66,12 +66,9 @@ def cores() -> int:
 def cpu_model() -> str:
     """The processor's name, as the kernel has it."""
     try:
-        with open(
-            "/proc/cpuinfo"
-        ) as file:  # long where there are many cores, and the first line of this name is enough
-            return next(
-                (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown CPU"
-            )
+        with open("/proc/cpuinfo") as file:  # long where there are many cores: only up to the first such line
+            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            return next(names, "unknown CPU")
     except OSError:
         return "unknown CPU"
 

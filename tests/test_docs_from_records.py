@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from script_module import load_script
 
 ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -18,11 +18,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, at work in a folder of its own."""
-    spec = importlib.util.spec_from_file_location("docs_from_records", ROOT / "scripts" / "docs_from_records.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("docs_from_records.py")
     (tmp_path / "docs" / "records").mkdir(parents=True)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["docs_from_records.py", "--check"])

@@ -1,12 +1,11 @@
 """scripts/kernel_resources: what it makes of cuobjdump's listing, and what it calls a difference."""
 
-import importlib.machinery
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from script_module import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"
@@ -35,12 +34,9 @@ arch = sm_120
 
 @pytest.fixture
 def script(monkeypatch):
-    loader = importlib.machinery.SourceFileLoader("kernel_resources", str(ROOT / "scripts" / "kernel_resources"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("kernel_resources", loader))
     monkeypatch.setattr(sys, "path", list(sys.path))  # it adds its own folder
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader.exec_module(module)
-    return module
+    return load_script("kernel_resources")
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.machinery
-import importlib.util
 import json
 import signal
 import threading
@@ -15,18 +13,14 @@ from types import ModuleType
 
 import pytest
 from mutations import MUTATIONS, Mutation
+from script_module import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("mutate", str(ROOT / "scripts" / "mutate"))
-    spec = importlib.util.spec_from_loader("mutate", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_script("mutate")
 
 
 def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import struct
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from script_module import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("same_machine_code", str(ROOT / "scripts" / "same_machine_code"))
-    spec = importlib.util.spec_from_loader("same_machine_code", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    loader.exec_module(module)
-    return module
+    return load_script("same_machine_code")
 
 
 def cubin(*kernels: tuple[str, bytes, int, int, int], architecture: int = 90) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from script_module import load_script
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,11 +14,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, at work on transcripts of its own."""
-    spec = importlib.util.spec_from_file_location("transcripts", ROOT / "scripts" / "transcripts.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("transcripts.py")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "TRANSCRIPTS", tmp_path)
     monkeypatch.setattr("sys.argv", ["transcripts.py", "--data", str(tmp_path)])

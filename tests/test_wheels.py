@@ -1,6 +1,5 @@
 """What is handed on: scripts/check_wheel.py notices broken promises, the sdist is whole, baselines keep their names."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from script_module import load_script
 
 NAME = "mnist_cuda-0.1.0-cp312-abi3-manylinux_2_34_x86_64.whl"
 MODULE = "mnist_cuda/_native.abi3.so"
@@ -30,10 +30,7 @@ It reads well.
 @pytest.fixture
 def check():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("check_wheel", ROOT / "scripts" / "check_wheel.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("check_wheel.py")
 
 
 def make_wheel(folder, *names):

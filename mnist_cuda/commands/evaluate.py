@@ -67,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda import confusion, console
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import evaluate
+    from mnist_cuda.evaluation import evaluate, set_model
     from mnist_cuda.json_output import JsonOutput
 
     output = JsonOutput(args.json)
     model = load_model(args.file)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    engine.set_parameters(model.parameters)
+    set_model(engine, model)
     out = console.make_console(stderr=output.on_stdout)
     trained_on = model.metadata.get("dataset")
     data = _load_data(args, trained_on, out)
@@ -87,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
         )
         engine.set_dataset(data.train_images, data.train_labels)
         engine.compute_statistics()
-    elif model.statistics is not None:
-        engine.set_statistics(model.statistics)
     result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
     answers = None
     if output or args.confusion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from mnist_cuda import MAX_THREADS
@@ -49,11 +50,15 @@ def _counted(value: int) -> int:
     return value
 
 
-def html_file(text: str) -> Path:
-    """A page that may be replaced: its name ends in .html."""
-    if not text.endswith(".html"):
-        raise argparse.ArgumentTypeError(f"'{text}' does not end in .html")
-    return Path(text)
+def file_ending_in(ending: str) -> Callable[[str], Path]:
+    """The type of a file that may be replaced: its name has this ending."""
+
+    def file(text: str) -> Path:
+        if not text.endswith(ending):
+            raise argparse.ArgumentTypeError(f"'{text}' does not end in {ending}")
+        return Path(text)
+
+    return file
 
 
 def json_file(text: str) -> Path:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.data.picture_file import require_pillow
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import predict
+    from mnist_cuda.evaluation import predict, set_model
     from mnist_cuda.json_output import JsonOutput
 
     require_pillow()
@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
     files = [found for named in args.image for found in _files(named)]
     digits = _digits([path for path, _ in files], out)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    engine.set_parameters(model.parameters)
-    engine.set_statistics(model.statistics)
+    set_model(engine, model)
     read = [digit for digit in digits if not isinstance(digit, DataError)]
     probabilities = predict(engine, np.stack([digit.pixels for digit in read])).probabilities if read else np.empty(0)
     rows = iter(probabilities)

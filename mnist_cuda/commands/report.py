@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import html_file, model_file
+from mnist_cuda.commands.flags import file_ending_in, model_file
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import require_writable
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--offline", action="store_true", help="fetch nothing")
     group = parser.add_argument_group("output")
     text = f"the page (default: {PAGE} in the run's folder, or here for several sources)"
-    group.add_argument("-o", "--out", type=html_file, metavar="FILE.html", help=text)
+    group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)
     group.add_argument("--figures", type=Path, metavar="DIR", help="write each picture there as SVG and PNG, too")
     group.add_argument("--text", action="store_true", help="print all that in the terminal instead")
 

@@ -7,16 +7,8 @@ to run it.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from mnist_cuda.commands.flags import add_model_flag, model_file
-
-
-def _onnx_file(text: str) -> Path:
-    """A file that may be replaced: its name ends in .onnx."""
-    if not text.endswith(".onnx"):
-        raise argparse.ArgumentTypeError(f"'{text}' does not end in .onnx")
-    return Path(text)
+from mnist_cuda.commands.flags import add_model_flag, file_ending_in, model_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "what the model takes: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
     add("--input", choices=("uint8", "float"), default="uint8", help=text + "of torchvision makes (default: uint8)")
     add("--fold-bn", action="store_true", help="make the batch norms part of the convolutions")
-    add("-o", "--out", type=_onnx_file, metavar="FILE", help="ends in .onnx (default: model.onnx beside the model)")
+    text = "ends in .onnx (default: model.onnx beside the model)"
+    add("-o", "--out", type=file_ending_in(".onnx"), metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,8 +48,7 @@ class FusedEngine final : public GpuEngine {
  private:
   cuda::DeviceGuard select() const { return cuda::DeviceGuard(options().device); }
 
-  // ---- parameters
-  // ----------------------------------------------------------------------------------------------------
+  // ---- parameters ---------------------------------------------------------------------------------------------------
 
   void do_set_parameters(std::span<const double> values) override {
     do_set_float_parameters(std::vector<float>(values.begin(), values.end()));
@@ -88,8 +87,7 @@ class FusedEngine final : public GpuEngine {
     std::copy_n(pinned_.data(), values.size(), values.begin());
   }
 
-  // ---- training
-  // ------------------------------------------------------------------------------------------------------
+  // ---- training -----------------------------------------------------------------------------------------------------
 
   void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                       Placement placement) override {
@@ -192,8 +190,7 @@ class FusedEngine final : public GpuEngine {
                       exchange_.data());
   }
 
-  // ---- evaluation
-  // ----------------------------------------------------------------------------------------------------
+  // ---- evaluation ---------------------------------------------------------------------------------------------------
 
   void do_set_statistics(std::span<const double> values) override { scoring_.set_statistics(values); }
   void do_get_statistics(std::span<double> values) const override {

@@ -64,8 +64,7 @@ void Scoring::queue(float* logits, Samples samples, std::int64_t count) {
   steps_.kernels().head(s, 0, stream_.get());
 }
 
-// ---- the evaluation set
-// ----------------------------------------------------------------------------------------------
+// ---- the evaluation set ---------------------------------------------------------------------------------------------
 
 void Scoring::set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
   reserve();  // now, so that the graphs of training outlive an evaluation
@@ -96,8 +95,7 @@ Score Scoring::evaluate() {
   return sum;
 }
 
-// ---- the population's statistics
-// -------------------------------------------------------------------------------------
+// ---- the population's statistics ------------------------------------------------------------------------------------
 
 void Scoring::begin_statistics() {
   reserve();

@@ -146,8 +146,7 @@ bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_9
 
 void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream);
 
-// ---- around a training
-// -----------------------------------------------------------------------------------------------
+// ---- around a training ----------------------------------------------------------------------------------------------
 
 // A slab of kParameterCount values from one order to the other, and the initial values that a stream gives.
 void slab_to_engine(float* engine, const float* torch, cudaStream_t stream);

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/cudnn.h"
@@ -36,6 +37,7 @@ struct Rules {
 class Plan {
  public:
   Plan() = default;
+  explicit Plan(std::string why_empty) : text_(std::move(why_empty)) {}
   explicit operator bool() const { return bool(plan_); }
 
   // `pointers` in the order of the shapes that the plan was made for; queues the work on the context's stream.

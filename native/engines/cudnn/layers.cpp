@@ -234,10 +234,10 @@ void MaxPool2dRelu::forward(void* y, void* index, const void* x) {
   if (index && !forward_) {
     forward_ = compiled_plan(libraries_, cudnn::max_pool2d_forward_plan, name_ + " forward", x_);
     backward_ = compiled_plan(libraries_, cudnn::max_pool2d_backward_plan, name_ + " backward", x_);
-    if (!*forward_)  // one needs the other's indices
-      backward_.emplace();
-    else if (!*backward_)
-      forward_.emplace();
+    if (!*forward_ && *backward_)
+      backward_ = Plan("forward makes no indices for it");
+    else if (*forward_ && !*backward_)
+      forward_ = Plan("backward takes none of its indices");
   }
   if (index && *forward_)
     forward_->run(context, {x, y, index}, libraries_.workspace);

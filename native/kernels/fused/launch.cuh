@@ -56,7 +56,7 @@ Schedule Launch<kPrecision>::schedule(const State& s) {
           s.fc1_forward_slices,
           rounds(s.batch, s.head_blocks * (kThreads / 32)),
           rounds(s.batch, s.head_blocks * (kThreads / 64)),  // the next batch's moments
-          rounds(s.batch, Fc1BackwardShared<P>::kRows),
+          rounds(s.batch, Fc1BackwardShared<P, 3>::kRows),
           s.conv2_backward_wgmma,
           s.conv2_backward_rows,
           rounds(kPool1Side / s.conv2_backward_rows * s.batch, s.conv2_backward_blocks),
@@ -92,10 +92,15 @@ template <Precision kPrecision>
 void Launch<kPrecision>::fc1_forward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const dim3 grid((s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows, s.fc1_forward_slices);
+  const auto run = [&](auto kernel, int bytes) { launch(kernel, grid, kThreads, bytes, stream, s); };
+  constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
+  const bool most = s.fc1_forward_stages == kMost;
   if (s.fc1_forward_rows == 16)
-    launch(fc1_forward_kernel<P, 16>, grid, kThreads, kFc1ForwardBytes<16>, stream, s);
+    most ? run(fc1_forward_kernel<P, 16, kMost>, kFc1ForwardBytes<16, kMost>)
+         : run(fc1_forward_kernel<P, 16, kFew16>, kFc1ForwardBytes<16, kFew16>);
   else
-    launch(fc1_forward_kernel<P, 64>, grid, kThreads, kFc1ForwardBytes<64>, stream, s);
+    most ? run(fc1_forward_kernel<P, 64, kMost>, kFc1ForwardBytes<64, kMost>)
+         : run(fc1_forward_kernel<P, 64, kFew64>, kFc1ForwardBytes<64, kFew64>);
 }
 
 template <Precision kPrecision>
@@ -106,7 +111,11 @@ void Launch<kPrecision>::head(const State& s, int graph_step, cudaStream_t strea
 template <Precision kPrecision>
 void Launch<kPrecision>::fc1_backward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
-  launch(fc1_backward_kernel<P>, 2 * kCells2, kConvThreads, Fc1BackwardShared<P>::kBytes, stream, s);
+  const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, s); };
+  if (s.fc1_backward_stages == 3)
+    run(fc1_backward_kernel<P, 3>, Fc1BackwardShared<P, 3>::kBytes);
+  else
+    run(fc1_backward_kernel<P, 2>, Fc1BackwardShared<P, 2>::kBytes);
 }
 
 template <Precision kPrecision>

@@ -25,7 +25,7 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
         tiles, [&](const Tile& tile) { return tile.phase == phase && tile.shared() <= gpu.shared && suits(tile); });
   };
   const auto any = [](const Tile&) { return true; };
-  for (const Phase phase : {Phase::kHead, Phase::kFc1Backward, Phase::kUpdate})
+  for (const Phase phase : {Phase::kHead, Phase::kUpdate})
     if (first(phase, any) == tiles.end()) return {};
 
   // Pieces of all images, as far as the multiprocessors go; a block takes whole images' worth of them.
@@ -40,9 +40,12 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
     return tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
   const auto fc1_forward = first(Phase::kFc1Forward, [&](const Tile& tile) { return batch > tile.more_than; });
-  if (conv2_backward == tiles.end() || fc1_forward == tiles.end()) return {};
+  const auto fc1_backward = first(Phase::kFc1Backward, any);
+  for (const auto& found : {conv2_backward, fc1_forward, fc1_backward})
+    if (found == tiles.end()) return {};
 
-  Plan plan{*conv_forward, *fc1_forward, *conv2_backward, blocks(*conv_forward), blocks(*conv2_backward)};
+  Plan plan{*conv_forward,   *fc1_forward,          *fc1_backward,
+            *conv2_backward, blocks(*conv_forward), blocks(*conv2_backward)};
   // A pair of slices, one a half of the channels, for every few cells; a single one where there are many samples. Hence
   // fc1_slices * tiles_of_samples is at most sms or fc1_slices is 1.
   const int tiles_of_samples = ceil_div(batch, plan.fc1_forward.rows), pairs = sms / (2 * tiles_of_samples);

@@ -33,6 +33,7 @@ struct Tile {
   Layout layout = Layout::kPixels;  // conv forward leaves it, conv2's backward reads it
   bool many = false;                // conv forward: a thread block may take one piece after the other
   int more_than = 0;                // fc1 forward: for batches of more samples
+  int stages = 0;                   // fc1: tiles in shared memory at a time
   const void* kernel = nullptr;     // for who asks the driver about it
 
   constexpr int shared() const {
@@ -41,7 +42,7 @@ struct Tile {
 };
 
 struct Plan {
-  Tile conv_forward, fc1_forward, conv2_backward;
+  Tile conv_forward, fc1_forward, fc1_backward, conv2_backward;
   int conv_forward_blocks = 0, conv2_backward_blocks = 0;
   int fc1_slices = 0;  // that fc1's inputs are cut into, a thread block each
   int head_blocks = 0;

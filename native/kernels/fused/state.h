@@ -121,6 +121,7 @@ struct State {
   int head_blocks;
   int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
   bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms
+  std::uint8_t fc1_forward_stages, fc1_backward_stages;  // tiles in shared memory at a time
 };
 
 using Schedule = std::array<int, 13>;

@@ -52,15 +52,24 @@ std::vector<Tile> tiles_of() {
   add({.phase = kConvForward, .rows = kWhole, .many = true}, conv_forward_roles_kernel<P>, 0,
       ConvForwardRolesShared<P>::kBytes);
 
-  add({.phase = kFc1Forward, .rows = 64, .more_than = 128}, fc1_forward_kernel<P, 64>, sizeof(Bn2),
-      kFc1ForwardBytes<64>);
-  add({.phase = kFc1Forward, .rows = 16}, fc1_forward_kernel<P, 16>, sizeof(Bn2), kFc1ForwardBytes<16>);
+  // Fewer stages hold the same tiles, so their sums are the same bits.
+  constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
+  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .stages = kMost}, fc1_forward_kernel<P, 64, kMost>,
+      sizeof(Bn2), kFc1ForwardBytes<64, kMost>);
+  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .stages = kFew64}, fc1_forward_kernel<P, 64, kFew64>,
+      sizeof(Bn2), kFc1ForwardBytes<64, kFew64>);
+  add({.phase = kFc1Forward, .rows = 16, .stages = kMost}, fc1_forward_kernel<P, 16, kMost>, sizeof(Bn2),
+      kFc1ForwardBytes<16, kMost>);
+  add({.phase = kFc1Forward, .rows = 16, .stages = kFew16}, fc1_forward_kernel<P, 16, kFew16>, sizeof(Bn2),
+      kFc1ForwardBytes<16, kFew16>);
 
   add({.phase = kHead}, head_kernel<P>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
 
-  using Fc1 = Fc1BackwardShared<P>;
-  add({.phase = kFc1Backward, .rows = Fc1::kRows}, fc1_backward_kernel<P>,
+  using Fc1 = Fc1BackwardShared<P, 3>;
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3>,
       sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2}, fc1_backward_kernel<P, 2>, sizeof(float[32]),
+      Fc1BackwardShared<P, 2>::kBytes);
 
   if constexpr (P::kFp16Terms > 0) {
     using Shared = Fp16HalvesShared<P>;

@@ -11,11 +11,14 @@
 
 namespace mnist::fused {
 
-template <class P>
+// Tile n is in stage n % kStages, and its copies start kStages - 1 tiles ahead: 3 stages take 145 KiB of shared memory,
+// 2 of them 99.
+template <class Policy, int kStageCount>
 struct Fc1BackwardShared {
+  using P = Policy;
   static constexpr int kSize = sizeof(typename P::T);
-  static constexpr int kRows = kSize == 2 ? 128 : 64;    // of the batch in a tile
-  static constexpr int kStages = 3;                      // tile n is in stage n % kStages
+  static constexpr int kRows = kSize == 2 ? 128 : 64;  // of the batch in a tile
+  static constexpr int kStages = kStageCount, kAhead = kStages - 1;
   static constexpr int kDhPitch = kHidden * kSize + 16;  // 128 values of a sample
   static constexpr int kCellPitch = 32 * kSize + 16;     // 32 values of a sample
   static constexpr int kDhBytes = kRows * kDhPitch, kCellBytes = kRows * kCellPitch;
@@ -64,9 +67,9 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t to, const T* from, int 
 
 // dh of tile n, by the whole block; head wrote it. A group of copies even where there is no such tile: the waits
 // count.
-template <class P>
+template <class Shared>
 __device__ __forceinline__ void fetch_dh(const State& s, std::uint32_t base, int n) {
-  using Shared = Fc1BackwardShared<P>;
+  using P = typename Shared::P;
   const int first = n * Shared::kRows;
   if (first < s.batch)
     fetch_rows<Shared::kRows, kHidden, Shared::kDhPitch, kConvThreads>(

@@ -10,19 +10,32 @@
 
 namespace mnist::fused {
 
+// Sums of dy2 and of dy2 * xhat by row group of a tile and column: in a place of their own, or, where shared memory is
+// short, in the stage behind the last tile's, which holds nothing any more.
+template <class Shared>
+__device__ __forceinline__ auto& dgrad_sums(unsigned char* shared, int batch) {
+  using Sums = float[Shared::kRows / 16][2][32];
+  if constexpr (Shared::kStages == 2) {
+    static_assert(sizeof(Sums) <= Shared::kCellBytes);
+    return *reinterpret_cast<Sums*>(shared + Shared::pooled_z2((batch - 1) / Shared::kRows + 1));
+  } else {
+    __shared__ Sums sums;
+    return sums;
+  }
+}
+
 // dy2 and its channel sums. A warp makes 16 samples by 8 * kGroups columns. Its share of the weights stays in
 // registers, so that a product needs one load, of dh.
 //
 // Column c of the product's group j is column c * kGroups + j of the warp. A lane's B operands are then neighbours in
 // fc1's rows, and its results are 16 bytes of two samples: columns t * kChunk .. of rows g and g + 8.
-template <class P>
+template <class Shared>
 __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared, int column0) {
+  using P = typename Shared::P;
   using T = typename P::T;
-  using Shared = Fc1BackwardShared<P>;
   constexpr int kRows = Shared::kRows, kSteps = kHidden / kStep<P>;
   constexpr int kRowGroups = kRows / 16, kGroups = kRowGroups / 2, kValues = kChunk<P>;
   static_assert(kValues == 2 * kGroups && kGroups * sizeof(T) == sizeof(uint2));
-  __shared__ float warp_sums[kRowGroups][2][32];
   __shared__ float inv_sigma[32];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto [g, t] = fragment_place(lane);
@@ -57,18 +70,18 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   for (int v = 0; v < kValues; ++v) mean[v] = bn2.mean(my_column + v);
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
-  fetch_dh<P>(s, base, 0);
-  fetch_dh<P>(s, base, 1);
+  fetch_dh<Shared>(s, base, 0);
+  if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
 
   const int row = row_group * 16 + spread_row(g);  // of the tile, and row + 8
   const int a_row = row_group * 16 + spread_row(lane & 7) + (lane >> 3 & 1) * 8;
   const std::uint32_t a_at = base + a_row * Shared::kDhPitch + (lane >> 4) * 16;
   const int cell_at = row * Shared::kCellPitch + my_column * Shared::kSize;
   for (int tile = 0, first = 0; first < s.batch; ++tile, first += kRows) {
-    copy_async_wait<1>();
+    copy_async_wait<Shared::kAhead - 1>();
     TileArrived::sync();  // this tile has arrived, and the last one's readers are done
     TileReleased::arrive();
-    fetch_dh<P>(s, base, tile + 2);
+    fetch_dh<Shared>(s, base, tile + Shared::kAhead);
 
     const bool has_samples = first + row_group * 16 < s.batch;
     float acc[kGroups][4] = {}, drained[kGroups][4] = {};
@@ -114,7 +127,9 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
       }
     }
   }
+  if constexpr (Shared::kStages == 2) TileReleased::arrive();  // the last tile: wgrad takes its place
 
+  auto& warp_sums = dgrad_sums<Shared>(shared, s.batch);
 #pragma unroll
   for (int v = 0; v < kValues; ++v) {
 #pragma unroll

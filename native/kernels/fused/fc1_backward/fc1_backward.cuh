@@ -3,8 +3,9 @@
 //
 // A block owns 32 columns of fc1.weight: half of the channels of one pooled cell. It alone reads or writes them in
 // this phase, so the update needs no second pass. The batch is walked in tiles of kRows samples, fetched two tiles
-// ahead. The two products of a tile are made at the same time, each by half of the warps (dgrad: dh times the
-// weights; wgrad: dh^T times a2), so that one half's matrix products cover the other's loads and arithmetic.
+// ahead, or one where shared memory holds no more. The two products of a tile are made at the same time, each by half
+// of the warps (dgrad: dh times the weights; wgrad: dh^T times a2), so that one half's matrix products cover the
+// other's loads and arithmetic.
 #pragma once
 
 #include "kernels/fused/fc1_backward/dgrad.cuh"
@@ -12,13 +13,14 @@
 
 namespace mnist::fused {
 
-template <class P>
+template <class P, int kStages>
 __global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(State s) {
+  using Shared = Fc1BackwardShared<P, kStages>;
   extern __shared__ __align__(128) unsigned char shared[];
   if (threadIdx.x < kRoleThreads)
-    fc1_dgrad<P>(s, shared, blockIdx.x * 32);
+    fc1_dgrad<Shared>(s, shared, blockIdx.x * 32);
   else
-    fc1_weight_gradient<P>(s, shared, blockIdx.x * 32);
+    fc1_weight_gradient<Shared>(s, shared, blockIdx.x * 32);
 }
 
 }  // namespace mnist::fused

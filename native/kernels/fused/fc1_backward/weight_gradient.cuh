@@ -13,10 +13,10 @@ namespace mnist::fused {
 
 // a2 = relu(bn2(pooled_z2)) and fc1.weight's gradient and update. A warp makes 32 hidden units by all 32 columns over
 // every other k-step; the two warps of the same hidden units add up at the end, and each updates 16 of the 32.
-template <class P>
+template <class Shared>
 __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned char* shared, int column0) {
+  using P = typename Shared::P;
   using T = typename P::T;
-  using Shared = Fc1BackwardShared<P>;
   constexpr int kRows = Shared::kRows, kRowChunks = 32 * Shared::kSize / 16, kRowsAtOnce = kRoleThreads / kRowChunks;
   constexpr int kSteps = kRows / kStep<P>, kUnroll = P::kDrainAccumulators ? 1 : kSteps / 2;  // as registers allow
   const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = tid >> 5;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
                                                                   kHidden, tid);
   };
   fetch_rest(0);
-  fetch_rest(1);
+  if constexpr (Shared::kAhead == 2) fetch_rest(1);
   const int chunk = tid % kRowChunks;
   float scale[kChunk<P>], shift[kChunk<P>];
 #pragma unroll
@@ -48,16 +48,16 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   }
   const float learning_rate = *s.learning_rate;
   wait_for_predecessor();  // head: dh
-  fetch_dh<P>(s, base, 0);
-  fetch_dh<P>(s, base, 1);
+  fetch_dh<Shared>(s, base, 0);
+  if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
 
   float dw[2][4][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
-    copy_async_wait<1>();
+    copy_async_wait<Shared::kAhead - 1>();
     TileArrived::arrive();
     TileReleased::sync();  // this tile has arrived, and the last one's readers are done
-    fetch_rest(tile + 2);
-    fetch_dh<P>(s, base, tile + 2);
+    fetch_rest(tile + Shared::kAhead);
+    fetch_dh<Shared>(s, base, tile + Shared::kAhead);
 #pragma unroll
     for (int k = 0; k < kRows / kRowsAtOnce; ++k) {
       const int at = spread_row(tid / kRowChunks + k * kRowsAtOnce) * Shared::kCellPitch + chunk * 16;
@@ -124,7 +124,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       dw[0][i >> 2][i & 3] = dw[1][i >> 2][i & 3];
       dw[1][i >> 2][i & 3] = other;
     }
-  // The stage after the weights' is free: its tile, if there was one, came before the last.
+  // The stage after the weights' is free: its tile, if there was one, came before the last. Of 2 stages it is the last.
+  if constexpr (Shared::kStages == 2) TileReleased::sync();
   auto* halves = reinterpret_cast<float4*>(shared + Shared::dh(tiles + 1)) + lane;
 #pragma unroll
   for (int n = 0; n < 4; ++n)

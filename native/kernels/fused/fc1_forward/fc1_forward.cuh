@@ -14,16 +14,18 @@ namespace mnist::fused {
 template <class P>
 inline constexpr int kTileCells = 128 / (kSliceChannels * int(sizeof(typename P::T)));
 inline constexpr int kStagePitch = 128 + 16;  // odd multiple of 16: no bank conflicts
-inline constexpr int kFc1Stages = 5;          // what 152 KiB of shared memory hold
 template <int kRows>
 inline constexpr int kStageBytes = (kHidden + kRows) * kStagePitch;  // weights, then rows of pooled_z2
+inline constexpr int kFc1MostStages = 5;                             // what 152 KiB of shared memory hold
 template <int kRows>
+inline constexpr int kFc1FewStages = kRows == 16 ? 4 : 3;  // and 99 KiB
+template <int kRows, int kFc1Stages>
 inline constexpr int kFc1ForwardBytes = kFc1Stages * kStageBytes<kRows>;
 
 // h_slices[slice] = relu(bn2(pooled_z2)) fc1^T over the slice's features. Grid: (row tiles, slices); slices 2k and 2k +
 // 1 are the halves of the channels in the same cells; a single slice is both of them, one after the other. A warp makes
 // up to 32 rows; the operand that ldmatrix brings it is pooled_z2, and becomes relu(bn2(pooled_z2)) in registers.
-template <class P, int kRows>
+template <class P, int kRows, int kFc1Stages>
 __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
   using T = typename P::T;
   constexpr int kWarpRows = kRows < 32 ? kRows : 32, kRowWarps = kRows / kWarpRows;
@@ -85,6 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
     // A group of copies a stage, the weights of all in the first. Two tiles go ahead of the channel sums; the others
     // arrive while the statistics are finished.
     constexpr int kEarly = 2;
+    static_assert(kFc1Stages > kEarly);
 #pragma unroll 1
     for (int k_tile = 0; k_tile < kFc1Stages; ++k_tile) {
       if (k_tile == kEarly) sum_bn2(s, bn, channel_half);

@@ -12,7 +12,16 @@ from mnist_cuda.tolerances import LIBRARY_BATCH, WORST_ROW, error_of, summation_
 BIASES = ("conv1.bias", "conv2.bias")
 # What a library sums plainly over all positions of all images.
 PLAINLY_SUMMED = ("conv1.weight", "conv2.weight")
-A100 = (108, 166912)  # as limits: multiprocessors, and bytes of shared memory a thread block
+# As limits: multiprocessors, and bytes of shared memory a thread block.
+A100 = (108, 166912)
+SMALL_SHARED = 101376  # of RTX 30, 40 and 50, A10, L4, L40S
+OLDER_GPUS = {
+    "a100": A100,
+    "rtx4060": (24, SMALL_SHARED),
+    "rtx3060": (28, SMALL_SHARED),
+    "l4": (58, SMALL_SHARED),
+    "rtx4090": (128, SMALL_SHARED),
+}
 ORACLE = ("naive", "fp64")  # of the engines on a GPU, where the reference would take minutes
 
 ALL = pytest.mark.parametrize("spec", engine_params())

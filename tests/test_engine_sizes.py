@@ -15,6 +15,7 @@ from conformance import (
     BY_REFERENCE,
     FUSED,
     JUDGED,
+    OLDER_GPUS,
     ORACLE,
     assert_close,
     assert_gradients,
@@ -121,6 +122,14 @@ def test_every_size_of_an_older_gpu(make_engine, images, spec):
     """An A100's multiprocessors and shared memory, and none of Hopper's kernels."""
     engine, oracle = make_engine(*spec, limits=A100), make_engine(*ORACLE)
     assert engine.batch_thresholds()
+    for size in sizes_of(engine, (-1, 0)):
+        check_size(engine, oracle, spec, images, size)
+
+
+@FUSED
+@pytest.mark.parametrize("gpu", ["rtx4060", "rtx4090"])
+def test_every_size_in_little_shared_memory(make_engine, images, spec, gpu):
+    engine, oracle = make_engine(*spec, limits=OLDER_GPUS[gpu]), make_engine(*ORACLE)
     for size in sizes_of(engine, (-1, 0)):
         check_size(engine, oracle, spec, images, size)
 

@@ -18,7 +18,9 @@ from conformance import (
     EACH_ENGINE,
     FUSED,
     JUDGED,
+    OLDER_GPUS,
     ON_GPU,
+    SMALL_SHARED,
     assert_close,
     assert_gradients,
     assert_probe,
@@ -145,7 +147,7 @@ def test_step_after_weights_grew(make_engine, oracle, spec):
 
 @FUSED
 @pytest.mark.parametrize("batch", [60, 140, 300])
-@pytest.mark.parametrize("limits", [None, A100], ids=["this-gpu", "a100"])
+@pytest.mark.parametrize("limits", [None, *OLDER_GPUS.values()], ids=["this-gpu", *OLDER_GPUS])
 def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, spec, batch, limits):
     """More images, or halves of images, than multiprocessors; also as an older and smaller GPU would cut them up."""
     monkeypatch.delenv("MNIST_CUDA_FUSED_LIMITS", raising=False)
@@ -160,6 +162,23 @@ def test_frozen_step_of_several_units_a_block(make_engine, oracle, monkeypatch, 
     losses, _ = engine.train(np.arange(batch), batch, 0.05)
     assert losses[0] == probe.loss
     assert_step(engine, weights, probe.gradients, 0.05)
+
+
+@FUSED
+@pytest.mark.parametrize("batch", [1, 60, 140, 300])
+def test_steps_in_little_shared_memory(make_engine, spec, batch):
+    """A step gives the same bits again; in bf16 they are an A100's, as what differs is how much is copied ahead."""
+    images, labels = cases.mixed(2 * batch), cases.labels(2 * batch)
+    hashes = []
+    for limits in (A100, (A100[0], SMALL_SHARED), (A100[0], SMALL_SHARED)):
+        engine = make_engine(*spec, limits=limits)
+        engine.set_parameters(cases.signed_weights())
+        engine.set_dataset(images, labels)
+        engine.train(np.arange(2 * batch), batch, 0.02)
+        hashes.append(parameter_hash(engine))
+    assert hashes[1] == hashes[2]
+    if spec[1] == "bf16":
+        assert hashes[0] == hashes[1]
 
 
 @JUDGED

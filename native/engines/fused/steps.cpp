@@ -28,7 +28,7 @@ State Steps::state_for(std::int64_t batch, const Samples& samples) const {
   s.batch = int(batch);
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
   s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
-  s.conv_forward_roles = plan.conv_forward.many;
+  s.conv_forward_many = plan.conv_forward.many;
   s.conv_forward_halves = plan.conv_forward.rows / (kPool1Side / 2);
   s.conv_forward_blocks = plan.conv_forward_blocks;
   s.fc1_forward_rows = plan.fc1_forward.rows;
@@ -38,6 +38,7 @@ State Steps::state_for(std::int64_t batch, const Samples& samples) const {
   s.head_blocks = plan.head_blocks;
   s.conv2_backward_wgmma = plan.conv2_backward.layout != Layout::kPixels;
   s.conv2_backward_rows = plan.conv2_backward.rows;
+  s.conv2_backward_parts = std::uint8_t(plan.conv2_backward.parts);
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
   return s;
 }

@@ -49,7 +49,7 @@ template <Precision kPrecision>
 Schedule Launch<kPrecision>::schedule(const State& s) {
   using P = Policy<kPrecision>;
   const auto rounds = [](int items, int at_once) { return int(mnist::rounds(items, at_once)); };
-  return {s.conv_forward_roles,
+  return {s.conv_forward_many,
           s.conv_forward_halves,
           rounds(2 * s.batch / s.conv_forward_halves, s.conv_forward_blocks),
           s.fc1_forward_rows,
@@ -59,7 +59,7 @@ Schedule Launch<kPrecision>::schedule(const State& s) {
           rounds(s.batch, Fc1BackwardShared<P, 3>::kRows),
           s.conv2_backward_wgmma,
           s.conv2_backward_rows,
-          rounds(kPool1Side / s.conv2_backward_rows * s.batch, s.conv2_backward_blocks),
+          rounds(kPool1Side / s.conv2_backward_rows * s.conv2_backward_parts * s.batch, s.conv2_backward_blocks),
           rounds(s.conv2_backward_blocks, kConv2Groups * kLoadsInFlight),
           rounds(s.head_blocks, kUpdateGroups * kHeadLoadsInFlight)};
 }
@@ -72,7 +72,7 @@ void Launch<kPrecision>::conv_forward(const State& s, int graph_step, cudaStream
   };
   if (s.wgmma) {
     using Shared = ConvForwardWgmmaShared<P>;
-    if (s.conv_forward_roles)
+    if (s.conv_forward_many)
       run(conv_forward_wgmma_roles_kernel<P>, Shared::kRolesBytes);
     else if (s.conv_forward_halves == 2)
       run(conv_forward_wgmma_kernel<P, 2>, Shared::kBytes);
@@ -80,7 +80,10 @@ void Launch<kPrecision>::conv_forward(const State& s, int graph_step, cudaStream
       run(conv_forward_wgmma_kernel<P, 1>, Shared::kBytes);
     return;
   }
-  if (s.conv_forward_roles)
+  if constexpr (sizeof(typename P::T) == 4)
+    if (s.conv_forward_many && s.conv_forward_halves == 1)
+      return run(conv_forward_halves_kernel<P>, ConvForwardHalvesShared<P>::kBytes);
+  if (s.conv_forward_many)
     run(conv_forward_roles_kernel<P>, ConvForwardRolesShared<P>::kBytes);
   else if (s.conv_forward_halves == 2)
     run(conv_forward_kernel<P, 2>, ConvForwardShared<P>::kBytes);
@@ -131,10 +134,13 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
     using Shared = Fp16HalvesShared<P>;
     if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P>, Shared::kBytes);
   }
+  if constexpr (sizeof(typename P::T) == 4)
+    if (s.conv2_backward_parts == 2)
+      return run(conv2_backward_kernel<P, 7, 1, 2>, Conv2BackwardShared<P, 7, 1, 2>::kBytes);
   if (s.conv2_backward_rows == 14)
-    run(conv2_backward_kernel<P, 14, kStages>, Conv2BackwardShared<P, 14, kStages>::kBytes);
+    run(conv2_backward_kernel<P, 14, kStages, 1>, Conv2BackwardShared<P, 14, kStages>::kBytes);
   else
-    run(conv2_backward_kernel<P, 7, 1>, Conv2BackwardShared<P, 7, 1>::kBytes);
+    run(conv2_backward_kernel<P, 7, 1, 1>, Conv2BackwardShared<P, 7, 1>::kBytes);
 }
 
 template <Precision kPrecision>

@@ -29,7 +29,7 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
     if (first(phase, any) == tiles.end()) return {};
 
   // Pieces of all images, as far as the multiprocessors go; a block takes whole images' worth of them.
-  const auto pieces = [](const Tile& tile) { return kPool1Side / tile.rows; };
+  const auto pieces = [](const Tile& tile) { return kPool1Side / tile.rows * tile.parts; };
   const auto blocks = [&](const Tile& tile) { return pieces(tile) * std::min(batch, sms / pieces(tile)); };
 
   const auto conv_forward = first(Phase::kConvForward, [&](const Tile& tile) {
@@ -37,7 +37,7 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
   });
   if (conv_forward == tiles.end()) return {};
   const auto conv2_backward = first(Phase::kConv2Backward, [&](const Tile& tile) {
-    return tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
+    return pieces(tile) <= sms && tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
   const auto fc1_forward = first(Phase::kFc1Forward, [&](const Tile& tile) { return batch > tile.more_than; });
   const auto fc1_backward = first(Phase::kFc1Backward, any);

@@ -34,6 +34,7 @@ struct Tile {
   bool many = false;                // conv forward: a thread block may take one piece after the other
   int more_than = 0;                // fc1 forward: for batches of more samples
   int stages = 0;                   // fc1: tiles in shared memory at a time
+  int parts = 1;                    // conv2 backward: that conv2's channels are cut into, a thread block each
   const void* kernel = nullptr;     // for who asks the driver about it
 
   constexpr int shared() const {

@@ -116,12 +116,13 @@ struct State {
   std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
 
   int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
-  bool conv_forward_roles;                       // conv1 and conv2 by different warps
+  bool conv_forward_many;                        // a block may take one piece of the batch after the other
   int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
   int head_blocks;
   int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
   bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms
   std::uint8_t fc1_forward_stages, fc1_backward_stages;  // tiles in shared memory at a time
+  std::uint8_t conv2_backward_parts;                     // that conv2's channels are cut into
 };
 
 using Schedule = std::array<int, 13>;

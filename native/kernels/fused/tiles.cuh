@@ -9,6 +9,7 @@
 #include "kernels/fused/conv2_backward/mma/kernel.cuh"
 #include "kernels/fused/conv2_backward/whole_images/kernel.cuh"
 #include "kernels/fused/conv_forward/conv_forward.cuh"
+#include "kernels/fused/conv_forward/conv_forward_halves.cuh"
 #include "kernels/fused/conv_forward/conv_forward_wgmma.cuh"
 #include "kernels/fused/fc1_backward/fc1_backward.cuh"
 #include "kernels/fused/fc1_forward/fc1_forward.cuh"
@@ -27,6 +28,7 @@ std::vector<Tile> tiles_of() {
   using enum Phase;
   constexpr std::size_t kBarrier = sizeof(MBarrier);
   constexpr int kWhole = kPool1Side, kHalf = kPool1Side / 2, kStages = kWholeStages<P>;
+  constexpr bool kFloats = sizeof(typename P::T) == 4;  // which need smaller tiles than 16 bits do
   std::vector<Tile> rows;
   // The row with what is the same everywhere filled in.
   const auto add = [&](Tile row, auto* kernel, std::size_t declared, int dynamic) {
@@ -51,6 +53,9 @@ std::vector<Tile> tiles_of() {
   add({.phase = kConvForward, .rows = kWhole}, conv_forward_kernel<P, 2>, 0, ConvForwardShared<P>::kBytes);
   add({.phase = kConvForward, .rows = kWhole, .many = true}, conv_forward_roles_kernel<P>, 0,
       ConvForwardRolesShared<P>::kBytes);
+  if constexpr (kFloats)
+    add({.phase = kConvForward, .rows = kHalf, .many = true}, conv_forward_halves_kernel<P>, 0,
+        ConvForwardHalvesShared<P>::kBytes);
 
   // Fewer stages hold the same tiles, so their sums are the same bits.
   constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
@@ -80,10 +85,13 @@ std::vector<Tile> tiles_of() {
     add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks}, conv2_backward_whole_images_kernel<P>,
         sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared::kBytes);
   }
-  add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages>,
+  add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages, 1>,
       sizeof(Bn2Backward) + (kStages + 1) * kBarrier, Conv2BackwardShared<P, kWhole, kStages>::kBytes);
-  add({.phase = kConv2Backward, .rows = kHalf}, conv2_backward_kernel<P, kHalf, 1>, sizeof(Bn2Backward) + 2 * kBarrier,
-      Conv2BackwardShared<P, kHalf, 1>::kBytes);
+  add({.phase = kConv2Backward, .rows = kHalf}, conv2_backward_kernel<P, kHalf, 1, 1>,
+      sizeof(Bn2Backward) + 2 * kBarrier, Conv2BackwardShared<P, kHalf, 1>::kBytes);
+  if constexpr (kFloats)
+    add({.phase = kConv2Backward, .rows = kHalf, .parts = 2}, conv2_backward_kernel<P, kHalf, 1, 2>,
+        sizeof(Bn2Backward) + 2 * kBarrier, Conv2BackwardShared<P, kHalf, 1, 2>::kBytes);
 
   constexpr std::size_t kPartial =
       std::max(sizeof(float4[kUpdateGroups][64]), sizeof(float4[kConv2Groups][kConv2Columns]));

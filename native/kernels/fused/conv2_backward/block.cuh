@@ -12,10 +12,12 @@
 
 namespace mnist::fused {
 
-template <class P, int kRows, int kStages>
+// kParts: conv2's channels go to so many blocks, where shared memory does not hold z2 and the filter of all.
+template <class P, int kRows, int kStages, int kParts = 1>
 struct Conv2BackwardShared {
   using Pixels = PixelLists<P>;
-  static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kConv2Channels>;
+  static constexpr int kChannels = kConv2Channels / kParts;
+  static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kChannels>;
   static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next
   static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
   static constexpr int kItemSlots = (kRows + 2) * kSlots + 1;
@@ -25,10 +27,11 @@ struct Conv2BackwardShared {
     unsigned char dz2[kItemSlots][kDzPitch];  // first z2
     unsigned char pixel_lists[Pixels::kBytes];
     alignas(16) std::uint32_t route[kRows][kRoute1Words / kPool1Side];
-    alignas(16) unsigned char dy2[kCells][kConv2Channels * sizeof(typename P::T)];
+    alignas(16) unsigned char dy2[kCells][kChannels * sizeof(typename P::T)];
     alignas(16) std::uint8_t image[kImagePixels];
   };
-  // make_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own.
+  // make_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own; of a part where
+  // the filter goes.
   using Partial = double[kConvThreads / 64][2][kConv2Channels];
   union Stage {
     Item item;
@@ -39,28 +42,30 @@ struct Conv2BackwardShared {
   };
   struct Memory {
     Stage stages[kStages];
-    unsigned char filter[kConv1Channels][kFilterPitch<P, kConv2Channels>];
+    unsigned char filter[kConv1Channels][kFilterPitch<P, kChannels>];
   };
   // As offsets, because shared memory is addressed by numbers.
   static constexpr int kA1 = offsetof(Item, a1), kDz = offsetof(Item, dz2), kPixelLists = offsetof(Item, pixel_lists);
   static constexpr int kRoute = offsetof(Item, route), kDy2 = offsetof(Item, dy2),
                        kImageBytesAt = offsetof(Item, image);
   static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter);
-  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : int(sizeof(Memory));
-  static constexpr int kBytes = sizeof(Memory) + (kStages == 2 ? 0 : sizeof(Partial));
+  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : kParts == 2 ? kFilter : int(sizeof(Memory));
+  static constexpr int kBytes = sizeof(Memory) + (kStages == 2 || kParts == 2 ? 0 : sizeof(Partial));
 };
 
 // The items that a block owns and their copies in shared memory, which Shared lays out.
-template <class Policy, int kRowsOfItem, int kStageCount,
-          class Layout = Conv2BackwardShared<Policy, kRowsOfItem, kStageCount>>
+template <class Policy, int kRowsOfItem, int kStageCount, int kPartCount = 1,
+          class Layout = Conv2BackwardShared<Policy, kRowsOfItem, kStageCount, kPartCount>>
 struct Conv2BackwardBlock {
   using P = Policy;
   using Shared = Layout;
   using T = typename P::T;
   using Pixels = typename Shared::Pixels;
-  static constexpr int kRows = kRowsOfItem, kStages = kStageCount;
+  static constexpr int kRows = kRowsOfItem, kStages = kStageCount, kParts = kPartCount;
   static constexpr bool kHalfImage = kRows == 7;
-  static constexpr int kCellChunks = kConv2Channels / kChunk<P>;     // 16-byte chunks of a cell
+  static constexpr int kBlocksOfImage = (kHalfImage ? 2 : 1) * kParts;
+  static constexpr int kChannels = kConv2Channels / kParts;          // of z2 and dz2
+  static constexpr int kCellChunks = kChannels / kChunk<P>;          // 16-byte chunks of a cell
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
   static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
@@ -76,12 +81,13 @@ struct Conv2BackwardBlock {
   MBarrier* arrived;  // one a stage, one for the filter
   int graph_step, lane, y0;
 
-  // The grid is even where an image is cut, so a block keeps its half. Later items lie lower in the batch: conv_forward
-  // wrote the highest last, so they are the likeliest to be in the L2 cache still.
-  __device__ __forceinline__ int first_item() const {
-    return s.batch - 1 - (kHalfImage ? int(blockIdx.x) / 2 : int(blockIdx.x));
+  // The grid is a multiple of an image's blocks, so a block keeps its half and its part. Later items lie lower in the
+  // batch: conv_forward wrote the highest last, so they are the likeliest to be in the L2 cache still.
+  __device__ __forceinline__ int first_item() const { return s.batch - 1 - int(blockIdx.x) / kBlocksOfImage; }
+  __device__ __forceinline__ int stride() const { return int(gridDim.x) / kBlocksOfImage; }
+  __device__ __forceinline__ int first_channel() const {
+    return kParts == 1 ? 0 : int(blockIdx.x) / (kBlocksOfImage / kParts) % kParts * kChannels;
   }
-  __device__ __forceinline__ int stride() const { return kHalfImage ? int(gridDim.x) / 2 : int(gridDim.x); }
   __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
   __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
   // Opaque to the compiler: where there is but one stage it would compute every address behind it once, before the loop
@@ -104,7 +110,7 @@ struct Conv2BackwardBlock {
   // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and
   // below.
   __device__ __forceinline__ void clear_padding(int stage, int tid) const {
-    constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kConv2Channels / kChunk<P>;
+    constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kCellChunks;
     constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
     for (int i = tid; i < (kSides + kSlotsLeft) * kChunks; i += kConvThreads) {
       const int chunk = i % kChunks, which = i / kChunks, left = which - kSides;
@@ -121,15 +127,17 @@ struct Conv2BackwardBlock {
 
   // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
 
-  // The rows of an image that an item needs of a (B, 196, C) tensor, each pixel to its slot.
-  template <int C, int kPitch, int kThreads>
-  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid) const {
+  // The rows of an image that an item needs of a (B, 196, kOf) tensor, each pixel's C channels from `first` on to its
+  // slot.
+  template <int C, int kPitch, int kThreads, int kOf = C>
+  __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid,
+                                              int first = 0) const {
     constexpr int kChunks = C / kChunk<P>;
     to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
-    const T* from = pixels_of(tensor, C, image) + tid % kChunks * kChunk<P>;
+    const T* from = pixels_of(tensor, kOf, image) + first + tid % kChunks * kChunk<P>;
     for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
       const int y = pixel / kPool1Side, x = pixel % kPool1Side;
-      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * C);
+      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * kOf);
     }
   }
   // Which sample an item is; asked for one item ahead, so that its load is never waited for.
@@ -140,7 +148,8 @@ struct Conv2BackwardBlock {
   template <int kThreads>
   __device__ __forceinline__ void copy_forward(int item, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
-    copy_pixels<kConv2Channels, Shared::kDzPitch, kThreads>(to + Shared::kDz, s.z2, item, tid);
+    copy_pixels<kChannels, Shared::kDzPitch, kThreads, kConv2Channels>(to + Shared::kDz, s.z2, item, tid,
+                                                                       first_channel());
     copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + Shared::kA1, s.a1, item, tid);
     copy_route_and_bytes<kThreads>(item, sample, stage, tid);
   }
@@ -156,20 +165,36 @@ struct Conv2BackwardBlock {
   template <int kThreads>
   __device__ __forceinline__ void copy_gradient(int item, int stage, int tid) const {
     for (int i = tid; i < Shared::kCells * kCellChunks; i += kThreads)
-      copy_async_16(stage_address(stage) + Shared::kDy2 + i * 16, gradient_of(item) + i * kChunk<P>);
+      copy_async_16(stage_address(stage) + Shared::kDy2 + i * 16,
+                    kParts == 1 ? gradient_of(item) + i * kChunk<P> : gradient_of(item) + place_in_all(i));
+  }
+  // Chunk i of the filter for dgrad; commit and wait are the caller's.
+  __device__ __forceinline__ void copy_filter_chunk(int i) const {
+    if constexpr (kParts == 1)
+      fused::copy_filter_chunk<P, kChannels>(shared + Shared::kFilter, s.conv2_dgrad, i);
+    else
+      copy_async_16(shared_address(shared) + Shared::kFilter +
+                        i / kFilterChunks<P, kChannels> * kFilterPitch<P, kChannels> +
+                        i % kFilterChunks<P, kChannels> * 16,
+                    static_cast<const T*>(s.conv2_dgrad) + place_in_all(i));
+  }
+  // Where chunk i of a part's channels lies in a tensor of all of conv2's.
+  __device__ __forceinline__ int place_in_all(int i) const {
+    return i / kCellChunks * kConv2Channels + first_channel() + i % kCellChunks * kChunk<P>;
   }
   __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
   __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
   // All of an item but the image, towards the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {
-    const auto lines = [&](const void* from, int bytes) {
-      for (int i = tid * 128; i < bytes; i += kRoleThreads * 128)
+    const auto lines = [&](const void* from, int bytes, int pitch = 128) {
+      for (int i = tid * pitch; i < bytes; i += kRoleThreads * pitch)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
     };
     constexpr int kPixels = kPixelRows * kPool1Side, kSize = sizeof(T);
-    lines(pixels_of(s.z2, kConv2Channels, item), kPixels * kConv2Channels * kSize);
+    static_assert(kParts == 1 || kChannels * kSize == 128);  // of a part every kParts-th line
+    lines(pixels_of(s.z2, kConv2Channels, item) + first_channel(), kPixels * kConv2Channels * kSize, kParts * 128);
     lines(pixels_of(s.a1, kConv1Channels, item), kPixels * kConv1Channels * kSize);
-    lines(gradient_of(item), Shared::kCells * kConv2Channels * kSize);
+    lines(gradient_of(item) + first_channel(), Shared::kCells * kConv2Channels * kSize, kParts * 128);
     lines(route_of(item), kRows * kRouteBytes);
   }
 };

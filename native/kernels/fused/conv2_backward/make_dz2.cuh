@@ -74,6 +74,7 @@ __device__ __forceinline__ void make_dz2(const Block& block, int item, int stage
     Shared::Pixels::store_word(here + Shared::kPixelLists, y + 1, j, word);
   }
   const int chunk = tid % Block::kCellChunks;
+  const int chunk_of_all = block.first_channel() / kChunk<P> + chunk;
   for (int i = tid / Block::kCellChunks; i < Shared::kCells; i += kThreads / Block::kCellChunks) {
     const int cell = block.first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
     unsigned char* corner =
@@ -87,13 +88,13 @@ __device__ __forceinline__ void make_dz2(const Block& block, int item, int stage
     }
     *reinterpret_cast<uint4*>(dy2) =
         *reinterpret_cast<const uint4*>(here + Shared::kDy2 + (i * Block::kCellChunks + chunk) * 16);
-    if (block.s.route2) report_routing<P>(block.s, block.bn, item, cell, chunk, z);
+    if (block.s.route2) report_routing<P>(block.s, block.bn, item, cell, chunk_of_all, z);
     if constexpr (sizeof(T) == 2) {
-      make_dz2_pairs<P>(block.bn, z, dy2, chunk);
+      make_dz2_pairs<P>(block.bn, z, dy2, chunk_of_all);
     } else {
 #pragma unroll
       for (int c = 0; c < kChunk<P>; ++c) {
-        const int channel = chunk * kChunk<P> + c;
+        const int channel = chunk_of_all * kChunk<P> + c;
         const float alpha = block.bn.alpha[channel], kappa = block.bn.kappa[channel],
                     routed = block.bn.scale[channel] * P::load(dy2[c]);
         float value[4];

@@ -8,7 +8,9 @@
 // these leave this kernel.
 //
 // An item of work is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image
-// rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Hopper has other
+// rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Where shared
+// memory is short two blocks make it (kParts = 2), each for half of conv2's channels: dz2 goes by channels, conv2's
+// weight gradient has these channels' part, and da1, a sum over them, enters the routed taps linearly. Hopper has other
 // kernels: whole_images/ in bf16, which uses much of this one, and fp16_halves/ in tf32 and fp32.
 //
 // Two roles of 8 warps work side by side, so that the tensor cores are busy while one of them makes dz2 and sums the
@@ -24,14 +26,14 @@
 
 namespace mnist::fused {
 
-template <class P, int kRows, int kStages>
+template <class P, int kRows, int kStages, int kParts>
 __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(State s, int graph_step) {
-  using Shared = Conv2BackwardShared<P, kRows, kStages>;
+  using Shared = Conv2BackwardShared<P, kRows, kStages, kParts>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
   __shared__ MBarrier arrived[kStages + 1];
   const int tid = threadIdx.x;
-  const Conv2BackwardBlock<P, kRows, kStages> block{
+  const Conv2BackwardBlock<P, kRows, kStages, kParts> block{
       s, bn, shared, arrived, graph_step, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
   // The first item, by all threads.

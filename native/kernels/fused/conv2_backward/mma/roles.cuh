@@ -49,14 +49,14 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
   using P = typename Block::P;
   using Shared = typename Block::Shared;
   const int warp = tid >> 5;
-  constexpr int kKSplits = Block::kHalfImage ? 2 : 1, kSteps = kConv2Channels / kStep<P> / kKSplits;
+  constexpr int kKSplits = Block::kHalfImage ? 2 : 1, kSteps = Block::kChannels / kStep<P> / kKSplits;
   const int channel0 = (warp & 1) * 16, k_split = Block::kHalfImage ? warp >> 2 : 0;
   // Warps w and w + 4 share a scheduler; together they have 7 rows.
   const int member = Block::kHalfImage ? (warp >> 1 ^ warp >> 2) & 1 : warp >> 1;
   const bool four = member == 0 || member == 3;
   const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
   const std::uint32_t filter = shared_address(block.shared) + Shared::kFilter +
-                               channel0 * kFilterPitch<P, kConv2Channels> + k_split * kSteps * 32;
+                               channel0 * kFilterPitch<P, Block::kChannels> + k_split * kSteps * 32;
   constexpr int kSums =
       Block::kHalfImage ? 1 : 4;  // as measured: of half an image there are too few rows to gain by it
   float routed_taps[kSums][2][4] = {};
@@ -74,9 +74,9 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
     float acc[4][2][4] = {};
     const std::uint32_t dz = here + Shared::kDz + (first_row - 1) * kSlots * Shared::kDzPitch + k_split * kSteps * 32;
     if (four)
-      conv3x3_rows<P, kConv2Channels, 4, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
+      conv3x3_rows<P, Block::kChannels, 4, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
     else
-      conv3x3_rows<P, kConv2Channels, 3, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
+      conv3x3_rows<P, Block::kChannels, 3, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       if (r == 3 && !four) break;
@@ -99,25 +99,27 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
   store_routed_taps(block, routed_taps, tid);
 }
 
-// A warp makes 16 of conv2's channels by 16 of conv1's, all taps.
+// A warp makes 16 of conv2's channels by 16 of conv1's, all taps; of half of conv2's channels by 8.
 template <class Block>
 __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid) {
   using P = typename Block::P;
   using T = typename P::T;
   using Shared = typename Block::Shared;
-  const int warp = tid >> 5, out = (warp & 3) * 16, in = (warp >> 2) * 16, ahead = Block::kStages * block.stride();
+  constexpr int kColumns = 2 / Block::kParts, kOutBits = 3 - Block::kParts;  // columns: of 8 of conv1's channels
+  constexpr int kOuts = 1 << kOutBits;
+  const int warp = tid >> 5, out = (warp & (kOuts - 1)) * 16, in = (warp >> kOutBits) * 8 * kColumns,
+            ahead = Block::kStages * block.stride();
   const auto copy = [&](int item, int sample, int stage) {
     block.template copy_gradient<kRoleThreads>(item, stage, tid);
     block.template copy_forward<kRoleThreads>(item, sample, stage, tid);
     block.announce_copies(stage);
   };
-  float dw[kTaps][2][4] = {};
+  float dw[kTaps][kColumns][4] = {};
   int stage = 0, item = block.first_item();
   // Here, while this role has nothing to do yet: the dgrad role needs the filter last. A small batch waits for it, a
   // large one rather has the registers.
 #pragma unroll(Block::kHalfImage ? 4 : 1)
-  for (int i = tid; i < 32 * kFilterChunks<P, kConv2Channels>; i += kRoleThreads)
-    copy_filter_chunk<P, kConv2Channels>(block.shared + Shared::kFilter, block.s.conv2_dgrad, i);
+  for (int i = tid; i < 32 * kFilterChunks<P, Block::kChannels>; i += kRoleThreads) block.copy_filter_chunk(i);
   block.announce_copies(Block::kFilterCopies);
   if (Block::kStages == 2 && item >= block.stride())
     copy(item - block.stride(), block.sample(item - block.stride(), tid), 1);
@@ -126,8 +128,8 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
     if (Block::kStages == 1 && item >= ahead) block.fetch(item - ahead, tid);
     Block::Dz2Ready::sync(stage);
     const std::uint32_t here = block.stage_address(stage);
-    weight_gradient<P, Block::kRows>(dw, here + Shared::kDz + out * int(sizeof(T)),
-                                     here + Shared::kA1 + in * int(sizeof(T)), block.lane);
+    weight_gradient<P, Block::kRows, Block::kChannels>(dw, here + Shared::kDz + out * int(sizeof(T)),
+                                                       here + Shared::kA1 + in * int(sizeof(T)), block.lane);
     Block::Done::sync(stage);  // no warp reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
@@ -135,12 +137,16 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
   // Stores of 16 bytes a lane: as 16 warps with tiles of 16 by 8 would hold it. update_conv2() knows which value lies
   // where.
   auto* to = reinterpret_cast<float4*>(block.s.conv2_sums + std::size_t(blockIdx.x) * kConv2Values);
+  const int first_tile = block.first_channel() / 16;
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
-      to[tap * kConvThreads + (out / 16 + 4 * (in / 8 + n)) * 32 + block.lane] =
+    for (int n = 0; n < kColumns; ++n) {
+      to[tap * kConvThreads + (first_tile + out / 16 + 4 * (in / 8 + n)) * 32 + block.lane] =
           make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
+      if constexpr (Block::kParts == 2)  // nothing of the other part's channels
+        to[tap * kConvThreads + ((first_tile ^ kOuts) + out / 16 + 4 * (in / 8 + n)) * 32 + block.lane] = {};
+    }
 }
 
 }  // namespace mnist::fused

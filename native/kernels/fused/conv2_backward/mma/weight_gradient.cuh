@@ -13,10 +13,11 @@ namespace mnist::fused {
 // r and r - 1 of dz2 in the taps of filter rows 0, 1 and 2; rows of dz2 stay in registers for the three rows of a1 that
 // they meet, so that every operand is loaded once. fp32 has no registers for that: it loads more and drains its
 // accumulators after every 16 products.
-template <class P, int kRows>
-__device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::uint32_t dz, std::uint32_t a1,
+// dw has 16 of conv2's channels by 8 kColumns of conv1's; dz2 in shared memory has kChannels.
+template <class P, int kRows, int kChannels, int kColumns>
+__device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4], std::uint32_t dz, std::uint32_t a1,
                                                 int lane) {
-  constexpr int kDzPitch = kSlotPitch<P, kConv2Channels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
+  constexpr int kDzPitch = kSlotPitch<P, kChannels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
   constexpr bool kHalf = sizeof(typename P::T) == 2, kKeep = !P::kDrainAccumulators;
   constexpr int kPlanes = kHalf ? 1 : 2;  // products a row: 16 slots, or 8
   // Rows 0 and 15 of a whole image are padding. Half an image adds the neighbouring rows of a1, but not of dz2.
@@ -35,8 +36,9 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
               load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 + (i & 1) * 32);
     }
   };
-  const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][2][2], int row, int v) {  // [][columns 0-7 or 8-15][]
+  const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][kColumns][2], int row, int v) {  // [][columns 0-7 or 8-15][]
     if constexpr (kHalf) {
+      static_assert(kColumns == 2);
       const int plane = lane >> 3 & 1;
       const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
       std::uint32_t r[4];
@@ -47,7 +49,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
 #pragma unroll
       for (int plane = 0; plane < 2; ++plane)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < 2 * kColumns; ++i)
           b[plane][i >> 1][i & 1] = load_shared_32(
               a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
     }
@@ -63,7 +65,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
       if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
       for (int v = 0; v < 3; ++v) {
-        std::uint32_t b[kPlanes][2][2];
+        std::uint32_t b[kPlanes][kColumns][2];
         load_a1(b, row, v);
 #pragma unroll
         for (int u = 0; u < 3; ++u) {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
 #pragma unroll
           for (int plane = 0; plane < kPlanes; ++plane)
 #pragma unroll
-            for (int n = 0; n < 2; ++n)
+            for (int n = 0; n < kColumns; ++n)
               P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
         }
       }
@@ -82,13 +84,13 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][2][4], std::u
         load_dz(a[0], row + 1 - u);
 #pragma unroll
         for (int v = 0; v < 3; ++v) {
-          std::uint32_t b[kPlanes][2][2];
+          std::uint32_t b[kPlanes][kColumns][2];
           load_a1(b, row, v);
-          float partial[2][4] = {};
+          float partial[kColumns][4] = {};
 #pragma unroll
           for (int plane = 0; plane < kPlanes; ++plane)
 #pragma unroll
-            for (int n = 0; n < 2; ++n) P::mma(partial[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
+            for (int n = 0; n < kColumns; ++n) P::mma(partial[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
           add_accumulators(dw[3 * u + v], partial);
         }
       }

@@ -47,7 +47,7 @@ struct WholeImagesShared {
 struct WholeImages {
   using P = Policy<Precision::kBf16>;
   using Shared = WholeImagesShared;
-  using Block = Conv2BackwardBlock<P, 14, 2, Shared>;
+  using Block = Conv2BackwardBlock<P, 14, 2, 1, Shared>;
   static constexpr int kRowBytes = kSlots * 16;  // of a chunk
   static constexpr int kDgradRegisters = 104, kWeightGradientRegisters = 208,
                        kMakeDz2Registers = 96;  // 4 * 128 together

@@ -388,10 +388,8 @@ def population(make_engine):
     return images, engine.statistics, engine.logits(scored), engine.logits(scored, "batch")
 
 
-@JUDGED
-def test_statistics_and_logits(make_engine, population, spec):
+def check_evaluation(engine, population, spec):
     images, statistics, of_population, of_batch = population
-    engine = make_engine(*spec)
     engine.set_parameters(cases.signed_weights())
     assert engine.statistics is None
     engine.set_dataset(images[:40], cases.labels(40))
@@ -402,6 +400,23 @@ def test_statistics_and_logits(make_engine, population, spec):
         assert_close(spec, name, 40, value, statistics[name])
     assert_close(spec, "logits", 7, engine.logits(images[40:]), of_population)
     assert_close(spec, "logits", 7, engine.logits(images[40:], "batch"), of_batch)
+
+
+@JUDGED
+def test_statistics_and_logits(make_engine, population, spec):
+    check_evaluation(make_engine(*spec), population, spec)
+
+
+@FUSED
+@pytest.mark.parametrize("gpu", OLDER_GPUS)
+def test_evaluation_of_an_older_gpu(make_engine, population, spec, gpu):
+    """It cuts up few images as many, and their scores are those of each alone."""
+    images, *_ = population
+    engine = make_engine(*spec, limits=OLDER_GPUS[gpu])
+    check_evaluation(engine, population, spec)
+    together = engine.logits(images[40:])
+    for i in range(7):
+        assert np.array_equal(engine.logits(images[40 + i : 41 + i])[0], together[i])
 
 
 @ALL

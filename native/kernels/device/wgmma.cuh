@@ -48,6 +48,11 @@ __device__ __forceinline__ void wgmma_results(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int kCount>
+__device__ __forceinline__ void wgmma_results(std::uint32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 // d = a b, or d += a b where `add`: 64 rows by kColumns, one k-step of 32 bytes, both operands K-major. Warp w holds
 // rows 16 w ..; with g = lane / 4 and t = lane % 4, d[4 n + i] is row g + i / 2 * 8, column 8 n + 2 t + i % 2.
@@ -111,6 +116,17 @@ MNIST_DEFINE_WGMMA(wgmma_fp16, "k16.f32.f16.f16", ", 0, 0")
 MNIST_DEFINE_WGMMA(wgmma_bf16, "bf16.bf16")
 MNIST_DEFINE_WGMMA(wgmma_fp16, "f16.f16")
 #undef MNIST_DEFINE_WGMMA
+
+// d = a b with sums of fp16, in pairs: d[2 n + i] is row g + 8 i, columns 8 n + 2 t and the next.
+#define MNIST_R4(d, i) "=r"(d[i]), "=r"(d[i + 1]), "=r"(d[i + 2]), "=r"(d[i + 3])
+__device__ __forceinline__ void wgmma_fp16_sums(std::uint32_t (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n112k16.f16.f16.f16 {" MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27
+               "}, {%28,%29,%30,%31}, %32, 0, 1, 1, 0;"
+               : MNIST_R4(d, 0), MNIST_R4(d, 4), MNIST_R4(d, 8), MNIST_R4(d, 12), MNIST_R4(d, 16), MNIST_R4(d, 20),
+                 MNIST_R4(d, 24)
+               : MNIST_A(a), "l"(b));
+}
+#undef MNIST_R4
 #undef MNIST_A
 
 #undef MNIST_WGMMA

@@ -87,7 +87,7 @@ struct State {
   float* conv2_scales;      // of those terms, and of the ones that update will make: conv2_backward sets it
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update
   void* fc1;                // fc1.weight in T, engine's order
-  void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) Pixel, divided by bn1.filter_scale(channel)
+  void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
   Bn2Operand bn2;
   bool bn2_given;  // population statistics: bn2 is an input of fc1_forward, not a result

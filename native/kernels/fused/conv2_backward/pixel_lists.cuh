@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/image.cuh"
@@ -15,18 +14,12 @@ namespace mnist::fused {
 // Lists are 35 rows apart, which keeps the 8 taps of a load in different banks.
 template <class P>
 struct PixelLists {
-  using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::Pixel, float>;
+  using T = typename P::T;
   static constexpr int kRowBytes = 8 * sizeof(T), kListBytes = 35 * kRowBytes, kBytes = 6 * kListBytes;
-  static __device__ __forceinline__ T value(float v) {
-    if constexpr (sizeof(T) == 2)
-      return to_pixel<T>(v);
-    else
-      return v;
-  }
   // Of a word, the j-th of a row: calls store(list, i, value) for each place of its pixels, index j + i of the list.
   template <class Store>
   static __device__ __forceinline__ void spread(std::uint32_t word, Store store) {
-    const auto pixel = [&](int k) { return value(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+    const auto pixel = [&](int k) { return T(float(int(word >> 8 * k & 255) - kPixelOffset)); };
     store(3, 0, pixel(0));
     const T second = pixel(1);
     store(0, 1, second);
@@ -43,7 +36,7 @@ struct PixelLists {
   }
   static __device__ __forceinline__ void clear(unsigned char* pixel_lists, int tid) {
     for (int i = tid; i < kBytes / int(sizeof(T)); i += kConvThreads)
-      reinterpret_cast<T*>(pixel_lists)[i] = value(kZeroPixel);
+      reinterpret_cast<T*>(pixel_lists)[i] = T(kZeroPixel);
   }
 };
 
@@ -59,19 +52,18 @@ struct PixelListRows {
 
   // Word j of row y of the padded image, counted from the first that a window sees.
   static __device__ __forceinline__ void store_word(unsigned char* rows, int y, int j, std::uint32_t word) {
-    auto* here =
-        reinterpret_cast<typename P::Pixel*>(rows + (y >> 1) * kCellsBytes + kListBytes + (y & 1) * kRowBytes) + j;
-    PixelLists<P>::spread(word, [&](int list, int at, typename P::Pixel v) {
+    auto* here = reinterpret_cast<typename P::T*>(rows + (y >> 1) * kCellsBytes + kListBytes + (y & 1) * kRowBytes) + j;
+    PixelLists<P>::spread(word, [&](int list, int at, typename P::T v) {
       auto* to = here + list * (kListBytes / 2) + at;
       if (y < 2 * kCellRows) *to = v;
       if (y >= 2) to[(2 * kRowBytes - kCellsBytes) / 2] = v;
     });
   }
   static __device__ __forceinline__ void clear(unsigned char* rows, int tid) {
-    const auto one = to_pixel<typename P::Pixel>(1.f);
-    const std::uint32_t ones = *reinterpret_cast<const std::uint16_t*>(&one) * 0x10001u;
+    using T = typename P::T;
+    const std::uint32_t ones = two_of(T(1.f)), padding = two_of(T(kZeroPixel));
     for (int i = tid; i < kBytes / kRowBytes; i += kConvThreads) {
-      const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? ones : two_padding_pixels<P>();
+      const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? ones : padding;
       reinterpret_cast<uint4*>(rows)[i] = make_uint4(two, two, two, two);
     }
   }

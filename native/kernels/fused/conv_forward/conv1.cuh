@@ -69,12 +69,7 @@ struct Conv1 {
 #pragma unroll
       for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
 #pragma unroll
-      for (int term = P::kConv1Terms - 1; term >= 0; --term) {
-        if constexpr (std::is_same_v<typename P::Pixel, __half>)
-          mma_fp16(z[position], weight[term][position], b[0], b[1]);
-        else
-          mma_bf16(z[position], weight[term][position], b[0], b[1]);
-      }
+      for (int term = P::kConv1Terms - 1; term >= 0; --term) mma_fp16(z[position], weight[term][position], b[0], b[1]);
     }
     float a[4];
     std::uint32_t route = 0;

@@ -44,10 +44,18 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
+//
+// Where a1 has 16 bits the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that
+// no sum exceeds 4000, half of what fp16 tells apart by 2. Two neighbouring slots are then a register, and pooling
+// takes both at once. Elsewhere sums are float, and half of the rows come at a time.
 template <class P>
 struct Conv1Columns {
-  static constexpr int kRows = 7, kTerms = P::kConv1Terms;  // patch rows at a time
-  std::uint32_t weight[kTerms][2][4];                       // A operands: of a term, of positions 0 and 1 or of 2 and 3
+  static constexpr int kTerms = P::kConv1Terms;
+  static constexpr bool kPairs = kTerms == 1;
+  static constexpr int kRows = kPairs ? kPool1Side : kPool1Side / 2;  // patch rows at a time
+  using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, __nv_bfloat162>;
+  using Sums = std::conditional_t<kPairs, std::uint32_t[2 * kRows], float[4 * kRows]>;  // of positions 0, 1 or 2, 3
+  std::uint32_t weight[kTerms][2][4];  // A operands: of a term, of positions 0 and 1 or of 2 and 3
   float scale, shift;
   int warp, lane;
 
@@ -67,31 +75,31 @@ struct Conv1Columns {
     }
   }
 
-  __device__ __forceinline__ void start(float (&acc)[2][4 * kRows], std::uint32_t patches, int row) const {
+  __device__ __forceinline__ void start(Sums (&acc)[2], std::uint32_t patches, int row) const {
     const std::uint64_t pixels = wgmma_operand(patches + row * 128, kPatchHalf, 128);
     wgmma_fence();
 #pragma unroll
     for (int term = kTerms - 1; term >= 0; --term)
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair)
-        if constexpr (std::is_same_v<typename P::Pixel, __half>)
-          wgmma_fp16(acc[pair], weight[term][pair], pixels, term < kTerms - 1);
+        if constexpr (kPairs)
+          wgmma_fp16_sums(acc[pair], weight[term][pair], pixels);
         else
-          wgmma_bf16(acc[pair], weight[term][pair], pixels, false);
+          wgmma_fp16(acc[pair], weight[term][pair], pixels, term < kTerms - 1);
     wgmma_commit();
   }
 
-  // bn1, relu and pooling of patch rows kRow .. of those that lie from `row` on; `row` is even. To a stage.
-  template <int kRow>
-  __device__ __forceinline__ void finish(const float (&acc)[2][4 * kRows], unsigned char* stage, int row) const {
-    using Shared = ConvForwardWgmmaShared<P>;
-    using Operands = WgmmaOperands<P>;
+  // bn1, relu and pooling of patch row `row` + n, whose slots 2t and 2t + 1 this lane has; the terms and two bytes.
+  __device__ __forceinline__ std::uint16_t pool(const Sums (&acc)[2], int n, int plane,
+                                                Pair (&terms)[WgmmaOperands<P>::kFp16Terms]) const {
     const int t = lane & 3;
-    using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, __nv_bfloat162>;
-    Pair terms[Operands::kFp16Terms][kRows];
-#pragma unroll
-    for (int n = 0; n < kRows; ++n) {
-      const int plane = (kRow + n) & 1, cy = row / 2 + (kRow + n) / 2;
+    if constexpr (kPairs) {
+      const std::uint32_t inside = plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
+      const std::uint32_t bits[4] = {acc[0][2 * n], acc[0][2 * n + 1], acc[1][2 * n], acc[1][2 * n + 1]};
+      std::uint16_t route;
+      terms[0] = pooled_pair<Pair>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, inside, route);
+      return route;
+    } else {
       float cell[2];
       std::uint32_t route = 0;
 #pragma unroll
@@ -100,36 +108,47 @@ struct Conv1Columns {
         const bool padding = plane == 0 ? t == 0 && e == 0 : t == 3 && e == 1;
         cell[e] = pooled(z, scale, shift, padding, e, route);
       }
-      if constexpr (P::kFp16Terms > 0) {
-        Pair both[P::kFp16Terms];
-        split(cell[0], cell[1], both);
-#pragma unroll
-        for (int term = 0; term < P::kFp16Terms; ++term) terms[term][n] = both[term];
-      } else {
-        terms[0][n] = P::pack(cell[0], cell[1]);
-      }
-      // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
-      reinterpret_cast<std::uint16_t*>(
-          stage + Shared::kRoute)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] =
-          std::uint16_t(route);
+      split(cell[0], cell[1], terms);
+      return std::uint16_t(route);
     }
+  }
+
+  // Patch rows kRow .. of those that lie from `row` on, pooled, to a stage; `row` is even.
+  template <int kRow>
+  __device__ __forceinline__ void finish(const Sums (&acc)[2], unsigned char* stage, int row) const {
+    using Shared = ConvForwardWgmmaShared<P>;
+    using Operands = WgmmaOperands<P>;
 #pragma unroll
-    for (int n = 0; n < kRows; n += 4)
+    for (int n = 0; n < kRows; n += 4) {
+      Pair matrices[Operands::kFp16Terms][4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        if (n + m >= kRows) {  // the last may come twice
+#pragma unroll
+          for (int term = 0; term < Operands::kFp16Terms; ++term) matrices[term][m] = matrices[term][m - 1];
+          continue;
+        }
+        const int plane = (kRow + n + m) & 1, cy = row / 2 + (kRow + n + m) / 2;
+        Pair terms[Operands::kFp16Terms];
+        const std::uint16_t route = pool(acc, n + m, plane, terms);
+#pragma unroll
+        for (int term = 0; term < Operands::kFp16Terms; ++term) matrices[term][m] = terms[term];
+        // Word (cy, half of the channels, plane, lane), of which this is the lower or the upper half.
+        reinterpret_cast<std::uint16_t*>(
+            stage + Shared::kRoute)[(((cy * 2 + (warp >> 1)) * 2 + plane) * 32 + lane) * 2 + (warp & 1)] = route;
+      }
+      const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
+      const int column = 2 * slot + (patch_row & 1);
+      const std::uint32_t to = shared_address(stage);
 #pragma unroll
       for (int term = 0; term < Operands::kFp16Terms; ++term) {
-        Pair matrices[4];
-#pragma unroll
-        for (int m = 0; m < 4; ++m)
-          matrices[m] = terms[term][n + m < kRows ? n + m : kRows - 1];  // the last may come twice
-        const int slot = lane & 7, patch_row = row + kRow + min(n + (lane >> 3), kRows - 1);
-        const int column = 2 * slot + (patch_row & 1);
-        const std::uint32_t to = shared_address(stage);
         store_columns_x4(to + term * Operands::kA1Term + warp * Operands::kPlane +
                              (patch_row / 2 + 1) * Operands::kRow + column * 16,
-                         matrices);
+                         matrices[term]);
         if constexpr (Shared::kCopies)
-          store_columns_x4(to + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16, matrices);
+          store_columns_x4(to + Shared::kStage + warp * kChunkedImage + patch_row * 128 + slot * 16, matrices[term]);
       }
+    }
   }
 };
 

@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   if (tid == 0) arrived.init(1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(pixels, 1);
+  clear_images(pixels, 1);
   __syncthreads();
-  if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+  if (tid < kImageWords) store_image_word(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
   if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
@@ -153,11 +153,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   if (threadIdx.x == 0) arrived.init(1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(pixels, 1);
+  clear_images(pixels, 1);
   wgmma_publish();  // zeros around a1, by both roles
   __syncthreads();
   const auto store_image = [&](int next) {
-    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+    if (tid < kImageWords) store_image_word(pixels, tid, word);
     fetch(next);
   };
   if (first_role) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       Role::sync();  // the patches are complete and nobody reads the image any more
       store_image(image + 2 * gridDim.x);
       if (image >= 2 * int(gridDim.x)) Free::sync(stage);
-      float acc[2][4 * Conv1Columns<P>::kRows];
+      typename Conv1Columns<P>::Sums acc[2];
       conv1.start(acc, own_patches, first_row);
       Role::sync();
       int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
@@ -189,10 +189,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_wait<0>();
       wgmma_results(acc[0]), wgmma_results(acc[1]);
       conv1.template finish<0>(acc, here, first_row);
-      conv1.start(acc, own_patches, first_row + Conv1Columns<P>::kRows);
-      wgmma_wait<0>();
-      wgmma_results(acc[0]), wgmma_results(acc[1]);
-      conv1.template finish<Conv1Columns<P>::kRows>(acc, here, first_row);
+      if constexpr (constexpr int kRows = Conv1Columns<P>::kRows; kRows < kPool1Side) {
+        conv1.start(acc, own_patches, first_row + kRows);
+        wgmma_wait<0>();
+        wgmma_results(acc[0]), wgmma_results(acc[1]);
+        conv1.template finish<kRows>(acc, here, first_row);
+      }
       wgmma_publish();
       Full::arrive(stage);
     }

@@ -27,7 +27,6 @@ namespace mnist::fused {
 // What wgmma multiplies, where P's own values have 32 bits.
 struct Fp16Operands {
   using T = __half;
-  using Pixel = __half;
 };
 
 // The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.

@@ -1,15 +1,13 @@
 // An image in shared memory, as conv1 reads it.
 //
-// Pixels enter the tensor cores as v = u - 33, exact in 16 bits, with v = kZeroPixel outside the image: the value
+// Pixels enter the tensor cores as v = u - 33, exact in fp16, with v = kZeroPixel outside the image: the value
 // whose normalised intensity is 0. So normalisation and padding cost nothing:
 //   z[c] = sum w x = kPixelScale * (sum w v - kZeroPixel * sum w),   x = kPixelScale * (v - kZeroPixel).
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
@@ -23,44 +21,26 @@ inline constexpr int kImageRows = 30, kImagePitch = 32;
 inline constexpr int kImageBytes = kImageRows * kImagePitch * 2;
 inline constexpr int kImageWords = kImagePixels / 4;  // 32-bit loads of an image
 
-template <class Pixel>
-__device__ __forceinline__ Pixel to_pixel(float v) {
-  if constexpr (sizeof(Pixel) == 2 && !std::is_same_v<Pixel, __half>)
-    return __float2bfloat16_rn(v);
-  else
-    return __float2half_rn(v);
-}
-template <class Pixel>
-__device__ __forceinline__ float from_pixel(Pixel v) {
-  if constexpr (std::is_same_v<Pixel, __half>)
-    return __half2float(v);
-  else
-    return __bfloat162float(v);
-}
-
-template <class P>
-__device__ __forceinline__ std::uint32_t two_padding_pixels() {
-  const auto pixel = to_pixel<typename P::Pixel>(kZeroPixel);
-  return *reinterpret_cast<const std::uint16_t*>(&pixel) * 0x10001u;
+// The 16-bit value twice.
+template <class T>
+__device__ __forceinline__ std::uint32_t two_of(T value) {
+  return *reinterpret_cast<const std::uint16_t*>(&value) * 0x10001u;
 }
 
 // Fills `count` image buffers with the padding's value; the interior is overwritten by store_image_word().
-template <class P>
-__device__ void clear_images(unsigned char* images, int count) {
-  const std::uint32_t zeros = two_padding_pixels<P>();
+__device__ inline void clear_images(unsigned char* images, int count) {
+  const std::uint32_t zeros = two_of(__float2half_rn(kZeroPixel));
   for (int i = threadIdx.x; i < count * kImageBytes / 16; i += blockDim.x)
     reinterpret_cast<uint4*>(images)[i] = make_uint4(zeros, zeros, zeros, zeros);
 }
 
 // Word `i` of an image: pixels 4i .. 4i+3, all in one row.
-template <class P>
 __device__ __forceinline__ void store_image_word(unsigned char* image, int i, std::uint32_t word) {
-  using Pixel = typename P::Pixel;
   const int y = i / 7, x = i % 7 * 4;
-  const auto pixel = [&](int k) { return to_pixel<Pixel>(float(int(word >> 8 * k & 255) - kPixelOffset)); };
-  auto* row = reinterpret_cast<Pixel*>(image) + (y + 1) * kImagePitch + x + 1;
+  const auto pixel = [&](int k) { return __float2half_rn(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+  auto* row = reinterpret_cast<__half*>(image) + (y + 1) * kImagePitch + x + 1;
   row[0] = pixel(0);
-  const Pixel pair[2] = {pixel(1), pixel(2)};
+  const __half pair[2] = {pixel(1), pixel(2)};
   *reinterpret_cast<std::uint32_t*>(row + 1) = *reinterpret_cast<const std::uint32_t*>(pair);
   row[3] = pixel(3);
 }

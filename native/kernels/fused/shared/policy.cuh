@@ -31,8 +31,7 @@ struct Policy;
 template <>
 struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
-  using Pixel = __nv_bfloat16;           // integers up to 256 are exact
-  static constexpr int kConv1Terms = 1;  // 16-bit terms a conv1 weight is split into
+  static constexpr int kConv1Terms = 1;  // of fp16, that a conv1 weight is split into; pixels are exact in one
   static constexpr int kFp16Terms = 0;   // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
@@ -52,7 +51,6 @@ struct Policy<Precision::kBf16> {
 template <>
 struct Policy<Precision::kTf32> {
   using T = float;
-  using Pixel = __half;  // integers up to 2048 are exact
   static constexpr int kConv1Terms = 1;
   static constexpr int kFp16Terms = 1;
   static constexpr bool kDrainAccumulators = false;
@@ -74,7 +72,6 @@ struct Policy<Precision::kTf32> {
 template <>
 struct Policy<Precision::kFp32> {
   using T = float;
-  using Pixel = __half;
   static constexpr int kConv1Terms = 2;
   static constexpr int kFp16Terms = 2;
   static constexpr bool kDrainAccumulators = true;

@@ -65,9 +65,9 @@ __device__ __forceinline__ double split_weight(float weight, float divisor, Stor
   float rest = weight / divisor;
 #pragma unroll
   for (int term = 0; term < P::kConv1Terms; ++term) {
-    const auto value = to_pixel<typename P::Pixel>(rest);
+    const __half value = __float2half_rn(rest);
     store(term, value);
-    rest -= from_pixel(value);
+    rest -= __half2float(value);
   }
   return double(weight) - double(rest) * divisor;
 }
@@ -77,11 +77,10 @@ __device__ __forceinline__ double split_weight(float weight, float divisor, Stor
 template <class P>
 __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistics& pixels, int channel, float weight,
                                             float gamma, float beta) {
-  using Pixel = typename P::Pixel;
   const int lane = threadIdx.x & 31, row = lane >> 2 & 3, column = lane & 3;
   // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma
   // is 0 every position ties and the first one must win: there all of them are the first.
-  const auto store = [&](int term, Pixel value) {
+  const auto store = [&](int term, __half value) {
     const unsigned bits = *reinterpret_cast<const std::uint16_t*>(&value);
 #pragma unroll
     for (int x = 0; x < 2; ++x) {

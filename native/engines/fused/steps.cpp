@@ -35,6 +35,7 @@ State Steps::state_for(std::int64_t batch, const Samples& samples) const {
   s.fc1_forward_slices = plan.fc1_slices;
   s.fc1_forward_stages = std::uint8_t(plan.fc1_forward.stages);
   s.fc1_backward_stages = std::uint8_t(plan.fc1_backward.stages);
+  s.fc1_backward_wgmma = plan.fc1_backward.wgmma;
   s.head_blocks = plan.head_blocks;
   s.conv2_backward_wgmma = plan.conv2_backward.layout != Layout::kPixels;
   s.conv2_backward_rows = plan.conv2_backward.rows;

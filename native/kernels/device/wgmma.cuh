@@ -10,7 +10,10 @@
 // and a tap is nothing but another start address.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/device/delays.cuh"
 #include "kernels/device/lane.cuh"
@@ -91,6 +94,19 @@ __device__ __forceinline__ void wgmma_results(std::uint32_t (&d)[kCount]) {
 MNIST_DEFINE_WGMMA(wgmma_bf16, "k16.f32.bf16.bf16", ", 0, 0")
 MNIST_DEFINE_WGMMA(wgmma_fp16, "k16.f32.f16.f16", ", 0, 0")
 #undef MNIST_DEFINE_WGMMA
+
+// 32 columns of T, two bytes each: d += a b, or d = a b, k = 16 and b MN-major; `a` is MN-major, too, or K-major.
+template <class T, bool kMnMajorA>
+__device__ __forceinline__ void wgmma_columns(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __half>)
+    asm volatile(MNIST_WGMMA("m64n32k16.f32.f16.f16", MNIST_REGISTERS_0_15, "%16", "%17", "%18", ", %19, 1")
+                 : MNIST_F16(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)), "n"(int(kMnMajorA)));
+  else
+    asm volatile(MNIST_WGMMA("m64n32k16.f32.bf16.bf16", MNIST_REGISTERS_0_15, "%16", "%17", "%18", ", %19, 1")
+                 : MNIST_F16(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)), "n"(int(kMnMajorA)));
+}
 
 // As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 56 or 24 columns b is K-major, with
 // 32 it is MN-major.

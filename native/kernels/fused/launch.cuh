@@ -115,6 +115,8 @@ template <Precision kPrecision>
 void Launch<kPrecision>::fc1_backward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, s); };
+  if constexpr (sizeof(typename P::T) == 2)
+    if (s.fc1_backward_wgmma) return run(fc1_backward_wgmma_kernel<P>, Fc1BackwardWgmmaShared::kBytes);
   if (s.fc1_backward_stages == 3)
     run(fc1_backward_kernel<P, 3>, Fc1BackwardShared<P, 3>::kBytes);
   else

@@ -40,7 +40,9 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
     return pieces(tile) <= sms && tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
   const auto fc1_forward = first(Phase::kFc1Forward, [&](const Tile& tile) { return batch > tile.more_than; });
-  const auto fc1_backward = first(Phase::kFc1Backward, any);
+  const auto fc1_backward = first(Phase::kFc1Backward, [&](const Tile& tile) {
+    return (gpu.wgmma || !tile.wgmma) && batch > tile.more_than;
+  });
   for (const auto& found : {conv2_backward, fc1_forward, fc1_backward})
     if (found == tiles.end()) return {};
 

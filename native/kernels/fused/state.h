@@ -118,6 +118,7 @@ struct State {
   int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
   bool conv_forward_many;                        // a block may take one piece of the batch after the other
   int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
+  bool fc1_backward_wgmma;
   int head_blocks;
   int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
   bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms

@@ -12,6 +12,7 @@
 #include "kernels/fused/conv_forward/conv_forward_halves.cuh"
 #include "kernels/fused/conv_forward/conv_forward_wgmma.cuh"
 #include "kernels/fused/fc1_backward/fc1_backward.cuh"
+#include "kernels/fused/fc1_backward/fc1_backward_wgmma.cuh"
 #include "kernels/fused/fc1_forward/fc1_forward.cuh"
 #include "kernels/fused/head/head.cuh"
 #include "kernels/fused/plan.h"
@@ -70,6 +71,10 @@ std::vector<Tile> tiles_of() {
 
   add({.phase = kHead}, head_kernel<P>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
 
+  if constexpr (!kFloats)
+    add({.phase = kFc1Backward, .rows = Fc1BackwardWgmmaShared::kRows, .wgmma = true, .more_than = 128, .stages = 3},
+        fc1_backward_wgmma_kernel<P>, sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]),
+        Fc1BackwardWgmmaShared::kBytes);
   using Fc1 = Fc1BackwardShared<P, 3>;
   add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3>,
       sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);

@@ -49,17 +49,18 @@ __device__ __forceinline__ uint4 pack(const float (&x)[kChunk<P>]) {
 }
 // The values of x where that of a is positive, 0 for the others: relu's gradient.
 template <class P>
+__device__ __forceinline__ std::uint32_t where_positive(std::uint32_t a, std::uint32_t x) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    const std::uint32_t zero = 0;
+    return x & __hgt2_mask(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(zero));
+  } else {
+    return __uint_as_float(a) > 0.f ? x : 0;
+  }
+}
+template <class P>
 __device__ __forceinline__ uint4 where_positive(uint4 a, uint4 x) {
-  const auto keep = [](std::uint32_t of, std::uint32_t word) -> std::uint32_t {
-    if constexpr (sizeof(typename P::T) == 2) {
-      const std::uint32_t zero = 0;
-      return word &
-             __hgt2_mask(reinterpret_cast<const __nv_bfloat162&>(of), reinterpret_cast<const __nv_bfloat162&>(zero));
-    } else {
-      return __uint_as_float(of) > 0.f ? word : 0;
-    }
-  };
-  return make_uint4(keep(a.x, x.x), keep(a.y, x.y), keep(a.z, x.z), keep(a.w, x.w));
+  return make_uint4(where_positive<P>(a.x, x.x), where_positive<P>(a.y, x.y), where_positive<P>(a.z, x.z),
+                    where_positive<P>(a.w, x.w));
 }
 
 }  // namespace mnist::fused

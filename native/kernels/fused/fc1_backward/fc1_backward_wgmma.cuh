@@ -1,0 +1,275 @@
+// fc1_backward of large batches on Hopper, in 16 bits: as fc1_backward.cuh, with both products by wgmma.
+//
+// What a block owns and what it leaves is the same: 32 columns of fc1.weight, walked through by tiles of 128 samples.
+// Operands lie as wgmma reads them (see device/wgmma.cuh), [chunk of 8][128 rows][16 bytes], so that dh serves both
+// products: sums over hidden units take it K-major, sums over samples MN-major. Roles:
+//   2 warpgroups of wgrad   copy two tiles ahead, make a2 and multiply dh^T a2, 64 hidden units each. A tile's products
+//                           run while the next tile's a2 is made.
+//   2 warpgroups of dgrad   multiply dh with the weights, 64 samples each; what relu lets through of it is dy2.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/barriers.cuh"
+#include "kernels/device/copies.cuh"
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/lane.cuh"
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/values.cuh"
+#include "kernels/fused/state.h"
+
+namespace mnist::fused {
+
+struct Fc1BackwardWgmmaShared {
+  static constexpr int kRows = 128, kStages = 3;
+  // Chunks lie apart so that those of a row are in different banks when threads write them.
+  static constexpr int kDhChunk = kRows * 16 + 16, kDhChunks = kHidden / 8;
+  static constexpr int kColumnChunk = kRows * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
+  static constexpr int kMasterPitch = 32 * 4 + 32;                         // 32 floats of a hidden unit
+  struct Stage {
+    unsigned char dh[kDhChunks * kDhChunk];
+    unsigned char pooled_z2[kColumnChunks * kColumnChunk];  // and dy2, once it is made
+  };
+  struct Memory {
+    Stage stages[kStages];
+    unsigned char a2[2][kColumnChunks * kColumnChunk];
+    unsigned char weights[kColumnChunks * kColumnChunk];  // a row a hidden unit
+    unsigned char master[kHidden * kMasterPitch];
+  };
+  static_assert(kHidden == kRows && sizeof(Stage) % 16 == 0);
+  static constexpr int kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Memory, a2),
+                       kA2Bytes = sizeof(Memory::a2[0]), kWeights = offsetof(Memory, weights),
+                       kMaster = offsetof(Memory, master);
+  static constexpr int kBytes = sizeof(Memory);
+  static __device__ __forceinline__ int stage(int tile) { return tile % kStages * int(sizeof(Stage)); }
+  static __device__ __forceinline__ int a2(int tile) { return kA2 + (tile & 1) * kA2Bytes; }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// A tile is complete, and a2 of it; dgrad is done with a tile. By the tile's parity: neither role gets two tiles ahead,
+// because dgrad waits for a tile at Complete and wgrad, before it copies over a tile, at Done.
+using Fc1TileComplete = NamedBarrier<1, kConvThreads, 2>;
+using Fc1TileDone = NamedBarrier<3, kConvThreads, 2>;
+using Fc1Wgrad = NamedBarrier<5, kRoleThreads>;
+using Fc1Dgrad = NamedBarrier<6, kRoleThreads>;
+
+// A thread's 16 bytes out of kCount rows of kChunks chunks, `step` by `step`, each from global memory to its place.
+template <int kChunks, int kChunkPitch, class T>
+__device__ __forceinline__ void fetch_chunks(std::uint32_t to, const T* from, int stride, int count, int tid) {
+  constexpr int kRowsAtOnce = kRoleThreads / kChunks;
+  const int chunk = tid % kChunks, row0 = tid / kChunks;
+  from += std::size_t(row0) * stride + chunk * 8;
+  to += chunk * kChunkPitch + row0 * 16;
+#pragma unroll
+  for (int row = 0; row < Fc1BackwardWgmmaShared::kRows; row += kRowsAtOnce)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * 16),
+                 "l"(from + std::size_t(row) * stride), "r"(row0 + row < count ? 16 : 0)  // beyond the batch zeros
+                 : "memory");
+}
+
+template <class P>
+__device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared, int column0) {
+  using T = typename P::T;
+  using Shared = Fc1BackwardWgmmaShared;
+  const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = uniform(tid >> 5);
+  const auto [g, t] = fragment_place(lane);
+  const std::uint32_t base = shared_address(shared);
+  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
+  float* const master = s.parameters + kParameters[kFc1Weight].offset;
+
+  const auto fetch_columns = [&](int tile) {
+    if (const int first = tile * Shared::kRows; tile < tiles)
+      fetch_chunks<Shared::kColumnChunks, Shared::kColumnChunk>(
+          base + Shared::stage(tile) + Shared::kPooledZ2,
+          static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first,
+          tid);
+  };
+  const auto fetch_dh = [&](int tile) {  // and a group of copies, even where there is no such tile: the waits count
+    if (const int first = tile * Shared::kRows; tile < tiles)
+      fetch_chunks<Shared::kDhChunks, Shared::kDhChunk>(base + Shared::stage(tile),
+                                                        static_cast<const T*>(s.dh) + std::size_t(first) * kHidden,
+                                                        kHidden, s.batch - first, tid);
+    copy_async_commit();
+  };
+  // What does not depend on head.
+  fetch_chunks<Shared::kColumnChunks, Shared::kColumnChunk>(
+      base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kFeatures, kHidden, tid);
+#pragma unroll
+  for (int i = tid; i < kHidden * 8; i += kRoleThreads)
+    copy_async_16(base + Shared::kMaster + i / 8 * Shared::kMasterPitch + i % 8 * 16,
+                  master + std::size_t(i / 8) * kFeatures + column0 + i % 8 * 4);
+  fetch_columns(0);
+  fetch_columns(1);
+  const int chunk = tid % Shared::kColumnChunks;
+  float scale[8], shift[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * 8 + i);
+    shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * 8 + i);
+  }
+  const float learning_rate = *s.learning_rate;
+  wait_for_predecessor();  // head: dh
+  fetch_dh(0);
+  fetch_dh(1);
+
+  const int my_chunk = chunk * Shared::kColumnChunk + tid / Shared::kColumnChunks * 16;
+  const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
+  float dw[16] = {};
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    copy_async_wait<1>();  // this tile is here; the next one is on its way
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {  // the pieces that this thread copied
+      const int at = my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
+      float x[8];
+      unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::stage(tile) + Shared::kPooledZ2 + at));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
+      *reinterpret_cast<uint4*>(shared + Shared::a2(tile) + at) = pack<P>(x);
+    }
+    wgmma_publish();
+    wgmma_wait<0>();  // the products of the tile before, whose stage is filled again below
+    Fc1Wgrad::sync();
+    Fc1TileComplete::arrive(tile & 1);
+    const std::uint64_t units = wgmma_operand(base + Shared::stage(tile) + first_units, 8 * 16, Shared::kDhChunk);
+    const std::uint64_t columns = wgmma_operand(base + Shared::a2(tile), 8 * 16, Shared::kColumnChunk);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Shared::kRows / 16; ++step)
+      wgmma_columns<T, true>(dw, units + step * 16, columns + step * 16, true);
+    wgmma_commit();
+    if (tile > 0) Fc1TileDone::sync((tile - 1) & 1);
+    fetch_columns(tile + 2);
+    fetch_dh(tile + 2);
+  }
+  wgmma_wait<0>();
+  wgmma_results(dw);
+
+#pragma unroll
+  for (int n = 0; n < Shared::kColumnChunks; ++n)
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const int unit = warp * 16 + g + upper * 8, column = n * 8 + 2 * t;
+      const float2 d = make_float2(dw[4 * n + 2 * upper], dw[4 * n + 2 * upper + 1]);
+      const std::size_t at = std::size_t(unit) * kFeatures + column0 + column;
+      if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
+      float2 value =
+          *reinterpret_cast<const float2*>(shared + Shared::kMaster + unit * Shared::kMasterPitch + column * 4);
+      value.x -= learning_rate * d.x;
+      value.y -= learning_rate * d.y;
+      *reinterpret_cast<float2*>(master + at) = value;
+      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) = P::pack(value.x, value.y);
+    }
+}
+
+template <class P>
+__device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared, int column0) {
+  using T = typename P::T;
+  using Pair = typename P::Pair;
+  using Shared = Fc1BackwardWgmmaShared;
+  constexpr int kWarps = kRoleThreads / 32;
+  __shared__ float inv_sigma[32], warp_sums[kWarps][2][32];
+  const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
+  const auto [g, t] = fragment_place(lane);
+  const std::uint32_t base = shared_address(shared);
+  const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
+  const std::uint64_t weights = wgmma_operand(base + Shared::kWeights, 8 * 16, Shared::kColumnChunk);
+  float mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) mean[i] = bn2.mean(i / 2 * 8 + 2 * t + i % 2);
+  if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
+  wait_for_predecessor();  // so that its successor may start
+
+  const int first_row = warp * 16, piece = (first_row + g) * 16 + t * 4;
+  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    Fc1TileComplete::sync(tile & 1);
+    const int stage = Shared::stage(tile), a2 = Shared::a2(tile);
+    const std::uint64_t samples =
+        wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
+    float dy[16];
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kHidden / 16; ++step)
+      wgmma_columns<T, false>(dy, samples + step * 2 * Shared::kDhChunk / 16, weights + step * 16, step > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_results(dy);
+#pragma unroll
+    for (int n = 0; n < Shared::kColumnChunks; ++n)
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        const int at = n * Shared::kColumnChunk + piece + upper * 8 * 16;
+        auto& place = *reinterpret_cast<Pair*>(shared + stage + Shared::kPooledZ2 + at);
+        const auto active = *reinterpret_cast<const std::uint32_t*>(shared + a2 + at);
+        const Pair gradient = P::pack(dy[4 * n + 2 * upper], dy[4 * n + 2 * upper + 1]);
+        const std::uint32_t kept = where_positive<P>(active, *reinterpret_cast<const std::uint32_t*>(&gradient));
+        const float2 z = P::unpack(place), x = P::unpack(*reinterpret_cast<const Pair*>(&kept));
+        *reinterpret_cast<std::uint32_t*>(&place) = kept;
+        sum[2 * n] += x.x;
+        sum[2 * n + 1] += x.y;
+        sum_xhat[2 * n] = fmaf(x.x, z.x - mean[2 * n], sum_xhat[2 * n]);
+        sum_xhat[2 * n + 1] = fmaf(x.y, z.y - mean[2 * n + 1], sum_xhat[2 * n + 1]);
+        if constexpr (P::kFp16Terms > 0) largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+      }
+    __syncwarp();  // dy2 leaves in rows of 64 bytes, four lanes each
+    const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
+    uint4 rows[2];
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper)
+      rows[upper] = *reinterpret_cast<const uint4*>(shared + stage + Shared::kPooledZ2 + chunk * Shared::kColumnChunk +
+                                                    (row + upper * 8) * 16);
+    if (tile + 1 < tiles) Fc1TileDone::arrive(tile & 1);
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper)
+      if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)
+        __stwb(reinterpret_cast<uint4*>(static_cast<T*>(s.dy2) + std::size_t(sample) * kFeatures + column0 + chunk * 8),
+               rows[upper]);
+  }
+
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int mask = 4; mask < 32; mask <<= 1) {
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], mask);
+      sum_xhat[i] += __shfl_xor_sync(0xffffffffu, sum_xhat[i], mask);
+    }
+    if (g == 0) {
+      warp_sums[warp][0][i / 2 * 8 + 2 * t + i % 2] = sum[i];
+      warp_sums[warp][1][i / 2 * 8 + 2 * t + i % 2] = sum_xhat[i];
+    }
+  }
+  if constexpr (P::kFp16Terms > 0) {
+    static_assert(kGradientWarps == kWarps);
+    largest = warp_max(largest);
+    if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
+  }
+  Fc1Dgrad::sync();
+  if (tid < 64) {
+    const int which = tid >> 5;
+    float total = 0;
+#pragma unroll
+    for (int k = 0; k < kWarps; ++k) total += warp_sums[k][which][lane];
+    s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
+  }
+}
+
+#endif
+
+template <class P>
+__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(State s) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(128) unsigned char shared[];
+  if (uniform(threadIdx.x / kRoleThreads) == 0)
+    fc1_dgrad_wgmma<P>(s, shared, blockIdx.x * 32);
+  else
+    fc1_weight_gradient_wgmma<P>(s, shared, blockIdx.x * 32);
+#endif
+}
+
+}  // namespace mnist::fused

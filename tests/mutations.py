@@ -1352,8 +1352,8 @@ FUSED = [
         (
             "plane-of-the-second-seven-rows",
             "parity",
-            "const int plane = (kRow + n) & 1, cy",
-            "const int plane = n & 1, cy",
+            "const int plane = (kRow + n + m) & 1, cy",
+            "const int plane = (n + m) & 1, cy",
         ),
         ("routing-of-the-lower-half", "layout", "lane) * 2 + (warp & 1)] =", "lane) * 2] ="),
         ("patches-one-window-on", "off by one", "(slot == 0 ? 1 : 2 * slot - 1)", "(slot == 0 ? 1 : 2 * slot)"),

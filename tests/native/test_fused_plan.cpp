@@ -40,6 +40,13 @@ const std::vector<Tile> kBf16 = {
     {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
     {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 82944, .stages = 4},
     {.phase = Phase::kHead, .declared = kHead},
+    {.phase = Phase::kFc1Backward,
+     .rows = 128,
+     .declared = 2176,
+     .dynamic = 169472,
+     .wgmma = true,
+     .more_than = 128,
+     .stages = 3},
     {.phase = Phase::kFc1Backward, .rows = 128, .declared = 2176, .dynamic = 145408, .stages = 3},
     {.phase = Phase::kFc1Backward, .rows = 128, .declared = 128, .dynamic = 100352, .stages = 2},
     {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1128, .dynamic = 189984, .layout = Layout::kChunks},
@@ -133,6 +140,14 @@ void test_h200() {
     check_plan(tiles, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");
     check_plan(tiles, h200, {1024, 14, true, 64, 14, kFp16Terms, 132, 8, 128, 132}, "parts");
   }
+}
+
+void test_fc1_backward() {
+  const auto by_wgmma = [](const auto& tiles, const Limits& gpu, int batch) {
+    return plan_for(tiles, gpu, batch).value().fc1_backward.wgmma;
+  };
+  CHECK(!by_wgmma(kBf16, {132, kHopper, true}, 128) && by_wgmma(kBf16, {132, kHopper, true}, 129));
+  CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129) && !by_wgmma(kTf32, {132, kHopper, true}, 129));
 }
 
 // Whole images of conv2's backward do not fit there.
@@ -243,6 +258,7 @@ void check_tiles(Precision precision, std::span<const Tile> compiled, const std:
 
 int main() {
   test_h200();
+  test_fc1_backward();
   test_a100();
   test_small_gpus();
   test_any_gpu();

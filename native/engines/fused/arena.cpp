@@ -66,7 +66,7 @@ void Arena::grow(std::int64_t batch) {
     place(state_.h_slices, (blocks1 * 128 + batch) * kHidden * 4);
     place(state_.h, batch * kHidden * 4);
     place(state_.logits, batch * kClasses * 4);
-    place(state_.dh, batch * kHidden * value_bytes_);
+    place(state_.dh, (batch + kDhTile - 1) / kDhTile * kDhTile * kHidden * value_bytes_);
     place(state_.head_sums, blocks2 * kHeadValues * 4);
     place(state_.dy2_sums, 2 * kFeatures * 4);
     place(state_.dy2_max, 2 * kCells2 * kGradientWarps * 4);

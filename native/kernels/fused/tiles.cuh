@@ -73,7 +73,7 @@ std::vector<Tile> tiles_of() {
 
   if constexpr (!kFloats)
     add({.phase = kFc1Backward, .rows = Fc1BackwardWgmmaShared::kRows, .wgmma = true, .more_than = 128, .stages = 3},
-        fc1_backward_wgmma_kernel<P>, sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]),
+        fc1_backward_wgmma_kernel<P>, sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier,
         Fc1BackwardWgmmaShared::kBytes);
   using Fc1 = Fc1BackwardShared<P, 3>;
   add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3>,

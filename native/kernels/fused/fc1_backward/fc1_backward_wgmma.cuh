@@ -2,10 +2,13 @@
 //
 // What a block owns and what it leaves is the same: 32 columns of fc1.weight, walked through by tiles of 128 samples.
 // Operands lie as wgmma reads them (see device/wgmma.cuh), [chunk of 8][128 rows][16 bytes], so that dh serves both
-// products: sums over hidden units take it K-major, sums over samples MN-major. Roles:
-//   2 warpgroups of wgrad   copy two tiles ahead, make a2 and multiply dh^T a2, 64 hidden units each. A tile's products
-//                           run while the next tile's a2 is made.
-//   2 warpgroups of dgrad   multiply dh with the weights, 64 samples each; what relu lets through of it is dy2.
+// products: sums over hidden units take it K-major, sums over samples MN-major. head leaves it like that, and the copy
+// engine brings a tile as a whole. Roles:
+//   2 warpgroups of dgrad   copy two tiles ahead and multiply dh with the weights, 64 samples each; what relu lets
+//                           through of it is dy2.
+//   2 warpgroups of wgrad   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the next
+//                           tile's a2 is made.
+// (Whoever publishes to wgmma waits for all of its own copies; hence dgrad starts them, which publishes nothing.)
 #pragma once
 
 #include <cstddef>
@@ -24,86 +27,69 @@
 namespace mnist::fused {
 
 struct Fc1BackwardWgmmaShared {
-  static constexpr int kRows = 128, kStages = 3;
+  static constexpr int kRows = kDhTile, kStages = 3;
+  static constexpr int kDhChunk = kRows * 16, kDhChunks = kHidden / 8;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
-  static constexpr int kDhChunk = kRows * 16 + 16, kDhChunks = kHidden / 8;
   static constexpr int kColumnChunk = kRows * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
   static constexpr int kMasterPitch = 32 * 4 + 32;                         // 32 floats of a hidden unit
   struct Stage {
     unsigned char dh[kDhChunks * kDhChunk];
     unsigned char pooled_z2[kColumnChunks * kColumnChunk];  // and dy2, once it is made
+    unsigned char a2[kColumnChunks * kColumnChunk];
   };
   struct Memory {
     Stage stages[kStages];
-    unsigned char a2[2][kColumnChunks * kColumnChunk];
     unsigned char weights[kColumnChunks * kColumnChunk];  // a row a hidden unit
     unsigned char master[kHidden * kMasterPitch];
   };
   static_assert(kHidden == kRows && sizeof(Stage) % 16 == 0);
-  static constexpr int kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Memory, a2),
-                       kA2Bytes = sizeof(Memory::a2[0]), kWeights = offsetof(Memory, weights),
-                       kMaster = offsetof(Memory, master);
+  static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
+                       kWeights = offsetof(Memory, weights), kMaster = offsetof(Memory, master);
   static constexpr int kBytes = sizeof(Memory);
   static __device__ __forceinline__ int stage(int tile) { return tile % kStages * int(sizeof(Stage)); }
-  static __device__ __forceinline__ int a2(int tile) { return kA2 + (tile & 1) * kA2Bytes; }
+  static __device__ __forceinline__ int parity(int tile) { return tile / kStages & 1; }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A tile is complete, and a2 of it; dgrad is done with a tile. By the tile's parity: neither role gets two tiles ahead,
-// because dgrad waits for a tile at Complete and wgrad, before it copies over a tile, at Done.
-using Fc1TileComplete = NamedBarrier<1, kConvThreads, 2>;
-using Fc1TileDone = NamedBarrier<3, kConvThreads, 2>;
-using Fc1Wgrad = NamedBarrier<5, kRoleThreads>;
-using Fc1Dgrad = NamedBarrier<6, kRoleThreads>;
+// wgrad arrives once a tile's a2 is made and its products of the tile before are done, for which dgrad waits before it
+// goes on to the tile: both roles are then done with the tile before, and its stage is copied over. By the tile's
+// parity: wgrad gets at most two tiles ahead, since no tile is copied before.
+using Fc1TileReady = NamedBarrier<1, kConvThreads, 2>;
+using Fc1Wgrad = NamedBarrier<3, kRoleThreads>;
+using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
 
-// A thread's 16 bytes out of kCount rows of kChunks chunks, `step` by `step`, each from global memory to its place.
-template <int kChunks, int kChunkPitch, class T>
-__device__ __forceinline__ void fetch_chunks(std::uint32_t to, const T* from, int stride, int count, int tid) {
-  constexpr int kRowsAtOnce = kRoleThreads / kChunks;
-  const int chunk = tid % kChunks, row0 = tid / kChunks;
-  from += std::size_t(row0) * stride + chunk * 8;
-  to += chunk * kChunkPitch + row0 * 16;
+// Starts copying 32 columns of rows of fc1's features into chunks, by a role.
+template <class T>
+__device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, int count, int tid) {
+  using Shared = Fc1BackwardWgmmaShared;
+  constexpr int kRowsAtOnce = kRoleThreads / Shared::kColumnChunks;
+  const int chunk = tid % Shared::kColumnChunks, row0 = tid / Shared::kColumnChunks;
+  from += std::size_t(row0) * kFeatures + chunk * 8;
+  to += chunk * Shared::kColumnChunk + row0 * 16;
 #pragma unroll
-  for (int row = 0; row < Fc1BackwardWgmmaShared::kRows; row += kRowsAtOnce)
+  for (int row = 0; row < Shared::kRows; row += kRowsAtOnce)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * 16),
-                 "l"(from + std::size_t(row) * stride), "r"(row0 + row < count ? 16 : 0)  // beyond the batch zeros
+                 "l"(from + std::size_t(row) * kFeatures), "r"(row0 + row < count ? 16 : 0)  // beyond the batch zeros
                  : "memory");
 }
 
 template <class P>
-__device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared, int column0) {
+__device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared, MBarrier* arrived,
+                                                          int column0) {
   using T = typename P::T;
   using Shared = Fc1BackwardWgmmaShared;
   const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = uniform(tid >> 5);
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
-  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
 
-  const auto fetch_columns = [&](int tile) {
-    if (const int first = tile * Shared::kRows; tile < tiles)
-      fetch_chunks<Shared::kColumnChunks, Shared::kColumnChunk>(
-          base + Shared::stage(tile) + Shared::kPooledZ2,
-          static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first,
-          tid);
-  };
-  const auto fetch_dh = [&](int tile) {  // and a group of copies, even where there is no such tile: the waits count
-    if (const int first = tile * Shared::kRows; tile < tiles)
-      fetch_chunks<Shared::kDhChunks, Shared::kDhChunk>(base + Shared::stage(tile),
-                                                        static_cast<const T*>(s.dh) + std::size_t(first) * kHidden,
-                                                        kHidden, s.batch - first, tid);
-    copy_async_commit();
-  };
-  // What does not depend on head.
-  fetch_chunks<Shared::kColumnChunks, Shared::kColumnChunk>(
-      base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kFeatures, kHidden, tid);
+  fetch_columns(base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kHidden, tid);
 #pragma unroll
   for (int i = tid; i < kHidden * 8; i += kRoleThreads)
     copy_async_16(base + Shared::kMaster + i / 8 * Shared::kMasterPitch + i % 8 * 16,
                   master + std::size_t(i / 8) * kFeatures + column0 + i % 8 * 4);
-  fetch_columns(0);
-  fetch_columns(1);
+  copy_async_commit();
   const int chunk = tid % Shared::kColumnChunks;
   float scale[8], shift[8];
 #pragma unroll
@@ -112,39 +98,37 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * 8 + i);
   }
   const float learning_rate = *s.learning_rate;
-  wait_for_predecessor();  // head: dh
-  fetch_dh(0);
-  fetch_dh(1);
+  copy_async_wait<0>();
+  wait_for_predecessor();  // so that its successor may start
 
+  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
   const int my_chunk = chunk * Shared::kColumnChunk + tid / Shared::kColumnChunks * 16;
   const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
   float dw[16] = {};
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
-    copy_async_wait<1>();  // this tile is here; the next one is on its way
+    const int stage = Shared::stage(tile);
+    arrived[tile % Shared::kStages].wait(Shared::parity(tile));
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {  // the pieces that this thread copied
-      const int at = my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
+    for (int k = 0; k < 2; ++k) {
+      const int at = stage + my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
       float x[8];
-      unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::stage(tile) + Shared::kPooledZ2 + at));
+      unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::kPooledZ2 + at));
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
-      *reinterpret_cast<uint4*>(shared + Shared::a2(tile) + at) = pack<P>(x);
+      *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
     }
     wgmma_publish();
-    wgmma_wait<0>();  // the products of the tile before, whose stage is filled again below
+    wgmma_wait<0>();  // the products of the tile before
     Fc1Wgrad::sync();
-    Fc1TileComplete::arrive(tile & 1);
-    const std::uint64_t units = wgmma_operand(base + Shared::stage(tile) + first_units, 8 * 16, Shared::kDhChunk);
-    const std::uint64_t columns = wgmma_operand(base + Shared::a2(tile), 8 * 16, Shared::kColumnChunk);
+    Fc1TileReady::arrive(tile & 1);
+    const std::uint64_t units = wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk);
+    const std::uint64_t columns = wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Shared::kRows / 16; ++step)
       wgmma_columns<T, true>(dw, units + step * 16, columns + step * 16, true);
     wgmma_commit();
-    if (tile > 0) Fc1TileDone::sync((tile - 1) & 1);
-    fetch_columns(tile + 2);
-    fetch_dh(tile + 2);
   }
   wgmma_wait<0>();
   wgmma_results(dw);
@@ -167,7 +151,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
 }
 
 template <class P>
-__device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared, int column0) {
+__device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared, MBarrier* arrived, int column0) {
   using T = typename P::T;
   using Pair = typename P::Pair;
   using Shared = Fc1BackwardWgmmaShared;
@@ -176,20 +160,42 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
+  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
+
+  // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
+  const auto fetch_pooled = [&](int tile) {
+    const int first = tile * Shared::kRows;
+    fetch_columns(base + Shared::stage(tile) + Shared::kPooledZ2,
+                  static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, s.batch - first, tid);
+    arrived[tile % Shared::kStages].arrive_after_copies();
+  };
+  const auto fetch_dh = [&](int tile) {
+    if (tid != 0) return;
+    MBarrier& barrier = arrived[tile % Shared::kStages];
+    barrier.expect(Shared::kDhBytes);
+    copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * Shared::kDhBytes,
+              Shared::kDhBytes, barrier);
+  };
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
   const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
   const std::uint64_t weights = wgmma_operand(base + Shared::kWeights, 8 * 16, Shared::kColumnChunk);
   float mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) mean[i] = bn2.mean(i / 2 * 8 + 2 * t + i % 2);
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
-  wait_for_predecessor();  // so that its successor may start
+  wait_for_predecessor();  // head: dh
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
 
   const int first_row = warp * 16, piece = (first_row + g) * 16 + t * 4;
-  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
-    Fc1TileComplete::sync(tile & 1);
-    const int stage = Shared::stage(tile), a2 = Shared::a2(tile);
+    Fc1TileReady::sync(tile & 1);
+    if (tile + 2 < tiles) {
+      fetch_pooled(tile + 2);
+      fetch_dh(tile + 2);
+    }
+    arrived[tile % Shared::kStages].wait(Shared::parity(tile));  // it has: wgrad waited for it
+    const int stage = Shared::stage(tile);
     const std::uint64_t samples =
         wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
     float dy[16];
@@ -204,9 +210,9 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     for (int n = 0; n < Shared::kColumnChunks; ++n)
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
-        const int at = n * Shared::kColumnChunk + piece + upper * 8 * 16;
-        auto& place = *reinterpret_cast<Pair*>(shared + stage + Shared::kPooledZ2 + at);
-        const auto active = *reinterpret_cast<const std::uint32_t*>(shared + a2 + at);
+        const int at = stage + n * Shared::kColumnChunk + piece + upper * 8 * 16;
+        auto& place = *reinterpret_cast<Pair*>(shared + Shared::kPooledZ2 + at);
+        const auto active = *reinterpret_cast<const std::uint32_t*>(shared + Shared::kA2 + at);
         const Pair gradient = P::pack(dy[4 * n + 2 * upper], dy[4 * n + 2 * upper + 1]);
         const std::uint32_t kept = where_positive<P>(active, *reinterpret_cast<const std::uint32_t*>(&gradient));
         const float2 z = P::unpack(place), x = P::unpack(*reinterpret_cast<const Pair*>(&kept));
@@ -219,17 +225,12 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
       }
     __syncwarp();  // dy2 leaves in rows of 64 bytes, four lanes each
     const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
-    uint4 rows[2];
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper)
-      rows[upper] = *reinterpret_cast<const uint4*>(shared + stage + Shared::kPooledZ2 + chunk * Shared::kColumnChunk +
-                                                    (row + upper * 8) * 16);
-    if (tile + 1 < tiles) Fc1TileDone::arrive(tile & 1);
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper)
       if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)
         __stwb(reinterpret_cast<uint4*>(static_cast<T*>(s.dy2) + std::size_t(sample) * kFeatures + column0 + chunk * 8),
-               rows[upper]);
+               *reinterpret_cast<const uint4*>(shared + stage + Shared::kPooledZ2 + chunk * Shared::kColumnChunk +
+                                               (row + upper * 8) * 16));
   }
 
 #pragma unroll
@@ -265,10 +266,13 @@ template <class P>
 __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(State s) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ MBarrier arrived[Fc1BackwardWgmmaShared::kStages];
+  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived[threadIdx.x].init(kRoleThreads + 1);
+  __syncthreads();
   if (uniform(threadIdx.x / kRoleThreads) == 0)
-    fc1_dgrad_wgmma<P>(s, shared, blockIdx.x * 32);
+    fc1_dgrad_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
   else
-    fc1_weight_gradient_wgmma<P>(s, shared, blockIdx.x * 32);
+    fc1_weight_gradient_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
 #endif
 }
 

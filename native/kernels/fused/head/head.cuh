@@ -25,6 +25,13 @@ __device__ __forceinline__ float warp_sums(float (&x)[16], int lane) {
   return x[0] + __shfl_xor_sync(0xffffffffu, x[0], 1);
 }
 
+// Where a lane's four values of dh go that fc1_backward reads by wgmma.
+template <class P>
+__device__ __forceinline__ typename P::T* dh_chunk(const State& s, int row, int lane) {
+  const int chunk = row / kDhTile * (kHidden / 8) + lane / 2;
+  return static_cast<typename P::T*>(s.dh) + (std::size_t(chunk) * kDhTile + row % kDhTile) * 8 + lane % 2 * 4;
+}
+
 // One warp a sample at a time; lane l owns hidden units 4l .. 4l+3, and class l / 2. head_sums of a block: d
 // fc2.weight, d fc1.bias, d fc2.bias, loss and hits, summed over its samples in a fixed order.
 template <class P>
@@ -109,12 +116,20 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int graph_st
     dbias.x += dh.x, dbias.y += dh.y, dbias.z += dh.z, dbias.w += dh.w;
     auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(row) * kHidden + 4 * lane;
     if constexpr (sizeof(typename P::T) == 2) {
+      if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, row, lane);
       reinterpret_cast<__nv_bfloat162*>(out)[0] = __floats2bfloat162_rn(dh.x, dh.y);
       reinterpret_cast<__nv_bfloat162*>(out)[1] = __floats2bfloat162_rn(dh.z, dh.w);
     } else {
       *reinterpret_cast<float4*>(out) = make_float4(P::store(dh.x), P::store(dh.y), P::store(dh.z), P::store(dh.w));
     }
   }
+
+  if constexpr (sizeof(typename P::T) == 2)
+    if (s.fc1_backward_wgmma) {  // zeros up to the end of the last tile
+      const int tiles_end = (s.batch + kDhTile - 1) / kDhTile * kDhTile;
+      for (int beyond = s.batch + int(blockIdx.x) * 8 + warp; beyond < tiles_end; beyond += int(gridDim.x) * 8)
+        *reinterpret_cast<uint2*>(dh_chunk<P>(s, beyond, lane)) = make_uint2(0, 0);
+    }
 
   moments[group][column] = moment;
 #pragma unroll

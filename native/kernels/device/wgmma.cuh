@@ -135,10 +135,11 @@ MNIST_DEFINE_WGMMA(wgmma_fp16, "f16.f16")
 
 // d = a b with sums of fp16, in pairs: d[2 n + i] is row g + 8 i, columns 8 n + 2 t and the next.
 #define MNIST_R4(d, i) "=r"(d[i]), "=r"(d[i + 1]), "=r"(d[i + 2]), "=r"(d[i + 3])
-__device__ __forceinline__ void wgmma_fp16_sums(std::uint32_t (&d)[14], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n56k16.f16.f16.f16 {" MNIST_REGISTERS_0_11
-               ",%12,%13}, {%14,%15,%16,%17}, %18, 0, 1, 1, 0;"
-               : MNIST_R4(d, 0), MNIST_R4(d, 4), MNIST_R4(d, 8), "=r"(d[12]), "=r"(d[13])
+__device__ __forceinline__ void wgmma_fp16_sums(std::uint32_t (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n112k16.f16.f16.f16 {" MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27
+               "}, {%28,%29,%30,%31}, %32, 0, 1, 1, 0;"
+               : MNIST_R4(d, 0), MNIST_R4(d, 4), MNIST_R4(d, 8), MNIST_R4(d, 12), MNIST_R4(d, 16), MNIST_R4(d, 20),
+                 MNIST_R4(d, 24)
                : MNIST_A(a), "l"(b));
 }
 #undef MNIST_R4

@@ -171,68 +171,32 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end; reach into `patches`
   if (first_role) {
     give_registers<kFirstRegisters>();
-    using Conv1 = Conv1Columns<P>;
-    const Conv1 conv1(s, warp & 3, lane);
+    const Conv1Columns<P> conv1(s, warp & 3, lane);
     const int first_row = warp / 4 * kPool1Side;  // of patches
-    const auto gather = [&](int stage) {
+    int stage = 0;
+    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
+      unsigned char* const here = shared + stage * Shared::kRolesStage;
+      const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
+      Role::sync();  // the patches are complete and nobody reads the image any more
+      store_image(image + 2 * gridDim.x);
+      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
+      typename Conv1Columns<P>::Sums acc[2];
+      conv1.start(acc, own_patches, first_row);
+      Role::sync();
       int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
       asm volatile("" : "+r"(thread));
-      gather_patches(patches + stage * kPatchBytes, pixels, thread);
-    };
-    int stage = 0;
-    if constexpr (Conv1::kPairs) {
-      // While one half of an image's rows is pooled, the products run of the other half, then of the next image's first:
-      // they need not wait in line behind conv2's.
-      typename Conv1::Sums acc[2][2];
-      const auto start = [&](int half, int stage) {
-        conv1.start(acc[half], shared_address(patches + stage * kPatchBytes), first_row + half * Conv1::kRows);
-      };
-      const auto await = [&](int half) {
-        wgmma_wait<0>();
-        wgmma_results(acc[half][0]), wgmma_results(acc[half][1]);
-      };
-      Role::sync();  // the patches are complete and nobody reads the image any more
-      store_image(blockIdx.x + 2 * gridDim.x);
-      start(0, 0);
-      for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-        unsigned char* const here = shared + stage * Shared::kRolesStage;
-        Role::sync();  // the next image is complete
-        gather(stage ^ 1);
-        wgmma_publish();
-        Role::sync();  // its patches are, and nobody reads it any more
-        store_image(image + 3 * gridDim.x);
-        if (image >= 2 * int(gridDim.x)) Free::sync(stage);
-        await(0);
-        start(1, stage);
-        conv1.template finish<0>(acc[0], here, first_row);
-        await(1);
-        start(0, stage ^ 1);  // beyond the last image of patches that mean nothing
-        conv1.template finish<Conv1::kRows>(acc[1], here, first_row);
-        wgmma_publish();
-        Full::arrive(stage);
-      }
-      await(0);
-    } else {
-      for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-        unsigned char* const here = shared + stage * Shared::kRolesStage;
-        const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
-        Role::sync();  // the patches are complete and nobody reads the image any more
-        store_image(image + 2 * gridDim.x);
-        if (image >= 2 * int(gridDim.x)) Free::sync(stage);
-        typename Conv1::Sums acc[2];
-        conv1.start(acc, own_patches, first_row);
-        Role::sync();
-        gather(stage ^ 1);
+      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
+      wgmma_wait<0>();
+      wgmma_results(acc[0]), wgmma_results(acc[1]);
+      conv1.template finish<0>(acc, here, first_row);
+      if constexpr (constexpr int kRows = Conv1Columns<P>::kRows; kRows < kPool1Side) {
+        conv1.start(acc, own_patches, first_row + kRows);
         wgmma_wait<0>();
         wgmma_results(acc[0]), wgmma_results(acc[1]);
-        conv1.template finish<0>(acc, here, first_row);
-        conv1.start(acc, own_patches, first_row + Conv1::kRows);
-        wgmma_wait<0>();
-        wgmma_results(acc[0]), wgmma_results(acc[1]);
-        conv1.template finish<Conv1::kRows>(acc, here, first_row);
-        wgmma_publish();
-        Full::arrive(stage);
+        conv1.template finish<kRows>(acc, here, first_row);
       }
+      wgmma_publish();
+      Full::arrive(stage);
     }
     End::arrive();  // nobody reads the image or patches any more
   } else {

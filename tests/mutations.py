@@ -1228,8 +1228,8 @@ HOST = [
         (
             "slices-for-one-sample-too-many",
             "off by one",
-            "return batch > tile.more_than;",
-            "return batch >= tile.more_than;",
+            "&& batch > tile.more_than; };",
+            "&& batch >= tile.more_than; };",
         ),
         (
             "needed-by-small-batches",

@@ -1228,8 +1228,8 @@ HOST = [
         (
             "slices-for-one-sample-too-many",
             "off by one",
-            "return batch > tile.more_than;",
-            "return batch >= tile.more_than;",
+            "&& batch > tile.more_than; };",
+            "&& batch >= tile.more_than; };",
         ),
         (
             "needed-by-small-batches",
@@ -1568,6 +1568,41 @@ FUSED = [
             "boundary",
             "        if (row < s.batch)\n          *reinterpret_cast<float2*>(s.h_slices",
             "        if (row < s.batch + 8)\n          *reinterpret_cast<float2*>(s.h_slices",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/fc1_forward/fc1_forward_wgmma.cuh",
+        (),
+        (
+            "cell-behind-a-slice-counted",
+            "boundary",
+            "if (begin + k_tile * kCells + 1 < end)",
+            "if (begin + k_tile * kCells < end)",
+        ),
+        (
+            "every-tile-awaited-as-the-first",
+            "parity",
+            "memory.full[stage].wait(tile / kStages & 1);",
+            "memory.full[stage].wait(0);",
+        ),
+        (
+            "stage-free-after-half-of-its-warps",
+            "race",
+            "memory.empty[tid].init(kThreads / 32 / kTurns);",
+            "memory.empty[tid].init(kThreads / 32 / kTurns / 2);",
+        ),
+        (
+            "own-columns-of-the-other-turn-forgotten",
+            "partial sum",
+            "+ exchange[1 - turn][i][thread];",
+            "+ exchange[turn][i][thread];",
+        ),
+        (
+            "samples-behind-the-batch-stored",
+            "boundary",
+            "    if (row >= s.batch) continue;\n    float* const to = s.h_slices",
+            "    if (row >= s.batch + 8) continue;\n    float* const to = s.h_slices",
         ),
         precision="bf16",
     ),

@@ -31,6 +31,7 @@ State Steps::state_for(std::int64_t batch, const Samples& samples) const {
   s.conv_forward_many = plan.conv_forward.many;
   s.conv_forward_halves = plan.conv_forward.rows / (kPool1Side / 2);
   s.conv_forward_blocks = plan.conv_forward_blocks;
+  s.fc1_forward_wgmma = plan.fc1_forward.wgmma;
   s.fc1_forward_rows = plan.fc1_forward.rows;
   s.fc1_forward_slices = plan.fc1_slices;
   s.fc1_forward_stages = std::uint8_t(plan.fc1_forward.stages);

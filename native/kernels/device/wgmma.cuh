@@ -2,7 +2,7 @@
 // their full rate, which mma.sync does not reach. Only code compiled for sm_90a has it; elsewhere these functions do
 // not exist.
 //
-// Operands here lie in shared memory without swizzling, as PTX's "core matrices": 8 rows of 16 bytes, 128 bytes in one
+// Most operands lie in shared memory without swizzling, as PTX's "core matrices": 8 rows of 16 bytes, 128 bytes in one
 // piece. With 16-byte chunks of channels kept apart, [chunk][pixel][16 bytes], one image is every operand a convolution
 // needs, because its core matrices may begin at any pixel:
 //   a sum over channels: pixels are the rows, a k-step is two chunks (K-major)
@@ -26,6 +26,13 @@ namespace mnist::kernels::device {
 // and across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
 __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, int k_stride, int row_stride) {
   return std::uint64_t(address >> 4) | std::uint64_t(k_stride >> 4) << 16 | std::uint64_t(row_stride >> 4) << 32;
+}
+
+// Of a K-major operand with 64 values of 16 bits a row, in rows of 128 bytes that follow each other from a multiple of
+// 1024 on. It is swizzled: 16-byte chunk c of row r lies where chunk c ^ r % 8 would. The next k-step begins 32 bytes
+// later. Here a row is one line of shared memory, so that cp.async brings it at full rate.
+__device__ __forceinline__ std::uint64_t wgmma_swizzled(std::uint32_t address) {
+  return wgmma_operand(address, 16, 8 * 128) | std::uint64_t(1) << 62;
 }
 
 // What this thread wrote to shared memory becomes visible to wgmma and to the copy engine, for which a barrier alone
@@ -67,6 +74,7 @@ __device__ __forceinline__ void wgmma_results(std::uint32_t (&d)[kCount]) {
 #define MNIST_REGISTERS_28_31 ",%28,%29,%30,%31"
 #define MNIST_REGISTERS_32_55 \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
+#define MNIST_REGISTERS_56_63 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define MNIST_WGMMA(shape_and_types, registers, a, b, add, flags) \
   "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add                     \
   ", 0;\n\t"                                                      \
@@ -108,10 +116,18 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[16], std::uint64_t a, s
                  : "l"(a), "l"(b), "r"(int(add)), "n"(int(kMnMajorA)));
 }
 
-// As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 56 or 24 columns b is K-major, with
-// 32 it is MN-major.
+// As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 128, 56 or 24 columns b is K-major,
+// with 32 it is MN-major.
 #define MNIST_A(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define MNIST_DEFINE_WGMMA(name, types)                                                                               \
+  __device__ __forceinline__ void name(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
+    asm volatile(MNIST_WGMMA("m64n128k16.f32." types,                                                                 \
+                             MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27 MNIST_REGISTERS_28_31 MNIST_REGISTERS_32_55   \
+                                 MNIST_REGISTERS_56_63,                                                               \
+                             "{%64,%65,%66,%67}", "%68", "%69", ", 0")                                                \
+                 : MNIST_F16(d, 0), MNIST_F16(d, 16), MNIST_F16(d, 32), MNIST_F16(d, 48)                              \
+                 : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
+  }                                                                                                                   \
   __device__ __forceinline__ void name(float (&d)[28], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
     asm volatile(MNIST_WGMMA("m64n56k16.f32." types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27, "{%28,%29,%30,%31}", \
                              "%32", "%33", ", 0")                                                                     \
@@ -146,6 +162,7 @@ __device__ __forceinline__ void wgmma_fp16_sums(std::uint32_t (&d)[28], const st
 #undef MNIST_A
 
 #undef MNIST_WGMMA
+#undef MNIST_REGISTERS_56_63
 #undef MNIST_REGISTERS_32_55
 #undef MNIST_REGISTERS_28_31
 #undef MNIST_REGISTERS_16_27

@@ -52,6 +52,7 @@ Schedule Launch<kPrecision>::schedule(const State& s) {
   return {s.conv_forward_many,
           s.conv_forward_halves,
           rounds(2 * s.batch / s.conv_forward_halves, s.conv_forward_blocks),
+          s.fc1_forward_wgmma,
           s.fc1_forward_rows,
           s.fc1_forward_slices,
           rounds(s.batch, s.head_blocks * (kThreads / 32)),
@@ -95,6 +96,16 @@ template <Precision kPrecision>
 void Launch<kPrecision>::fc1_forward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const dim3 grid((s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows, s.fc1_forward_slices);
+  if constexpr (sizeof(typename P::T) == 2)
+    if (s.fc1_forward_wgmma) {
+      const auto run = [&](auto kernel, int bytes) { launch(kernel, grid, kFc1WgmmaThreads, bytes, stream, s); };
+      constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
+      if (s.fc1_forward_rows == 128)
+        run(fc1_forward_wgmma_kernel<P, 128, k128>, Fc1WgmmaShared<128, k128>::kBytes);
+      else
+        run(fc1_forward_wgmma_kernel<P, 64, k64>, Fc1WgmmaShared<64, k64>::kBytes);
+      return;
+    }
   const auto run = [&](auto kernel, int bytes) { launch(kernel, grid, kThreads, bytes, stream, s); };
   constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
   const bool most = s.fc1_forward_stages == kMost;

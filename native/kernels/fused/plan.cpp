@@ -39,10 +39,8 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
   const auto conv2_backward = first(Phase::kConv2Backward, [&](const Tile& tile) {
     return pieces(tile) <= sms && tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
-  const auto fc1_forward = first(Phase::kFc1Forward, [&](const Tile& tile) { return batch > tile.more_than; });
-  const auto fc1_backward = first(Phase::kFc1Backward, [&](const Tile& tile) {
-    return (gpu.wgmma || !tile.wgmma) && batch > tile.more_than;
-  });
+  const auto of_fc1 = [&](const Tile& tile) { return (gpu.wgmma || !tile.wgmma) && batch > tile.more_than; };
+  const auto fc1_forward = first(Phase::kFc1Forward, of_fc1), fc1_backward = first(Phase::kFc1Backward, of_fc1);
   for (const auto& found : {conv2_backward, fc1_forward, fc1_backward})
     if (found == tiles.end()) return {};
 

@@ -29,7 +29,7 @@ struct Tile {
   Phase phase;
   int rows = 0;                     // that a thread block takes at a time: of conv2's image, or for fc1 samples
   int declared = 0, dynamic = 0;    // bytes of shared memory of a thread block, static and dynamic
-  bool wgmma = false;               // of conv forward, whose layout decides conv2 backward's; or of fc1 backward
+  bool wgmma = false;               // of conv forward, whose layout decides conv2 backward's; or of fc1
   Layout layout = Layout::kPixels;  // conv forward leaves it, conv2's backward reads it
   bool many = false;                // conv forward: a thread block may take one piece after the other
   int more_than = 0;                // fc1: for batches of more samples

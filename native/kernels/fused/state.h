@@ -118,6 +118,7 @@ struct State {
 
   int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
   bool conv_forward_many;                        // a block may take one piece of the batch after the other
+  bool fc1_forward_wgmma;                        // fc1_forward works by wgmma
   int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
   bool fc1_backward_wgmma;
   int head_blocks;
@@ -127,7 +128,7 @@ struct State {
   std::uint8_t conv2_backward_parts;                     // that conv2's channels are cut into
 };
 
-using Schedule = std::array<int, 13>;
+using Schedule = std::array<int, 14>;
 
 template <Precision kPrecision>
 struct Launch {

@@ -14,6 +14,7 @@
 #include "kernels/fused/fc1_backward/fc1_backward.cuh"
 #include "kernels/fused/fc1_backward/fc1_backward_wgmma.cuh"
 #include "kernels/fused/fc1_forward/fc1_forward.cuh"
+#include "kernels/fused/fc1_forward/fc1_forward_wgmma.cuh"
 #include "kernels/fused/head/head.cuh"
 #include "kernels/fused/plan.h"
 #include "kernels/fused/update/update.cuh"
@@ -58,6 +59,13 @@ std::vector<Tile> tiles_of() {
     add({.phase = kConvForward, .rows = kHalf, .many = true}, conv_forward_halves_kernel<P>, 0,
         ConvForwardHalvesShared<P>::kBytes);
 
+  if constexpr (!kFloats) {
+    constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
+    add({.phase = kFc1Forward, .rows = 128, .wgmma = true, .more_than = 2048, .stages = k128},
+        fc1_forward_wgmma_kernel<P, 128, k128>, 0, Fc1WgmmaShared<128, k128>::kBytes);
+    add({.phase = kFc1Forward, .rows = 64, .wgmma = true, .more_than = 128, .stages = k64},
+        fc1_forward_wgmma_kernel<P, 64, k64>, 0, Fc1WgmmaShared<64, k64>::kBytes);
+  }
   // Fewer stages hold the same tiles, so their sums are the same bits.
   constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
   add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .stages = kMost}, fc1_forward_kernel<P, 64, kMost>,

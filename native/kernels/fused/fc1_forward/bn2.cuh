@@ -1,6 +1,7 @@
 // bn2's scale and shift from conv_forward's channel sums, and bn2 with relu of an operand of fc1.
 #pragma once
 
+#include "kernels/device/barriers.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/policy.cuh"
@@ -13,6 +14,7 @@ inline constexpr int kSliceChannels = kConv2Channels / 2;  // of a slice of the 
 // bn2's scale and shift for one half of the channels in shared memory: from conv_forward's block sums in training, from
 // s.bn2 otherwise.
 struct __align__(16) Bn2 {
+  using Threads = NamedBarrier<1, kThreads>;  // that make it: the block's first
   static constexpr int kGroups = kThreads / 16;
   double partial[kGroups][2][kSliceChannels + 2];  // sums and squares; padded for finish_bn2()'s reads
   float scale[kSliceChannels], shift[kSliceChannels];
@@ -54,10 +56,10 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
       bn.scale[tid] = s.bn2.scale(channel_half * kSliceChannels + tid);
       bn.shift[tid] = s.bn2.shift(channel_half * kSliceChannels + tid);
     }
-    __syncthreads();
+    Bn2::Threads::sync();
     return;
   }
-  __syncthreads();
+  Bn2::Threads::sync();
   const int channel = tid >> 3, which = tid & 1, quarter = tid >> 1 & 3;
   double sum = 0;
 #pragma unroll
@@ -82,7 +84,7 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
       to.mean_rest(0) = float(mean - double(float(mean)));
     }
   }
-  __syncthreads();
+  Bn2::Threads::sync();
 }
 
 // relu(scale * x + shift) of the values in one register of an operand, rounded as they are stored.

@@ -1,4 +1,5 @@
-// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user.
+// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user,
+// and mnist_cuda/torch.py that of the operators.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -11,6 +12,7 @@
 #endif
 #include "mnist/engine.h"
 #include "mnist/op_bench.h"
+#include "mnist/operators.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -81,6 +83,41 @@ NumpyVector<T> parameters_of(const Engine& engine) {
   T* data = values.release();
   return NumpyVector<T>(data, {std::size_t(kParameterCount)},
                         nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
+}
+
+// As Python passes it: the address of an array as a number, 0 for null.
+template <class A>
+using FromPython = std::conditional_t<std::is_pointer_v<A>, std::uintptr_t, A>;
+
+template <class A>
+A to_native(FromPython<A> value) {
+  if constexpr (std::is_pointer_v<A>)
+    return reinterpret_cast<A>(value);
+  else
+    return value;
+}
+
+// A method of Operators<T> as name(device, stream, addresses and sizes in the method's order).
+template <class T, class Result, class... Args>
+void def_operator(nb::module_& m, const std::string& name, Result (Operators<T>::*method)(Args...)) {
+  m.def(
+      name.c_str(),
+      [method](int device, std::uintptr_t stream, FromPython<Args>... args) {
+        return ((*operators_on<T>(device, to_native<void*>(stream))).*method)(to_native<Args>(args)...);
+      },
+      nb::call_guard<nb::gil_scoped_release>());
+}
+
+template <class T>
+void def_operators(nb::module_& m, const std::string& type) {
+  def_operator(m, "conv_bn_relu_pool_forward_" + type, &Operators<T>::conv_bn_relu_pool_forward);
+  def_operator(m, "conv_bn_relu_pool_backward_" + type, &Operators<T>::conv_bn_relu_pool_backward);
+  def_operator(m, "conv_bn_relu_pool_scratch_" + type, &Operators<T>::conv_bn_relu_pool_scratch);
+  def_operator(m, "linear_forward_" + type, &Operators<T>::linear_forward);
+  def_operator(m, "linear_backward_" + type, &Operators<T>::linear_backward);
+  def_operator(m, "linear_scratch_" + type, &Operators<T>::linear_scratch);
+  def_operator(m, "log_softmax_nll_forward_" + type, &Operators<T>::log_softmax_nll_forward);
+  def_operator(m, "log_softmax_nll_backward_" + type, &Operators<T>::log_softmax_nll_backward);
 }
 
 }  // namespace
@@ -231,6 +268,9 @@ NB_MODULE(_native, m) {
 #endif
       },
       "device"_a);
+
+  def_operators<float>(m, "float32");
+  def_operators<double>(m, "float64");
 
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })

@@ -1,0 +1,46 @@
+"""mnist_cuda.torch: torch_operators.py in a process that has PyTorch, and the sentence where there is none."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+RUN = """
+import sys
+sys.path += {more!r}
+import pytest
+sys.exit(pytest.main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_operators(device, torch_folders, make_engine):
+    if device == "cuda":
+        make_engine("naive")  # skips where our kernels cannot run
+    arguments = ["-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "torch_operators.py")]
+    command = [sys.executable, "-c", RUN.format(more=torch_folders, arguments=arguments)]
+    environment = os.environ | {"TORCH_OPERATORS_DEVICE": device}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert device == "cpu" or "skipped" not in result.stdout, result.stdout
+
+
+def test_without_pytorch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import mnist_cuda.torch"
+    result = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert result.returncode == 1
+    expected = "mnist_cuda.torch needs PyTorch, which cannot be imported (not here); docs/operators.md says how"
+    assert f"UnavailableError: {expected}" in result.stderr
+
+
+def test_the_page_shows_the_code():
+    files = ("mnist_cuda/torch.py", "native/include/mnist/operators.h")
+    code = "".join((ROOT / file).read_text() for file in files)
+    blocks = re.findall(r"```(?:python|cpp)\n(.*?)```", (ROOT / "docs/operators.md").read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert block in code, block

@@ -151,6 +151,21 @@ def torch_folders():
     return [folder]
 
 
+@pytest.fixture
+def run_with_torch(torch_folders):
+    """run_with_torch(file, device): pytest on a file of this folder in a process that has PyTorch, cpu or cuda."""
+    code = "import sys; sys.path += sys.argv[2:]; import pytest; sys.exit(pytest.main(['-q', sys.argv[1]]))"
+
+    def run(file, device):
+        command = [sys.executable, "-c", code, ROOT / "tests" / file, *torch_folders]
+        environment = os.environ | {"TORCH_TEST_DEVICE": device}
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+        assert device == "cpu" or "skipped" not in result.stdout, result.stdout
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory):
     """PyTorch by MNIST_CUDA_PEER_PYTHON, or in .venv-peers; a skip without it."""

@@ -1,6 +1,5 @@
 """mnist_cuda.torch: torch_operators.py in a process that has PyTorch, and the sentence where there is none."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,24 +7,12 @@ import sys
 import pytest
 from conftest import ROOT
 
-RUN = """
-import sys
-sys.path += {more!r}
-import pytest
-sys.exit(pytest.main({arguments!r}))
-"""
-
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_operators(device, torch_folders, make_engine):
+def test_operators(device, make_engine, run_with_torch):
     if device == "cuda":
         make_engine("naive")  # skips where our kernels cannot run
-    arguments = ["-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "torch_operators.py")]
-    command = [sys.executable, "-c", RUN.format(more=torch_folders, arguments=arguments)]
-    environment = os.environ | {"TORCH_OPERATORS_DEVICE": device}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    assert device == "cpu" or "skipped" not in result.stdout, result.stdout
+    run_with_torch("torch_operators.py", device)
 
 
 def test_without_pytorch(tmp_path):

@@ -1,6 +1,6 @@
 """mnist_cuda.torch against PyTorch's float64; test_torch.py runs this in a process that has PyTorch.
 
-TORCH_OPERATORS_DEVICE is cpu or cuda. PyTorch fills the memory that it hands out with NaN (255 in bytes) here.
+TORCH_TEST_DEVICE is cpu or cuda. PyTorch fills the memory that it hands out with NaN (255 in bytes) here.
 """
 
 import os
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from mnist_cuda import _native
 from mnist_cuda import torch as operators
 
-DEVICE = os.environ.get("TORCH_OPERATORS_DEVICE", "cpu")
+DEVICE = os.environ.get("TORCH_TEST_DEVICE", "cpu")
 BOUND = {torch.float32: 2e-6, torch.float64: 1e-13}
 OPS = torch.ops.mnist_cuda
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of itself

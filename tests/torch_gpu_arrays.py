@@ -9,6 +9,7 @@ import torch
 from mnist_cuda import Engine, init_parameters
 from mnist_cuda.engine import engines
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of itself
 ENGINES = [
     pytest.param(row.name, precision, id=f"{row.name}-{precision}")
     for row in engines()

@@ -16,7 +16,7 @@ from mnist_cuda import torch as operators
 DEVICE = os.environ.get("TORCH_TEST_DEVICE", "cpu")
 BOUND = {torch.float32: 2e-6, torch.float64: 1e-13}
 OPS = torch.ops.mnist_cuda
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of itself
 # Batch, channels in and out, side: small and odd, one of each, the network's two layers.
 CONVOLUTIONS = [(3, 2, 5, 6), (1, 1, 1, 2), (9, 1, 32, 28), (17, 32, 64, 14)]
 # Batch, features in and out: small and odd, one of each, the network's two layers, more than a tile.
@@ -122,7 +122,11 @@ def test_statistics_and_inference(dtype):
 def test_linear(sizes, dtype, relu):
     ours = operators.linear_relu if relu else operators.linear
     names = ("x", "weight", "bias")
-    compare(ours, lambda *t: F.relu(F.linear(*t)) if relu else F.linear(*t), linear_arrays(*sizes, dtype=dtype), names)
+    tensors = linear_arrays(*sizes, dtype=dtype)
+    compare(ours, lambda *t: F.relu(F.linear(*t)) if relu else F.linear(*t), tensors, names)
+    by_ones = torch.autograd.grad(ours(*tensors), tensors, torch.ones_like(ours(*tensors)))
+    by_sum = torch.autograd.grad(ours(*tensors).sum(), tensors)  # whose gradient is one number with strides of 0
+    assert all(torch.equal(one, other) for one, other in zip(by_ones, by_sum, strict=True))
 
 
 @pytest.mark.parametrize("dtype", BOUND)

@@ -93,7 +93,7 @@ class GpuOperators final : public Operators<T> {
 
   void log_softmax_nll_backward(T* dlogits, const T* upstream, const T* log_p, const std::uint8_t* labels,
                                 std::int64_t batch, int classes) override {
-    naive::log_softmax_nll_backward(dlogits, log_p, labels, upstream, batch, classes, stream_);
+    naive::log_softmax_nll_backward_by_pointer(dlogits, log_p, labels, upstream, batch, classes, stream_);
   }
 
  private:

@@ -81,8 +81,8 @@ void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels,
 }
 
 template <class T>
-void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream, std::int64_t batch,
-                              int classes, cudaStream_t stream) {
+void log_softmax_nll_backward_by_pointer(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream,
+                                         std::int64_t batch, int classes, cudaStream_t stream) {
   require_sizes("log_softmax_nll_backward", batch, classes);
   log_softmax_nll_backward_kernel<T><<<blocks(batch * classes), kBlock, 0, stream>>>(
       dx, log_p, labels, T(1 / double(batch)), upstream, batch * classes, classes);
@@ -93,7 +93,8 @@ void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels,
   template void log_softmax_forward(T*, const T*, std::int64_t, int, cudaStream_t);                                   \
   template void nll_loss_forward(T*, const T*, const std::uint8_t*, std::int64_t, int, cudaStream_t);                 \
   template void log_softmax_nll_backward(T*, const T*, const std::uint8_t*, double, std::int64_t, int, cudaStream_t); \
-  template void log_softmax_nll_backward(T*, const T*, const std::uint8_t*, const T*, std::int64_t, int, cudaStream_t)
+  template void log_softmax_nll_backward_by_pointer(T*, const T*, const std::uint8_t*, const T*, std::int64_t, int,   \
+                                                    cudaStream_t)
 MNIST_INSTANTIATE(float);
 MNIST_INSTANTIATE(double);
 

@@ -38,7 +38,7 @@ void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels,
 
 // The same with `upstream` (1) in the GPU's memory, where whoever differentiates has it.
 template <class T>
-void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream, std::int64_t batch,
-                              int classes, cudaStream_t stream);
+void log_softmax_nll_backward_by_pointer(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream,
+                                         std::int64_t batch, int classes, cudaStream_t stream);
 
 }  // namespace mnist::kernels::naive

@@ -37,7 +37,8 @@ int main() {
         check_near(gdx.read(what), dx, std::max(norm(dx), 1.7 / double(batch)), bound, what + " backward");
         const Guarded<float> upstream(std::vector<float>{-1.7f}), loss(1);
         const auto by_number = gdx.read(what);
-        log_softmax_nll_backward(gdx.data(), gp.data(), glabels.data(), upstream.data(), batch, classes, nullptr);
+        log_softmax_nll_backward_by_pointer(gdx.data(), gp.data(), glabels.data(), upstream.data(), batch, classes,
+                                            nullptr);
         check_near(gdx.read(what), widen(by_number), std::max(norm(dx), 1.7 / double(batch)), 3e-7, what + " upstream");
         nll_loss_forward(loss.data(), gp.data(), glabels.data(), batch, classes, nullptr);
         const double mean = reference::nll_loss_forward(widen(gp.read(what)).data(), labels.data(), batch, classes);

@@ -1,11 +1,15 @@
 """mnist_cuda.torch: torch_operators.py in a process that has PyTorch, and the sentence where there is none."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, peer_python
+
+from mnist_cuda import _native
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -13,6 +17,20 @@ def test_operators(device, make_engine, run_with_torch):
     if device == "cuda":
         make_engine("naive")  # skips where our kernels cannot run
     run_with_torch("torch_operators.py", device)
+
+
+def test_beside_pytorch_and_numpy_alone(tmp_path, torch_folders):
+    """In the peers' environment, which has nothing that the rest of the package asks for."""
+    if not torch_folders:
+        pytest.skip("PyTorch is in this environment, with all that the package asks for")
+    package = tmp_path / "mnist_cuda"
+    package.mkdir()
+    for file in (*(ROOT / "mnist_cuda").glob("*.py"), Path(_native.__file__)):
+        (package / file.name).symlink_to(file)
+    code = "import torch; from mnist_cuda.torch import linear; print(linear(*[torch.ones(1, 1)] * 2, torch.ones(1)))"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
+    result = subprocess.run([peer_python(), "-c", code], env=environment, capture_output=True, text=True)
+    assert result.stdout == "tensor([[2.]])\n", result.stderr
 
 
 def test_without_pytorch(tmp_path):

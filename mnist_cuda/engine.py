@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError, did_you_mean
+from mnist_cuda.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.gpu_libraries import find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
@@ -23,6 +24,7 @@ Routing = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 BatchNorm = Literal["population", "batch"]
 Placement = Literal["device", "host"]
 Summation = Literal["partial", "plain", "library"]
+_PIXELS = 28 * 28
 
 
 @dataclass(frozen=True)
@@ -286,15 +288,39 @@ class Engine:
         with _native_errors():
             self._native.compute_statistics()
 
-    def set_dataset(self, images: Images, labels: Labels, placement: Placement = "device") -> None:
+    def gpu_parameters(self) -> dict[str, GpuArray]:
+        """A copy of the 12 parameters in the memory of the engine's GPU, by PyTorch name, for other libraries.
+
+        float64 from `naive` in fp64, else float32. Raises ValueError for an engine on the host.
+        """
+        self._require_gpu("gpu_parameters")
+        with _native_errors():
+            arrays = self._native.gpu_parameters()
+        return {t.name: self._gpu_array(t.shape, *array) for t, array in zip(PARAMETERS, arrays, strict=True)}
+
+    def _require_gpu(self, what: str) -> None:
+        if self.info.device == "cpu":
+            raise ValueError(f"{what}: engine {self.info.name} runs on the CPU, expected one on a GPU")
+
+    def _gpu_array(self, shape: tuple[int, ...], array: Any, address: int) -> GpuArray:
+        _, device = array.__dlpack_device__()
+        return GpuArray(shape, self.dtype, device, address, array)
+
+    def set_dataset(self, images: object, labels: object, placement: Placement = "device") -> None:
         """Give the training set: images (N,28,28) or (N,784) uint8, labels (N,) uint8 below 10; copied.
 
-        placement: `device` keeps the images in the GPU's memory, `host` copies each batch there as it is needed
-        (double-buffered). Host engines ignore it.
+        Either may be in a GPU's memory, with `__dlpack__` or `__cuda_array_interface__`, and is waited for. placement:
+        `device` keeps the images in the GPU's memory, `host` copies each batch there as it is needed (double-buffered).
+        Host engines ignore it. An engine on a GPU copies images from there to where it keeps them, without the host in
+        between; a copy, because the caller's array may change or go while the engine still trains on it.
         """
         _require_one_of("set_dataset: placement", placement, Placement)
         with _native_errors():
-            self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
+            there = gpu_bytes(images) if self.info.device == "cuda" and placement == "device" else None
+            if there is None:
+                self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
+            else:
+                self._native.set_gpu_dataset(there.address, there.size, _bytes(labels))
 
     def train(
         self, order: NDArray[np.integer], batch_size: int, lr: float | NDArray[np.floating]
@@ -315,7 +341,7 @@ class Engine:
             losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct
 
-    def set_evaluation_set(self, images: Images, labels: Labels) -> None:
+    def set_evaluation_set(self, images: object, labels: object) -> None:
         """Give the images that `evaluate` scores, as `set_dataset` gives those to train on; copied, to the GPU too."""
         with _native_errors():
             self._native.set_evaluation_set(_bytes(images), _bytes(labels))
@@ -334,8 +360,8 @@ class Engine:
             correct, loss = self._native.evaluate()
         return correct, loss / self.evaluation_size
 
-    def logits(self, images: Images, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
-        """Scores (N,10) before log-softmax of images (N,28,28) or (N,784) uint8.
+    def logits(self, images: object, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
+        """Scores (N,10) before log-softmax of images (N,28,28) or (N,784) uint8, on the host or on a GPU.
 
         batch_norm: `population` needs `compute_statistics` or `set_statistics`; `batch` takes the N images as one
         batch and normalises by its statistics.
@@ -344,6 +370,21 @@ class Engine:
         with _native_errors():
             scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
+
+    def gpu_logits(self, images: object, batch_norm: BatchNorm = "population") -> GpuArray:
+        """The same for images in a GPU's memory, with the scores there, float64 from `naive` in fp64, else float32.
+
+        Nothing passes through the host. Raises ValueError for images on the host, and for an engine there.
+        """
+        _require_one_of("gpu_logits: batch_norm", batch_norm, BatchNorm)
+        self._require_gpu("gpu_logits")
+        population = batch_norm == "population"
+        with _native_errors():
+            there = gpu_bytes(images)
+            if there is None:
+                raise ValueError("gpu_logits: the images are on the host, expected them in a GPU's memory; see logits")
+            (array,) = self._native.gpu_logits(there.address, there.size, population)
+        return self._gpu_array((there.size // _PIXELS, _native.CLASSES), *array)
 
     def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
         """Time the ops of a training step on `batch_size` images of the data set, in their order.
@@ -401,9 +442,10 @@ def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
     return indices
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """A flat, contiguous uint8 view or copy; ValueError for another dtype, whose values might not fit."""
-    array = np.asarray(array)
+def _bytes(data: object) -> NDArray[np.uint8]:
+    """A flat, contiguous uint8 view or copy on the host; ValueError for another dtype, whose values might not fit."""
+    there = gpu_bytes(data)
+    array = np.asarray(data) if there is None else there.on_host()
     if array.dtype != np.uint8:
         raise ValueError(f"array has dtype {array.dtype}, expected uint8")
     return np.ascontiguousarray(array).reshape(-1)

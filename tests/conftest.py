@@ -3,7 +3,9 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -128,10 +130,46 @@ class Peer:
         return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def peer_python():
+    """The interpreter of PyTorch: what MNIST_CUDA_PEER_PYTHON says, or that of .venv-peers."""
+    return Path(os.environ.get("MNIST_CUDA_PEER_PYTHON") or ROOT / ".venv-peers" / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def torch_folders():
+    """Folders that make this Python import PyTorch, behind all others; none if it has it. A skip where nothing can."""
+    if find_spec("torch"):
+        return []
+    peers = peer_python()
+    code = "import sys, sysconfig, torch; print(*sys.version_info[:2]); print(sysconfig.get_path('platlib'))"
+    answer = subprocess.run([peers, "-c", code], capture_output=True, text=True) if peers.exists() else None
+    if not answer or answer.returncode:
+        pytest.skip(f"no PyTorch, neither here nor by {peers}")
+    version, folder = answer.stdout.splitlines()
+    if version.split() != [str(part) for part in sys.version_info[:2]]:
+        pytest.skip(f"PyTorch is at {peers}, which is Python {version}, and this is another")
+    return [folder]
+
+
+@pytest.fixture
+def run_with_torch(torch_folders):
+    """run_with_torch(file, device): pytest on a file of this folder in a process that has PyTorch, cpu or cuda."""
+    code = "import sys; sys.path += sys.argv[2:]; import pytest; sys.exit(pytest.main(['-q', sys.argv[1]]))"
+
+    def run(file, device):
+        command = [sys.executable, "-c", code, ROOT / "tests" / file, *torch_folders]
+        environment = os.environ | {"TORCH_TEST_DEVICE": device}
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+        assert device == "cpu" or "skipped" not in result.stdout, result.stdout
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory):
     """PyTorch by MNIST_CUDA_PEER_PYTHON, or in .venv-peers; a skip without it."""
-    python = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON") or ROOT / ".venv-peers" / "bin" / "python")
+    python = peer_python()
     if not python.exists():
         pytest.skip(f"no PyTorch: {python} does not exist; run scripts/peers or set MNIST_CUDA_PEER_PYTHON")
     return Peer(python, tmp_path_factory.mktemp("peer"))

@@ -2595,4 +2595,66 @@ SWEEPS = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *HOST, *FUSED, *ENGINES]
+# ---- operators of PyTorch, and arrays of others -----------------------------------------------------------------------
+
+OPERATORS = [
+    *of(
+        "mnist_cuda/torch.py",
+        ("test_torch.py",),
+        (
+            "gamma-for-beta",
+            "order",
+            "return dx if wanted else None, dw, torch.zeros_like(dbeta), dgamma, dbeta",
+            "return dx if wanted else None, dw, torch.zeros_like(dbeta), dbeta, dgamma",
+        ),
+        (
+            "inference-by-the-batch",
+            "option",
+            '_call("conv_bn_relu_pool_forward", x, *arguments, False, *sizes)',
+            '_call("conv_bn_relu_pool_forward", x, *arguments, True, *sizes)',
+        ),
+        (
+            "labels-of-any-type",
+            "refusal",
+            'dtype = torch.uint8 if argument == "labels" else like.dtype',
+            'dtype = tensor.dtype if argument == "labels" else like.dtype',
+        ),
+        ("strides-not-looked-at", "refusal", "if not tensor.is_contiguous():", "if False:"),
+        (
+            "float64-as-float32",
+            "rounding",
+            'torch.float64: "float64"}',
+            'torch.float64: "float32"}',
+        ),
+    ),
+    *of(
+        "native/cpu/operators.cpp",
+        ("test_torch.py",),
+        (
+            "relu-not-gone-through",
+            "stale copy",
+            "reference::linear_backward(dx, dw, dbias, pass ? scratch : dy,",
+            "reference::linear_backward(dx, dw, dbias, dy,",
+        ),
+        ("one-class-too-many", "boundary", "MNIST_REQUIRE(labels[b] < classes,", "MNIST_REQUIRE(labels[b] <= classes,"),
+        (
+            "upstream-of-one",
+            "option",
+            "reference::log_softmax_nll_backward(dlogits, log_p, labels, *upstream,",
+            "reference::log_softmax_nll_backward(dlogits, log_p, labels, 1 + 0 * *upstream,",
+        ),
+    ),
+    *of(
+        "mnist_cuda/gpu_arrays.py",
+        ("test_gpu_arrays.py",),
+        ("stream-not-waited-for", "missing wait", 'if interface.get("stream") is not None:', "if False:"),
+        (
+            "strides-taken-for-rows",
+            "refusal",
+            "(strides is not None and tuple(strides) != rows)",
+            "strides is False",
+        ),
+    ),
+]
+
+MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *OPERATORS, *HOST, *FUSED, *ENGINES]

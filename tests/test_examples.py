@@ -1,11 +1,8 @@
 """The examples run, and say what they promise; on a small data set, in a folder of their own."""
 
-import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -66,22 +63,19 @@ def test_look_inside(tmp_path):
     assert abs(float(gradient)) > 1e-4
 
 
-def test_pytorch(tmp_path):
-    """By PyTorch here, or that of .venv-peers if its Python is of the same version."""
-    peers = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON") or ROOT / ".venv-peers" / "bin" / "python")
-    more = []
-    if not find_spec("torch"):
-        code = "import sys, sysconfig, torch; print(*sys.version_info[:2]); print(sysconfig.get_path('platlib'))"
-        answer = subprocess.run([peers, "-c", code], capture_output=True, text=True) if peers.exists() else None
-        if not answer or answer.returncode:
-            pytest.skip(f"no PyTorch, neither here nor by {peers}")
-        version, folder = answer.stdout.splitlines()
-        if version.split() != [str(part) for part in sys.version_info[:2]]:
-            pytest.skip(f"PyTorch is at {peers}, which is Python {version}, and this is another")
-        more.append(folder)
-    out = run("pytorch.py", tmp_path, more)
+def test_pytorch(tmp_path, torch_folders):
+    out = run("pytorch.py", tmp_path, torch_folders)
     assert float(re.search(r"differ by at most (\S+)", out).group(1)) < 1e-3
     assert re.findall(r"from_pytorch\.\w+: ([\d.]+) %", out) == ["100.00", "100.00"]
+
+
+def test_pytorch_operators(tmp_path, torch_folders):
+    out = run("pytorch_operators.py", tmp_path, torch_folders)
+    assert float(re.search(r"losses differ by at most (\S+)", out).group(1)) < 1e-5
+    shares = [float(share) for share in re.findall(r"([\d.]+) % by the", out)]
+    assert len(shares) == 2
+    assert abs(shares[0] - shares[1]) <= 0.1
+    assert min(shares) > 90
 
 
 def test_every_example_has_a_test():

@@ -1,4 +1,5 @@
-// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user.
+// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user,
+// and mnist_cuda/torch.py that of the operators.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -7,10 +8,13 @@
 #include <nanobind/stl/vector.h>
 
 #ifdef MNIST_WITH_CUDA
+#include "cuda/buffer.h"
 #include "cuda/cuda_libs.h"
+#include "cuda/stream.h"
 #endif
 #include "mnist/engine.h"
 #include "mnist/op_bench.h"
+#include "mnist/operators.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -81,6 +85,83 @@ NumpyVector<T> parameters_of(const Engine& engine) {
   T* data = values.release();
   return NumpyVector<T>(data, {std::size_t(kParameterCount)},
                         nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
+}
+
+// ---- arrays in a GPU's memory, which pass as addresses
+// ---------------------------------------------------------------
+
+using GpuBytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cuda>;
+
+std::span<const std::uint8_t> bytes_at(std::uintptr_t address, std::size_t count) {
+  return {reinterpret_cast<const std::uint8_t*>(address), count};
+}
+
+#ifdef MNIST_WITH_CUDA
+// New memory of GPU `device`, of `count` numbers, which fill(data) sets, as arrays of the tensors in `table`: a list of
+// (array, address), each of which keeps all of it.
+template <class T, class Table, class Fill>
+nb::list gpu_arrays(int device, std::int64_t count, const Table& table, Fill fill) {
+  std::unique_ptr<cuda::DeviceBuffer<T>> buffer;
+  {
+    nb::gil_scoped_release release;
+    const cuda::DeviceGuard guard(device);
+    buffer = std::make_unique<cuda::DeviceBuffer<T>>(count);
+    fill(buffer->data());
+  }
+  T* const data = buffer->data();
+  const nb::capsule owner(buffer.release(), [](void* p) noexcept { delete static_cast<cuda::DeviceBuffer<T>*>(p); });
+  nb::list arrays;
+  for (const auto& tensor : table) {
+    const std::vector<std::size_t> shape(tensor.shape.begin(), tensor.shape.begin() + tensor.ndim);
+    const nb::ndarray<nb::array_api, T> array(data + tensor.offset, shape.size(), shape.data(), owner, nullptr,
+                                              nb::dtype<T>(), nb::device::cuda::value, device);
+    arrays.append(nb::make_tuple(array, reinterpret_cast<std::uintptr_t>(data + tensor.offset)));
+  }
+  return arrays;
+}
+
+// The same by the engine's own type; fill(data) takes a pointer to void.
+template <class Table, class Fill>
+nb::list gpu_arrays_of(const Engine& engine, std::int64_t count, const Table& table, Fill fill) {
+  const int device = engine.options().device;
+  if (engine.options().precision == Precision::kFp64) return gpu_arrays<double>(device, count, table, fill);
+  return gpu_arrays<float>(device, count, table, fill);
+}
+#endif
+
+// As Python passes it: the address of an array as a number, 0 for null.
+template <class A>
+using FromPython = std::conditional_t<std::is_pointer_v<A>, std::uintptr_t, A>;
+
+template <class A>
+A to_native(FromPython<A> value) {
+  if constexpr (std::is_pointer_v<A>)
+    return reinterpret_cast<A>(value);
+  else
+    return value;
+}
+
+// A method of Operators<T> as name(device, stream, addresses and sizes in the method's order).
+template <class T, class Result, class... Args>
+void def_operator(nb::module_& m, const std::string& name, Result (Operators<T>::*method)(Args...)) {
+  m.def(
+      name.c_str(),
+      [method](int device, std::uintptr_t stream, FromPython<Args>... args) {
+        return ((*operators_on<T>(device, to_native<void*>(stream))).*method)(to_native<Args>(args)...);
+      },
+      nb::call_guard<nb::gil_scoped_release>());
+}
+
+template <class T>
+void def_operators(nb::module_& m, const std::string& type) {
+  def_operator(m, "conv_bn_relu_pool_forward_" + type, &Operators<T>::conv_bn_relu_pool_forward);
+  def_operator(m, "conv_bn_relu_pool_backward_" + type, &Operators<T>::conv_bn_relu_pool_backward);
+  def_operator(m, "conv_bn_relu_pool_scratch_" + type, &Operators<T>::conv_bn_relu_pool_scratch);
+  def_operator(m, "linear_forward_" + type, &Operators<T>::linear_forward);
+  def_operator(m, "linear_backward_" + type, &Operators<T>::linear_backward);
+  def_operator(m, "linear_scratch_" + type, &Operators<T>::linear_scratch);
+  def_operator(m, "log_softmax_nll_forward_" + type, &Operators<T>::log_softmax_nll_forward);
+  def_operator(m, "log_softmax_nll_backward_" + type, &Operators<T>::log_softmax_nll_backward);
 }
 
 }  // namespace
@@ -232,6 +313,44 @@ NB_MODULE(_native, m) {
       },
       "device"_a);
 
+  m.def(
+      "gpu_bytes",
+      [](const GpuBytes& array) {
+        return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size());
+      },
+      "capsule"_a.noconvert());
+  m.def(
+      "wait_for_stream",
+      [](int device, std::uintptr_t stream) {
+#ifdef MNIST_WITH_CUDA
+        const cuda::DeviceGuard guard(device);
+        MNIST_CHECK(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(stream)));
+#else
+        (void)device, (void)stream;
+        throw UnavailableError("the array is on a GPU: " + cuda_status().reason);
+#endif
+      },
+      "device"_a, "stream"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "download",
+      [](std::uintptr_t address, std::size_t count) {
+        std::vector<std::uint8_t> values(count);
+#ifdef MNIST_WITH_CUDA
+        {
+          nb::gil_scoped_release release;
+          MNIST_CHECK(cudaMemcpy(values.data(), bytes_at(address, count).data(), count, cudaMemcpyDefault));
+        }
+#else
+        (void)address;
+        throw UnavailableError("the array is on a GPU: " + cuda_status().reason);
+#endif
+        return to_numpy(std::move(values));
+      },
+      "address"_a, "count"_a);
+
+  def_operators<float>(m, "float32");
+  def_operators<double>(m, "float64");
+
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
       .def("algorithms", &Engine::algorithms)
@@ -305,6 +424,26 @@ NB_MODULE(_native, m) {
              }
              return to_numpy(std::move(scores));
            })
+#ifdef MNIST_WITH_CUDA
+      .def("set_gpu_dataset",
+           [](Engine& e, std::uintptr_t images, std::size_t pixels, Vector<std::uint8_t> labels) {
+             nb::gil_scoped_release release;
+             e.set_dataset(bytes_at(images, pixels), view(labels), Placement::kDevice);
+           })
+      .def("gpu_logits",
+           [](Engine& e, std::uintptr_t images, std::size_t pixels, bool population) {
+             const auto mode = population ? BatchNormMode::kPopulation : BatchNormMode::kBatch;
+             const std::int64_t count = std::int64_t(pixels) / kImagePixels;
+             const Parameter table[] = {{"logits", {count, kClasses}, 2, 0, count * kClasses}};
+             return gpu_arrays_of(e, count * kClasses, table,
+                                  [&](void* scores) { e.device_logits(bytes_at(images, pixels), mode, scores); });
+           })
+      .def("gpu_parameters",
+           [](const Engine& e) {
+             return gpu_arrays_of(e, kParameterCount, kParameters,
+                                  [&](void* values) { e.get_device_parameters(values); });
+           })
+#endif
       .def("profile",
            [](Engine& e, std::int64_t batch, std::int64_t steps) {
              std::vector<OpTime> ops;

@@ -1,4 +1,4 @@
-// Float64 loops in the order of the formulas in reference_ops.h; nothing clever.
+// Plain loops in the order of the formulas in reference_ops.h; nothing clever.
 #include "cpu/reference_ops.h"
 
 #include <algorithm>
@@ -20,26 +20,26 @@ void for_each_tap_row(A* a, B* b, int u, int v, int side, Visit visit) {
 
 }  // namespace
 
-void conv2d_forward(double* y, const double* x, const double* w, const double* bias, std::int64_t batch, int in,
-                    int out, int side) {
+template <class T>
+void conv2d_forward(T* y, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out, int side) {
   const int area = side * side;
   for (std::int64_t b = 0; b < batch; ++b)
     for (int o = 0; o < out; ++o) {
-      double* plane = y + (b * out + o) * area;
+      T* plane = y + (b * out + o) * area;
       std::fill(plane, plane + area, bias[o]);
       for (int i = 0; i < in; ++i)
         for (int u = 0; u < 3; ++u)
           for (int v = 0; v < 3; ++v) {
-            const double weight = w[((o * in + i) * 3 + u) * 3 + v];
-            for_each_tap_row(plane, x + (b * in + i) * area, u, v, side, [&](double* yr, const double* xr, int n) {
+            const T weight = w[((o * in + i) * 3 + u) * 3 + v];
+            for_each_tap_row(plane, x + (b * in + i) * area, u, v, side, [&](T* yr, const T* xr, int n) {
               for (int q = 0; q < n; ++q) yr[q] += weight * xr[q];
             });
           }
     }
 }
 
-void conv2d_backward_data(double* dx, const double* dy, const double* w, std::int64_t batch, int in, int out,
-                          int side) {
+template <class T>
+void conv2d_backward_data(T* dx, const T* dy, const T* w, std::int64_t batch, int in, int out, int side) {
   const int area = side * side;
   std::fill(dx, dx + batch * in * area, 0.0);
   for (std::int64_t b = 0; b < batch; ++b)
@@ -47,16 +47,16 @@ void conv2d_backward_data(double* dx, const double* dy, const double* w, std::in
       for (int i = 0; i < in; ++i)
         for (int u = 0; u < 3; ++u)
           for (int v = 0; v < 3; ++v) {
-            const double weight = w[((o * in + i) * 3 + u) * 3 + v];
+            const T weight = w[((o * in + i) * 3 + u) * 3 + v];
             for_each_tap_row(dy + (b * out + o) * area, dx + (b * in + i) * area, u, v, side,
-                             [&](const double* dyr, double* dxr, int n) {
+                             [&](const T* dyr, T* dxr, int n) {
                                for (int q = 0; q < n; ++q) dxr[q] += weight * dyr[q];
                              });
           }
 }
 
-void conv2d_backward_weight(double* dw, const double* dy, const double* x, std::int64_t batch, int in, int out,
-                            int side) {
+template <class T>
+void conv2d_backward_weight(T* dw, const T* dy, const T* x, std::int64_t batch, int in, int out, int side) {
   const int area = side * side;
   for (int o = 0; o < out; ++o)
     for (int i = 0; i < in; ++i)
@@ -65,14 +65,15 @@ void conv2d_backward_weight(double* dw, const double* dy, const double* x, std::
           double sum = 0;
           for (std::int64_t b = 0; b < batch; ++b)
             for_each_tap_row(dy + (b * out + o) * area, x + (b * in + i) * area, u, v, side,
-                             [&](const double* dyr, const double* xr, int n) {
+                             [&](const T* dyr, const T* xr, int n) {
                                for (int q = 0; q < n; ++q) sum += dyr[q] * xr[q];
                              });
           dw[((o * in + i) * 3 + u) * 3 + v] = sum;
         }
 }
 
-void batch_norm_statistics(double* mean, double* var, const double* x, std::int64_t batch, int channels, int area) {
+template <class T>
+void batch_norm_statistics(T* mean, T* var, const T* x, std::int64_t batch, int channels, int area) {
   const double n = double(batch) * area;
   for (int c = 0; c < channels; ++c) {
     double sum = 0, squares = 0;
@@ -88,8 +89,9 @@ void batch_norm_statistics(double* mean, double* var, const double* x, std::int6
   }
 }
 
-void batch_norm_forward(double* y, const double* x, const double* gamma, const double* beta, const double* mean,
-                        const double* var, std::int64_t batch, int channels, int area) {
+template <class T>
+void batch_norm_forward(T* y, const T* x, const T* gamma, const T* beta, const T* mean, const T* var,
+                        std::int64_t batch, int channels, int area) {
   for (std::int64_t b = 0; b < batch; ++b)
     for (int c = 0; c < channels; ++c) {
       const double sigma = std::sqrt(var[c] + kBatchNormEpsilon);
@@ -98,9 +100,9 @@ void batch_norm_forward(double* y, const double* x, const double* gamma, const d
     }
 }
 
-void batch_norm_backward(double* dx, double* dgamma, double* dbeta, const double* dy, const double* x,
-                         const double* gamma, const double* mean, const double* var, std::int64_t batch, int channels,
-                         int area) {
+template <class T>
+void batch_norm_backward(T* dx, T* dgamma, T* dbeta, const T* dy, const T* x, const T* gamma, const T* mean,
+                         const T* var, std::int64_t batch, int channels, int area) {
   const double n = double(batch) * area;
   for (int c = 0; c < channels; ++c) {
     const double sigma = std::sqrt(var[c] + kBatchNormEpsilon);
@@ -119,11 +121,12 @@ void batch_norm_backward(double* dx, double* dgamma, double* dbeta, const double
   }
 }
 
-void relu_max_pool2d_forward(double* y, std::uint8_t* route, const double* x, std::int64_t planes, int side) {
+template <class T>
+void relu_max_pool2d_forward(T* y, std::uint8_t* route, const T* x, std::int64_t planes, int side) {
   for (std::int64_t plane = 0; plane < planes; ++plane)
     for (int p = 0; p < side; ++p)
       for (int q = 0; q < side; ++q) {
-        const double* window = x + (plane * 2 * side + 2 * p) * 2 * side + 2 * q;
+        const T* window = x + (plane * 2 * side + 2 * p) * 2 * side + 2 * q;
         double best = window[0];
         std::uint8_t where = 0;
         for (std::uint8_t k = 1; k < 4; ++k) {
@@ -137,8 +140,8 @@ void relu_max_pool2d_forward(double* y, std::uint8_t* route, const double* x, st
       }
 }
 
-void relu_max_pool2d_forward_routed(double* y, const double* x, const std::uint8_t* route, std::int64_t planes,
-                                    int side) {
+template <class T>
+void relu_max_pool2d_forward_routed(T* y, const T* x, const std::uint8_t* route, std::int64_t planes, int side) {
   for (std::int64_t plane = 0; plane < planes; ++plane)
     for (int p = 0; p < side; ++p)
       for (int q = 0; q < side; ++q) {
@@ -148,7 +151,8 @@ void relu_max_pool2d_forward_routed(double* y, const double* x, const std::uint8
       }
 }
 
-void relu_max_pool2d_backward(double* dx, const double* dy, const std::uint8_t* route, std::int64_t planes, int side) {
+template <class T>
+void relu_max_pool2d_backward(T* dx, const T* dy, const std::uint8_t* route, std::int64_t planes, int side) {
   std::fill(dx, dx + planes * 4 * side * side, 0.0);
   for (std::int64_t plane = 0; plane < planes; ++plane)
     for (int p = 0; p < side; ++p)
@@ -159,8 +163,8 @@ void relu_max_pool2d_backward(double* dx, const double* dy, const std::uint8_t* 
       }
 }
 
-void linear_forward(double* y, const double* x, const double* w, const double* bias, std::int64_t batch, int in,
-                    int out) {
+template <class T>
+void linear_forward(T* y, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out) {
   for (std::int64_t b = 0; b < batch; ++b)
     for (int o = 0; o < out; ++o) {
       double sum = bias[o];
@@ -169,14 +173,14 @@ void linear_forward(double* y, const double* x, const double* w, const double* b
     }
 }
 
-void linear_backward(double* dx, double* dw, double* dbias, const double* dy, const double* x, const double* w,
-                     std::int64_t batch, int in, int out) {
+template <class T>
+void linear_backward(T* dx, T* dw, T* dbias, const T* dy, const T* x, const T* w, std::int64_t batch, int in, int out) {
   if (dx) std::fill(dx, dx + batch * in, 0.0);
   std::fill(dw, dw + std::int64_t(out) * in, 0.0);
   std::fill(dbias, dbias + out, 0.0);
   for (std::int64_t b = 0; b < batch; ++b)
     for (int o = 0; o < out; ++o) {
-      const double d = dy[b * out + o];
+      const T d = dy[b * out + o];
       dbias[o] += d;
       for (int i = 0; i < in; ++i) dw[std::int64_t(o) * in + i] += d * x[b * in + i];
       if (dx)
@@ -184,20 +188,23 @@ void linear_backward(double* dx, double* dw, double* dbias, const double* dy, co
     }
 }
 
-void relu_forward(double* y, std::uint8_t* pass, const double* x, std::int64_t count, bool decide) {
+template <class T>
+void relu_forward(T* y, std::uint8_t* pass, const T* x, std::int64_t count, bool decide) {
   for (std::int64_t k = 0; k < count; ++k) {
     if (decide) pass[k] = !(x[k] <= 0);
     y[k] = pass[k] ? x[k] : 0;
   }
 }
 
-void relu_backward(double* dx, const double* dy, const std::uint8_t* pass, std::int64_t count) {
+template <class T>
+void relu_backward(T* dx, const T* dy, const std::uint8_t* pass, std::int64_t count) {
   for (std::int64_t k = 0; k < count; ++k) dx[k] = pass[k] ? dy[k] : 0;
 }
 
-void log_softmax_forward(double* log_p, const double* x, std::int64_t batch, int classes) {
+template <class T>
+void log_softmax_forward(T* log_p, const T* x, std::int64_t batch, int classes) {
   for (std::int64_t b = 0; b < batch; ++b) {
-    const double* row = x + b * classes;
+    const T* row = x + b * classes;
     const double top = *std::max_element(row, row + classes);
     double sum = 0;
     for (int k = 0; k < classes; ++k) sum += std::exp(row[k] - top);
@@ -205,14 +212,16 @@ void log_softmax_forward(double* log_p, const double* x, std::int64_t batch, int
   }
 }
 
-double nll_loss_forward(const double* log_p, const std::uint8_t* labels, std::int64_t batch, int classes) {
+template <class T>
+double nll_loss_forward(const T* log_p, const std::uint8_t* labels, std::int64_t batch, int classes) {
   double sum = 0;
   for (std::int64_t b = 0; b < batch; ++b) sum -= log_p[b * classes + labels[b]];
   return sum / double(batch);
 }
 
-void log_softmax_nll_backward(double* dx, const double* log_p, const std::uint8_t* labels, double upstream,
-                              std::int64_t batch, int classes) {
+template <class T>
+void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, double upstream, std::int64_t batch,
+                              int classes) {
   for (std::int64_t b = 0; b < batch; ++b)
     for (int k = 0; k < classes; ++k)
       dx[b * classes + k] = upstream / double(batch) * (std::exp(log_p[b * classes + k]) - (k == labels[b]));
@@ -221,5 +230,26 @@ void log_softmax_nll_backward(double* dx, const double* log_p, const std::uint8_
 void sgd_update(double* w, const double* dw, double learning_rate, std::int64_t count) {
   for (std::int64_t k = 0; k < count; ++k) w[k] -= learning_rate * dw[k];
 }
+
+#define MNIST_INSTANTIATE(T)                                                                                         \
+  template void conv2d_forward(T*, const T*, const T*, const T*, std::int64_t, int, int, int);                       \
+  template void conv2d_backward_data(T*, const T*, const T*, std::int64_t, int, int, int);                           \
+  template void conv2d_backward_weight(T*, const T*, const T*, std::int64_t, int, int, int);                         \
+  template void batch_norm_statistics(T*, T*, const T*, std::int64_t, int, int);                                     \
+  template void batch_norm_forward(T*, const T*, const T*, const T*, const T*, const T*, std::int64_t, int, int);    \
+  template void batch_norm_backward(T*, T*, T*, const T*, const T*, const T*, const T*, const T*, std::int64_t, int, \
+                                    int);                                                                            \
+  template void relu_max_pool2d_forward(T*, std::uint8_t*, const T*, std::int64_t, int);                             \
+  template void relu_max_pool2d_forward_routed(T*, const T*, const std::uint8_t*, std::int64_t, int);                \
+  template void relu_max_pool2d_backward(T*, const T*, const std::uint8_t*, std::int64_t, int);                      \
+  template void linear_forward(T*, const T*, const T*, const T*, std::int64_t, int, int);                            \
+  template void linear_backward(T*, T*, T*, const T*, const T*, const T*, std::int64_t, int, int);                   \
+  template void relu_forward(T*, std::uint8_t*, const T*, std::int64_t, bool);                                       \
+  template void relu_backward(T*, const T*, const std::uint8_t*, std::int64_t);                                      \
+  template void log_softmax_forward(T*, const T*, std::int64_t, int);                                                \
+  template double nll_loss_forward(const T*, const std::uint8_t*, std::int64_t, int);                                \
+  template void log_softmax_nll_backward(T*, const T*, const std::uint8_t*, double, std::int64_t, int)
+MNIST_INSTANTIATE(float);
+MNIST_INSTANTIATE(double);
 
 }  // namespace mnist::reference

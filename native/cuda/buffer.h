@@ -97,6 +97,12 @@ void upload(T* to, std::span<const std::type_identity_t<T>> from, cudaStream_t s
   MNIST_CHECK(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice, stream));
 }
 
+// From wherever `from` lies, the host or a GPU, to the device, in stream order; from the host as upload().
+template <class T>
+void bring(T* to, std::span<const std::type_identity_t<T>> from, cudaStream_t stream) {
+  MNIST_CHECK(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, stream));
+}
+
 // Device to host; returns when `to` holds the values.
 template <class T>
 void download(std::span<std::type_identity_t<T>> to, const T* from, cudaStream_t stream) {

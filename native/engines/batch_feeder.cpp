@@ -13,8 +13,9 @@ void BatchFeeder::set_dataset(std::span<const std::uint8_t> images, std::span<co
   cuda::DeviceBuffer<std::uint8_t> device_images(on_device ? std::int64_t(images.size()) : 0);
   cuda::DeviceBuffer<std::uint8_t> device_labels(on_device ? std::int64_t(labels.size()) : 0);
   if (on_device) {
-    cuda::upload(device_images.data(), images, compute_.get());
+    cuda::bring(device_images.data(), images, compute_.get());
     cuda::upload(device_labels.data(), labels, compute_.get());
+    compute_.synchronize();  // the caller's images may go
     host_.clear();
   } else {
     host_.set_dataset(images, labels);
@@ -65,7 +66,7 @@ void BatchFeeder::send(std::int64_t step, std::span<const std::int32_t> indices)
 }
 
 Batch BatchFeeder::load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
-  cuda::upload(images_.data(), images, compute_.get());
+  cuda::bring(images_.data(), images, compute_.get());
   cuda::upload(labels_.data(), labels, compute_.get());
   return {images_.data(), labels_.data(), std::int64_t(images.size()) / kImagePixels};
 }

@@ -57,6 +57,15 @@ void CudaEngine<T>::do_get_parameters(std::span<double> values) const {
   std::ranges::copy(read_slab(parameters_.data()), values.begin());
 }
 
+// By way of the host, which knows PyTorch's order.
+template <class T>
+void CudaEngine<T>::do_get_device_parameters(void* values) const {
+  const cuda::DeviceGuard guard(options().device);
+  const auto host = rounded<T>(read_slab(parameters_.data()));
+  cuda::upload(static_cast<T*>(values), host, stream());
+  MNIST_CHECK(cudaStreamSynchronize(stream()));
+}
+
 template <class T>
 void CudaEngine<T>::do_set_statistics(std::span<const double> values) {
   const cuda::DeviceGuard guard(options().device);
@@ -169,6 +178,22 @@ void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t b
 
 template <class T>
 void CudaEngine<T>::do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
+  for_each_chunk_of(images, mode, [&](std::int64_t first, std::int64_t count) {
+    std::ranges::copy(read(logits(), count * kClasses), scores.begin() + first * kClasses);
+  });
+}
+
+template <class T>
+void CudaEngine<T>::do_device_logits(std::span<const std::uint8_t> images, BatchNormMode mode, void* scores) {
+  for_each_chunk_of(images, mode, [&](std::int64_t first, std::int64_t count) {
+    cuda::copy(static_cast<T*>(scores) + first * kClasses, logits(), count * kClasses, stream());
+  });
+  compute().synchronize();
+}
+
+template <class T>
+template <class Visit>
+void CudaEngine<T>::for_each_chunk_of(std::span<const std::uint8_t> images, BatchNormMode mode, Visit visit) {
   const cuda::DeviceGuard guard(options().device);
   const auto total = std::int64_t(images.size()) / kImagePixels;
   const bool population = mode == BatchNormMode::kPopulation;
@@ -178,7 +203,7 @@ void CudaEngine<T>::do_logits(std::span<const std::uint8_t> images, BatchNormMod
     const auto count = std::min(chunk, total - first);
     forward(feeder_.load(images.subspan(first * kImagePixels, count * kImagePixels)),
             population ? statistics_.data() : nullptr);
-    std::ranges::copy(read(logits(), count * kClasses), scores.begin() + first * kClasses);
+    visit(first, count);
   }
 }
 

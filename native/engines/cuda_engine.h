@@ -74,6 +74,7 @@ class CudaEngine : public GpuEngine {
  private:
   void do_set_parameters(std::span<const double> values) override;
   void do_get_parameters(std::span<double> values) const override;
+  void do_get_device_parameters(void* values) const override;
   void do_set_statistics(std::span<const double> values) override;
   void do_get_statistics(std::span<double> values) const override;
   void do_compute_statistics() override;
@@ -82,6 +83,10 @@ class CudaEngine : public GpuEngine {
   void do_train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
                 std::span<StepResult> results) override;
   void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override;
+  void do_device_logits(std::span<const std::uint8_t> images, BatchNormMode mode, void* scores) override;
+  // Calls visit(first, count) when it is queued that logits() has the scores of `count` images from `first` on.
+  template <class Visit>
+  void for_each_chunk_of(std::span<const std::uint8_t> images, BatchNormMode mode, Visit visit);
   Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                  const ProbeOptions& options) override;
   std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override;

@@ -55,6 +55,10 @@ void require_room(std::size_t values) {
                 "get_parameters: room for " << values << " values, expected " << kParameterCount);
 }
 
+void require_gpu(const EngineInfo& info, const char* what) {
+  MNIST_REQUIRE(info.device == "cuda", what << ": engine " << info.name << " runs on the host, expected one on a GPU");
+}
+
 constexpr double kPieceSeconds = 0.5;
 
 }  // namespace
@@ -98,6 +102,11 @@ void Engine::get_parameters(std::span<double> values) const {
 void Engine::get_parameters(std::span<float> values) const {
   require_room(values.size());
   do_get_float_parameters(values);
+}
+
+void Engine::get_device_parameters(void* values) const {
+  require_gpu(info_, "get_device_parameters");
+  do_get_device_parameters(values);
 }
 
 void Engine::initialize_parameters(const Pcg64& stream) {
@@ -199,14 +208,23 @@ void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std:
   }
 }
 
-void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
-  const auto count = images.size() / kImagePixels;
-  require_batch(images, count, "logits");
-  MNIST_REQUIRE(scores.size() == count * kClasses,
-                "logits: room for " << scores.size() << " scores, expected " << count * kClasses);
+void Engine::require_for_logits(std::span<const std::uint8_t> images, BatchNormMode mode) const {
+  require_batch(images, images.size() / kImagePixels, "logits");
   MNIST_REQUIRE(mode == BatchNormMode::kBatch || has_statistics_,
                 "logits: no population statistics; call compute_statistics or set_statistics first");
+}
+
+void Engine::logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) {
+  require_for_logits(images, mode);
+  const auto expected = images.size() / kImagePixels * kClasses;
+  MNIST_REQUIRE(scores.size() == expected, "logits: room for " << scores.size() << " scores, expected " << expected);
   do_logits(images, mode, scores);
+}
+
+void Engine::device_logits(std::span<const std::uint8_t> images, BatchNormMode mode, void* scores) {
+  require_gpu(info_, "device_logits");
+  require_for_logits(images, mode);
+  do_device_logits(images, mode, scores);
 }
 
 void Engine::set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {

@@ -70,8 +70,8 @@ void test_linear() {
       Output y(batch * out), dx(batch * in), dw(out * in), dbias(out), dw_alone(out * in), dbias_alone(out);
       reference::linear_forward(y.data(), x.data(), w.data(), bias.data(), batch, in, out);
       reference::linear_backward(dx.data(), dw.data(), dbias.data(), dy.data(), x.data(), w.data(), batch, in, out);
-      reference::linear_backward(nullptr, dw_alone.data(), dbias_alone.data(), dy.data(), x.data(), w.data(), batch, in,
-                                 out);
+      reference::linear_backward<double>(nullptr, dw_alone.data(), dbias_alone.data(), dy.data(), x.data(), w.data(),
+                                         batch, in, out);
       check_sums(y.values(), y_want, name("linear forward", kind, batch));
       check_sums(dx.values(), dx_want, name("linear dx", kind, batch));
       check_sums(dw.values(), dw_want, name("linear dw", kind, batch));

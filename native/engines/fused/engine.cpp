@@ -87,6 +87,12 @@ class FusedEngine final : public GpuEngine {
     std::copy_n(pinned_.data(), values.size(), values.begin());
   }
 
+  void do_get_device_parameters(void* values) const override {
+    const auto guard = select();
+    slab_to_torch(static_cast<float*>(values), steps_.arena().parameters(), stream());
+    MNIST_CHECK(cudaStreamSynchronize(stream()));
+  }
+
   // ---- training -----------------------------------------------------------------------------------------------------
 
   void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -217,6 +223,21 @@ class FusedEngine final : public GpuEngine {
   }
 
   void do_logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores) override {
+    for_each_chunk_of(images, mode, [&](const float* logits, std::int64_t first, std::int64_t count) {
+      std::ranges::copy(read_values(logits, count * kClasses, stream()), scores.begin() + first * kClasses);
+    });
+  }
+
+  void do_device_logits(std::span<const std::uint8_t> images, BatchNormMode mode, void* scores) override {
+    for_each_chunk_of(images, mode, [&](const float* logits, std::int64_t first, std::int64_t count) {
+      cuda::copy(static_cast<float*>(scores) + first * kClasses, logits, count * kClasses, stream());
+    });
+    compute().synchronize();
+  }
+
+  // Calls visit(logits, first, count) when the scores of `count` images from `first` on are queued.
+  template <class Visit>
+  void for_each_chunk_of(std::span<const std::uint8_t> images, BatchNormMode mode, Visit visit) {
     const auto guard = select();
     const auto total = std::int64_t(images.size()) / kImagePixels;
     const bool population = mode == BatchNormMode::kPopulation;
@@ -245,7 +266,7 @@ class FusedEngine final : public GpuEngine {
         steps_.kernels().fc1_forward(s, stream());
         steps_.kernels().head(s, 0, stream());
       }
-      std::ranges::copy(read_values(logits, count * kClasses, stream()), scores.begin() + first * kClasses);
+      visit(logits, first, count);
     }
   }
 

@@ -119,6 +119,9 @@ class Engine {
   void set_parameters(std::span<const float> values);
   void get_parameters(std::span<double> values) const;
   void get_parameters(std::span<float> values) const;
+  // Into the memory of the engine's GPU: kParameterCount of its own type, double in fp64, else float; complete on
+  // return. ArgumentError of an engine on the host, which has none.
+  void get_device_parameters(void* values) const;
   // The initial values that a random stream gives: see initial.h.
   void initialize_parameters(const Pcg64& stream);
 
@@ -128,7 +131,8 @@ class Engine {
   void get_statistics(std::span<double> values) const;
   void compute_statistics();  // over the whole data set, layer 1 first, then layer 2 under layer 1's
 
-  // The training set: images n x kImagePixels, labels n values below kClasses. Copied.
+  // The training set: images n x kImagePixels, labels n values below kClasses. Copied. For an engine on a GPU and with
+  // kDevice the images may also lie in the memory of a GPU, complete.
   void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                    Placement placement = Placement::kDevice);
   std::int64_t dataset_size() const { return dataset_size_; }
@@ -142,6 +146,10 @@ class Engine {
 
   // Scores before log_softmax, n x kClasses. kBatch takes the n images as one batch.
   void logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores);
+
+  // The same into the memory of the engine's GPU, n x kClasses of its own type, complete on return; the images too may
+  // lie in the memory of a GPU.
+  void device_logits(std::span<const std::uint8_t> images, BatchNormMode mode, void* scores);
 
   // The images that evaluate() scores, by population statistics. Copied, to the GPU where there is one.
   void set_evaluation_set(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels);
@@ -171,12 +179,17 @@ class Engine {
   }
 
  private:
+  void require_for_logits(std::span<const std::uint8_t> images, BatchNormMode mode) const;
+
   virtual void do_set_parameters(std::span<const double> values) = 0;
   virtual void do_get_parameters(std::span<double> values) const = 0;
   // By default by way of the two above.
   virtual void do_set_float_parameters(std::span<const float> values);
   virtual void do_get_float_parameters(std::span<float> values) const;
   virtual void do_initialize_parameters(const Pcg64& stream);
+  // Of engines on a GPU.
+  virtual void do_get_device_parameters(void*) const {}
+  virtual void do_device_logits(std::span<const std::uint8_t>, BatchNormMode, void*) {}
   virtual void do_set_statistics(std::span<const double> values) = 0;
   virtual void do_get_statistics(std::span<double> values) const = 0;
   virtual void do_compute_statistics() = 0;

@@ -19,6 +19,15 @@ namespace mnist::kernels::naive {
 template <class T>
 void log_softmax_forward(T* log_p, const T* x, std::int64_t batch, int classes, cudaStream_t stream);
 
+// nll_loss_forward: loss = mean over the rows of -log_p[b, label[b]]; NaN where a label is none of the classes.
+//   shapes   loss (1) <- log_p (B,K), labels (B) uint8; sets
+//   launch   one block of 256 threads
+//   cost     B numbers and B bytes; a launch takes the time
+//   numerics float64 sums, in a fixed order
+template <class T>
+void nll_loss_forward(T* loss, const T* log_p, const std::uint8_t* labels, std::int64_t batch, int classes,
+                      cudaStream_t stream);
+
 // log_softmax_nll_backward: dx[b,k] = upstream/B * (exp(log_p[b,k]) - [k == label[b]]).
 //   shapes   dx (B,K) <- log_p (B,K), labels (B) uint8; sets
 //   launch   one thread an element; block 128
@@ -26,5 +35,10 @@ void log_softmax_forward(T* log_p, const T* x, std::int64_t batch, int classes, 
 template <class T>
 void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, double upstream, std::int64_t batch,
                               int classes, cudaStream_t stream);
+
+// The same with `upstream` (1) in the GPU's memory, where whoever differentiates has it.
+template <class T>
+void log_softmax_nll_backward_by_pointer(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream,
+                                         std::int64_t batch, int classes, cudaStream_t stream);
 
 }  // namespace mnist::kernels::naive

@@ -1,4 +1,4 @@
-// Every row of the ladder of log_softmax, and the gradient of the mean nll_loss, against the reference.
+// Every row of the ladder of log_softmax, and the mean nll_loss with its gradient, against the reference.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/log_softmax/log_softmax.h"
@@ -35,6 +35,14 @@ int main() {
         // Scores of 1e4 have an absolute error of 1e-3, which the exponential turns into a relative one.
         const double bound = input.name == std::string("huge") ? 2e-3 : 1e-6;
         check_near(gdx.read(what), dx, std::max(norm(dx), 1.7 / double(batch)), bound, what + " backward");
+        const Guarded<float> upstream(std::vector<float>{-1.7f}), loss(1);
+        const auto by_number = gdx.read(what);
+        log_softmax_nll_backward_by_pointer(gdx.data(), gp.data(), glabels.data(), upstream.data(), batch, classes,
+                                            nullptr);
+        check_near(gdx.read(what), widen(by_number), std::max(norm(dx), 1.7 / double(batch)), 3e-7, what + " upstream");
+        nll_loss_forward(loss.data(), gp.data(), glabels.data(), batch, classes, nullptr);
+        const double mean = reference::nll_loss_forward(widen(gp.read(what)).data(), labels.data(), batch, classes);
+        check_near(loss.read(what), {mean}, std::max(std::abs(mean), 1e-30), 1e-7, what + " loss");
       }
   std::vector<float> x(20, 1.0f);
   x[3] = std::nanf("");
@@ -45,6 +53,13 @@ int main() {
     const Guarded<float> gp(20);
     rung.run(gp.data(), gx.data(), 2, 10, nullptr);
     check_same_nans(gp.read("NaN"), want, std::string("log_softmax_forward ") + rung.name);
+  }
+  const Guarded<float> some(std::vector<float>(20, -1.0f)), loss(1);
+  for (const std::uint8_t label : {9, 10, 255}) {
+    const Guarded<std::uint8_t> labels(std::vector<std::uint8_t>{0, label});
+    nll_loss_forward(loss.data(), some.data(), labels.data(), 2, 10, nullptr);
+    const float found = loss.read("loss")[0];
+    CHECK(label < 10 ? found == 1 : std::isnan(found));
   }
   return finish();
 }

@@ -19,15 +19,13 @@ class ProductTile {
  public:
   static constexpr int kPitch = kCount + 4;  // of the tile in shared memory, [k][line]
 
-  // Lines [first, first + kCount), summed index [k, k + 16); 0 beyond `lines` and `end`. `vector`: four neighbours lie
-  // at a multiple of 16 bytes.
-  __device__ void load(const float* __restrict__ matrix, std::int64_t first, std::int64_t lines, std::int64_t k,
-                       std::int64_t end, std::int64_t depth, bool vector) {
+  // Lines [first, first + kCount), summed index [k, k + 16); 0 beyond `lines` and `end`. `pitch`: of the matrix, depth
+  // or lines. `vector`: four neighbours lie at a multiple of 16 bytes.
+  __device__ void load(const float* __restrict__ matrix, int first, int lines, int k, int end, int pitch, bool vector) {
 #pragma unroll
     for (int n = 0; n < kFours; ++n) {
-      const std::int64_t line = first + line_of(n), at = k + k_of(n);
-      const std::int64_t left = kAlong ? end - at : lines - line;
-      const float* from = matrix + (kAlong ? line * depth + at : at * lines + line);
+      const int line = first + line_of(n), at = k + k_of(n), left = kAlong ? end - at : lines - line;
+      const float* from = matrix + (kAlong ? std::int64_t(line) * pitch + at : std::int64_t(at) * pitch + line);
       const bool inside = kAlong ? line < lines : at < end;
       if (vector && inside && left >= 4)
         fours_[n] = *reinterpret_cast<const float4*>(from);
@@ -82,27 +80,26 @@ __device__ inline Eight eight(const float* from, int distance) {
 // multiple of 16; c[slice,row,column].
 template <bool kAAlong, bool kBAlong>
 __global__ void __launch_bounds__(kProductThreads, 3)
-    product_kernel(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b, std::int64_t rows,
-                   std::int64_t columns, std::int64_t depth, std::int64_t slice, bool vector) {
+    product_kernel(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b, int rows,
+                   int columns, int depth, int slice, bool vector) {
   using ATile = ProductTile<kProductRows, kAAlong>;
   using BTile = ProductTile<kProductColumns, kBAlong>;
   __shared__ __align__(16) float a_tiles[2][kProductDepth][ATile::kPitch];
   __shared__ __align__(16) float b_tiles[2][kProductDepth][BTile::kPitch];
-  const std::int64_t first_row = std::int64_t(blockIdx.y) * kProductRows;
-  const std::int64_t first_column = std::int64_t(blockIdx.x) * kProductColumns;
-  const std::int64_t begin = blockIdx.z * slice, end = begin + slice < depth ? begin + slice : depth;
+  const int first_row = int(blockIdx.y) * kProductRows, first_column = int(blockIdx.x) * kProductColumns;
+  const int begin = int(blockIdx.z) * slice, end = min(begin + slice, depth);
   // A thread has rows 4 ty and 64 + 4 ty and columns 4 tx and 32 + 4 tx, each with the three behind it.
   const int tx = int(threadIdx.x) % 8 * 4, ty = int(threadIdx.x) / 8 * 4;
   float sums[8][8] = {};
   ATile next_a;
   BTile next_b;
-  const auto load = [&](std::int64_t k) {
-    next_a.load(a, first_row, rows, k, end, depth, vector);
-    next_b.load(b, first_column, columns, k, end, depth, vector);
+  const auto load = [&](int k) {
+    next_a.load(a, first_row, rows, k, end, kAAlong ? depth : rows, vector);
+    next_b.load(b, first_column, columns, k, end, kBAlong ? depth : columns, vector);
   };
   load(begin);
   int stage = 0;
-  for (std::int64_t k0 = begin; k0 < end; k0 += kProductDepth, stage ^= 1) {
+  for (int k0 = begin; k0 < end; k0 += kProductDepth, stage ^= 1) {
     next_a.store(a_tiles[stage]);
     next_b.store(b_tiles[stage]);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
@@ -119,12 +116,12 @@ __global__ void __launch_bounds__(kProductThreads, 3)
   }
 #pragma unroll
   for (int r = 0; r < 8; ++r) {
-    const std::int64_t row = first_row + r / 4 * (kProductRows / 2) + ty + r % 4;
+    const int row = first_row + r / 4 * (kProductRows / 2) + ty + r % 4;
     if (row >= rows) continue;
 #pragma unroll
     for (int n = 0; n < 8; n += 4) {
-      const std::int64_t column = first_column + n / 4 * (kProductColumns / 2) + tx;
-      float* to = c + (blockIdx.z * rows + row) * columns + column;
+      const int column = first_column + n / 4 * (kProductColumns / 2) + tx;
+      float* to = c + (std::int64_t(blockIdx.z) * rows + row) * columns + column;
       if (vector && column + 3 < columns) {
         *reinterpret_cast<float4*>(to) = make_float4(sums[r][n], sums[r][n + 1], sums[r][n + 2], sums[r][n + 3]);
       } else {

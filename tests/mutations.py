@@ -2438,6 +2438,65 @@ ENGINES = [
         ),
     ),
     *of(
+        "native/kernels/conv2d/register_tiled.cu",
+        ("ctest test_conv2d",),
+        (
+            "filters-not-turned",
+            "option",
+            "? (i * out + o) * kTaps + kTaps - 1 - tap :",
+            "? (i * out + o) * kTaps + tap :",
+        ),
+        ("rows-below-the-image", "boundary", "if (p < side) to[p * side]", "to[p * side]"),
+        (
+            "planes-while-they-are-read",
+            "barrier",
+            "    __syncthreads();  // everyone is done with them\n",
+            "",
+        ),
+    ),
+    *of(
+        "native/kernels/conv2d/backward_weight.cu",
+        ("ctest test_conv2d",),
+        (
+            "chunks-between-eighths-lost",
+            "off by one",
+            "chunk < (part + 1) * chunks / kAddParts;",
+            "chunk < (part + 1) * (chunks / kAddParts);",
+        ),
+        ("columns-of-other-lanes-lost", "off by one", "step < 32; step *= 2", "step < 16; step *= 2"),
+    ),
+    *of(
+        "native/kernels/linear/slices.cu",
+        ("ctest test_linear",),
+        ("last-slice-lost", "off by one", "slice < slices; ++slice", "slice < slices - 1; ++slice"),
+    ),
+    *of(
+        "native/kernels/linear/product.cuh",
+        ("ctest test_linear",),
+        (
+            "tile-without-a-barrier",
+            "barrier",
+            "    __syncthreads();  // both tiles are complete, and everyone is done with those before the last\n",
+            "",
+        ),
+        (
+            "slice-into-the-next",
+            "off by one",
+            "const int begin = int(blockIdx.z) * slice, end = min(begin + slice, depth);",
+            "const int begin = int(blockIdx.z) * slice, end = min(begin + slice + 1, depth);",
+        ),
+    ),
+    *of(
+        "native/kernels/batch_norm/welford.cu",
+        ("ctest test_batch_norm",),
+        (
+            "group-of-full-size",
+            "off by one",
+            "Moments group{float(count * kWidth),",
+            "Moments group{float(kGroup * kWidth),",
+        ),
+    ),
+    *of(
         "native/kernels/relu_max_pool2d/naive.cu",
         ("ctest test_relu_max_pool2d",),
         (

@@ -12,6 +12,7 @@
 #include "cuda/sgemm.h"
 #include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
+#include "kernels/library_gaps.h"
 
 namespace mnist::bench {
 namespace {
@@ -105,6 +106,18 @@ struct BiasedConv2d {
   cudnn::Owner<cudnn::RawTensor> y, bias;
 };
 
+// Pooling and what its forward leaves for the backward.
+struct PooledMaxPool2dRelu {
+  PooledMaxPool2dRelu(const Libraries& libraries, std::int64_t batch, int channels, int side)
+      : layer(libraries, "pool", batch, channels, side),
+        y(batch * channels * side * side / 4),
+        index(batch * channels * side * side / 4) {}
+  MaxPool2dRelu layer;
+  cuda::DeviceBuffer<float> y;
+  cuda::DeviceBuffer<std::uint8_t> index;
+  bool ran = false;
+};
+
 // Any number of classes, where the engine's layer has the network's.
 struct LogSoftmax {
   LogSoftmax(const Libraries&, std::int64_t batch, int classes)
@@ -151,6 +164,12 @@ std::string missing(const Api& (*load)()) {
   }
 }
 
+int side_of(int area) {
+  const int side = int(std::lround(std::sqrt(area)));
+  MNIST_REQUIRE(side * side == area, "batch_norm by cuDNN: area of a plane is " << area << ", expected a square");
+  return side;
+}
+
 int selected_device() {
   int device = 0;
   MNIST_CHECK(cudaGetDevice(&device));
@@ -194,8 +213,8 @@ Ladder<kernels::LinearBackward> linear_backward_ladder() {
   auto ladder = own_rungs(kernels::linear_backward_variants());
   for (const auto& row : kMatmuls)
     add<Linear>(ladder, row, missing(cublas::api),
-                [](auto& owner, float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
-                   std::int64_t batch, int in, int out, cudaStream_t stream) {
+                [](auto& owner, float* dx, float* dw, float* dbias, float*, const float* dy, const float* x,
+                   const float* w, std::int64_t batch, int in, int out, cudaStream_t stream) {
                   Linear& layer = owner.get(stream, {batch, in, out}, "linear", batch, in, out, false);
                   layer.backward_data(dx, dy, w);
                   layer.backward_weight(dw, dbias, dy, x);
@@ -262,6 +281,22 @@ Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channel
   return ladder;
 }
 
+Ladder<kernels::ReluMaxPool2dBackward> relu_max_pool2d_backward_ladder(int channels, const float* x) {
+  auto ladder = own_rungs(kernels::relu_max_pool2d_backward_variants());
+  constexpr LibraryRow kRow{"cudnn", "as engine cudnn: relu of a quarter, then pooling by the places", 0, true};
+  add<PooledMaxPool2dRelu>(ladder, kRow, missing(cudnn::api),
+                           [channels, x](auto& owner, float* dx, const float* dy, const std::uint8_t*,
+                                         std::int64_t planes, int side, cudaStream_t stream) {
+                             const std::int64_t batch = planes / channels;
+                             auto& pool = owner.get(stream, {batch, side}, batch, channels, 2 * side);
+                             if (!pool.ran) pool.layer.forward(pool.y.data(), pool.index.data(), x);
+                             pool.ran = true;
+                             // relu's backward works in place, where a second time changes nothing
+                             pool.layer.backward(dx, const_cast<float*>(dy), pool.y.data(), pool.index.data(), x);
+                           });
+  return ladder;
+}
+
 Ladder<kernels::BatchNormForward> batch_norm_forward_ladder() {
   auto ladder = own_rungs(kernels::batch_norm_forward_variants());
   constexpr LibraryRow kRow{"cudnn", "as engine cudnn: channels last, compiled for the shape where cuDNN can",
@@ -269,11 +304,22 @@ Ladder<kernels::BatchNormForward> batch_norm_forward_ladder() {
   add<BatchNorm>(ladder, kRow, missing(cudnn::api),
                  [](auto& owner, float* y, float* statistics, float*, const float* x, const float* gamma,
                     const float* beta, std::int64_t batch, int channels, int area, cudaStream_t stream) {
-                   const int side = int(std::lround(std::sqrt(area)));
-                   MNIST_REQUIRE(side * side == area,
-                                 "batch_norm by cuDNN: area of a plane is " << area << ", expected a square");
-                   owner.get(stream, {batch, channels, side}, "bn", batch, channels, side)
+                   owner.get(stream, {batch, channels, area}, "bn", batch, channels, side_of(area))
                        .forward(y, statistics, statistics + channels, x, gamma, beta);
+                 });
+  return ladder;
+}
+
+Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder() {
+  auto ladder = own_rungs(kernels::batch_norm_backward_variants());
+  constexpr LibraryRow kRow{"cudnn", "as engine cudnn: channels last, compiled for the shape where cuDNN can",
+                            kSumError, true};
+  add<BatchNorm>(ladder, kRow, missing(cudnn::api),
+                 [](auto& owner, float* dx, float* dgamma, float* dbeta, float*, const float* dy, const float* x,
+                    const float* gamma, const float* mean, const float*, const float* inverse, std::int64_t batch,
+                    int channels, int area, cudaStream_t stream) {
+                   owner.get(stream, {batch, channels, area}, "bn", batch, channels, side_of(area))
+                       .backward(dx, dgamma, dbeta, dy, x, gamma, mean, inverse);
                  });
   return ladder;
 }
@@ -286,6 +332,21 @@ Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder() {
                     constexpr float kOne = 1, kZero = 0;
                     MNIST_CUDNN(SoftmaxForward(owner.dnn(), cudnn::kLogSoftmax, cudnn::kPerInstance, &kOne, scores, x,
                                                &kZero, scores, log_p));
+                  });
+  return ladder;
+}
+
+Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder() {
+  auto ladder = own_rungs(kernels::log_softmax_nll_backward_variants());
+  add<LogSoftmax>(ladder, {"cudnn", "one call, behind a kernel of ours for nll_loss, which it lacks", 1e-6},
+                  missing(cudnn::api),
+                  [](auto& owner, float* dx, const float* log_p, const std::uint8_t* labels, double upstream,
+                     std::int64_t batch, int classes, cudaStream_t stream) {
+                    const auto scores = owner.get(stream, {batch, classes}, batch, classes).scores.get();
+                    kernels::nll_loss_backward(dx, labels, float(upstream), batch, classes, stream);
+                    constexpr float kOne = 1, kZero = 0;
+                    MNIST_CUDNN(SoftmaxBackward(owner.dnn(), cudnn::kLogSoftmax, cudnn::kPerInstance, &kOne, scores,
+                                                log_p, scores, dx, &kZero, scores, dx));
                   });
   return ladder;
 }

@@ -51,8 +51,12 @@ Ladder<kernels::Conv2dBackwardData> conv2d_backward_data_ladder();
 Ladder<kernels::Conv2dBackwardWeight> conv2d_backward_weight_ladder();
 // Planes of `channels` channels, which cuDNN has to know. Its decisions are its own: only y is comparable.
 Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channels);
+// `x` is what `route` was made of, channels last: cuDNN's own decisions are made of it again, once for a size.
+Ladder<kernels::ReluMaxPool2dBackward> relu_max_pool2d_backward_ladder(int channels, const float* x);
 Ladder<kernels::BatchNormForward> batch_norm_forward_ladder();
+Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder();
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder();
+Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder();
 
 // (outer, rows, columns) -> (outer, columns, rows): an array of the op for a row with channels last with rows =
 // channels, and back with rows = positions.

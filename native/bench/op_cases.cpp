@@ -8,7 +8,6 @@
 
 #include "cpu/reference_ops.h"
 #include "kernels/batch_norm/naive_ops.h"
-#include "kernels/conv2d/naive_ops.h"
 #include "kernels/relu/relu.h"
 #include "mnist/model.h"
 
@@ -101,9 +100,10 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
   double* want = op.want.data();
   reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.checked.data(), x.checked.data(),
                              w.checked.data(), batch, kFeatures, kHidden);
+  float* partial = op.floats.emplace_back(kernels::linear_backward_partial_size(batch, kFeatures, kHidden)).data();
   add_rungs(op, linear_backward_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), dy = dy.data, x = x.data, w = w.data](cudaStream_t stream) {
-      run(dx, dx + of_x, dx + of_x + of_w, dy, x, w, batch, kFeatures, kHidden, stream);
+      run(dx, dx + of_x, dx + of_x + of_w, partial, dy, x, w, batch, kFeatures, kHidden, stream);
     };
   });
   return op;
@@ -174,7 +174,7 @@ OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_backward_weight(op.want.data(), dy.checked.data(), x.checked.data(), batch, kConv1Channels,
                                     kConv2Channels, kPool1Side);
-  const auto scratch = kernels::naive::conv2d_partial_size(batch, kConv1Channels, kConv2Channels);
+  const auto scratch = kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels);
   float* partial = op.floats.emplace_back(scratch).data();
   add_rungs(op, conv2d_backward_weight_ladder(), [&](const auto& row) {
     return [=, run = row.run, dw = op.output.data(), dy = dy.of(row), x = x.of(row)](cudaStream_t stream) {
@@ -220,6 +220,31 @@ OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
     return [=, run = row.run, y = op.output.data(), route = op.decisions.data(), x = x.of(row)](cudaStream_t stream) {
       run(y, route, x, planes, kPool1Side, stream);
     };
+  });
+  return op;
+}
+
+// Random gradients and decisions; cuDNN takes its own from x, which leaves the same maxima alive.
+OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
+  const std::int64_t planes = batch * kConv1Channels, pooled = batch * kPool1Size, checked = std::min(batch, kChecked);
+  const auto x = random_input(op, stream, 4 * pooled, 4 * pooled, 1, kConv1Channels, kArea1);
+  const auto dy = random_input(op, stream, pooled, checked * kPool1Size, 1, kConv1Channels, kArea2);
+  op.output.reserve(4 * pooled);
+  op.channels = kConv1Channels;
+  op.area = kArea1;
+  op.want.resize(4 * checked * kPool1Size);
+  op.cost = kernels::relu_max_pool2d_backward_cost(pooled);
+  Doubles y(pooled);
+  std::vector<std::uint8_t> route(pooled);
+  reference::relu_max_pool2d_forward(y.data(), route.data(), x.checked.data(), planes, kPool1Side);
+  reference::relu_max_pool2d_backward(op.want.data(), dy.checked.data(), route.data(), checked * kConv1Channels,
+                                      kPool1Side);
+  op.decisions.reserve(pooled);
+  cuda::upload(op.decisions.data(), route, stream);
+  add_rungs(op, relu_max_pool2d_backward_ladder(kConv1Channels, x.last), [&](const auto& row) {
+    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row),
+            route = op.decisions.data()](cudaStream_t stream) { run(dx, dy, route, planes, kPool1Side, stream); };
   });
   return op;
 }
@@ -271,6 +296,42 @@ OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
   return op;
 }
 
+// dx is what is compared: dgamma and dbeta, which the sums of all images make, are in it.
+OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
+  const std::int64_t count = batch * kConv1Channels * kArea1, checked = std::min(batch, kChecked);
+  const auto dy = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
+  const auto x = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
+  const auto gamma = random_input(op, stream, kConv1Channels, kConv1Channels);
+  op.output.reserve(count);
+  op.channels = kConv1Channels;
+  op.area = kArea1;
+  op.bound = 2e-6;
+  op.cost = kernels::batch_norm_backward_cost(count);
+  Doubles mean(kConv1Channels), var(kConv1Channels), dgamma(kConv1Channels), dbeta(kConv1Channels);
+  op.want.resize(count);
+  reference::batch_norm_statistics(mean.data(), var.data(), x.checked.data(), batch, kConv1Channels, kArea1);
+  reference::batch_norm_backward(op.want.data(), dgamma.data(), dbeta.data(), dy.checked.data(), x.checked.data(),
+                                 gamma.checked.data(), mean.data(), var.data(), batch, kConv1Channels, kArea1);
+  op.want.resize(checked * kConv1Channels * kArea1);
+  Doubles inverse = var;
+  for (auto& value : inverse) value = 1 / std::sqrt(value + kBatchNormEpsilon);
+  const auto upload = [&](const Doubles& values) {
+    return add_floats(op, stream, std::vector<float>(values.begin(), values.end()));
+  };
+  const float *means = upload(mean), *vars = upload(var), *inverses = upload(inverse);
+  float* gradients = op.floats.emplace_back(2 * kConv1Channels).data();
+  float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
+  add_rungs(op, batch_norm_backward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row), x = x.of(row),
+            gamma = gamma.data](cudaStream_t stream) {
+      run(dx, gradients, gradients + kConv1Channels, partial, dy, x, gamma, means, vars, inverses, batch,
+          kConv1Channels, kArea1, stream);
+    };
+  });
+  return op;
+}
+
 OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("(", batch, ",10)")};
   const auto x = random_input(op, stream, batch * kClasses, batch * kClasses);
@@ -287,6 +348,25 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   return op;
 }
 
+OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, ",10)")};
+  const auto log_p = random_input(op, stream, batch * kClasses, batch * kClasses);
+  std::vector<std::uint8_t> labels(batch);
+  for (std::int64_t b = 0; b < batch; ++b) labels[b] = std::uint8_t(b * 7 % kClasses);
+  op.decisions.reserve(batch);
+  cuda::upload(op.decisions.data(), labels, stream);
+  op.output.reserve(batch * kClasses);
+  op.want.resize(batch * kClasses);
+  op.bound = 1e-6;
+  op.cost = kernels::log_softmax_nll_backward_cost(batch * kClasses);
+  reference::log_softmax_nll_backward(op.want.data(), log_p.checked.data(), labels.data(), 1, batch, kClasses);
+  add_rungs(op, log_softmax_nll_backward_ladder(), [&](const auto& row) {
+    return [=, run = row.run, dx = op.output.data(), log_p = log_p.data,
+            labels = op.decisions.data()](cudaStream_t stream) { run(dx, log_p, labels, 1, batch, kClasses, stream); };
+  });
+  return op;
+}
+
 }  // namespace
 
 std::span<const OpEntry> op_entries() {
@@ -298,9 +378,12 @@ std::span<const OpEntry> op_entries() {
       {"conv2d_backward_weight", conv2d_backward_weight},
       {"relu", relu},
       {"relu_max_pool2d", relu_max_pool2d},
+      {"relu_max_pool2d_backward", relu_max_pool2d_backward},
       {"batch_norm_statistics", batch_norm_statistics},
       {"batch_norm_forward", batch_norm_forward},
+      {"batch_norm_backward", batch_norm_backward},
       {"log_softmax", log_softmax},
+      {"log_softmax_nll_backward", log_softmax_nll_backward},
   };
   return kEntries;
 }

@@ -1,12 +1,12 @@
 // Engine `naive`: the reference's ops as CUDA kernels, one launch an op and one thread an output, in float or double.
 //
-// Read beside reference.cpp: the same calls in the same order. What a step costs and why is in the comments above the
-// launchers, in the naive_ops.h of each op. In double, and able to follow a routing as the reference is, it is the
-// oracle of the other engines where the reference would take minutes.
+// The step stands in unfused_engine.h. What it costs and why is in the comments above the launchers, in the naive_ops.h
+// of each op. In double, and able to follow a routing as the reference is, it is the oracle of the other engines where
+// the reference would take minutes.
 #include <algorithm>
 #include <array>
 
-#include "engines/cuda_engine.h"
+#include "engines/unfused_engine.h"
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/chunks.h"
 #include "kernels/conv2d/naive_ops.h"
@@ -20,213 +20,53 @@
 namespace mnist {
 namespace {
 
-using Bytes = cuda::DeviceBuffer<std::uint8_t>;
-using namespace kernels::naive;
+template <class Type>
+struct Ops {
+  using T = Type;
+  static constexpr auto normalize_forward = kernels::naive::normalize_forward<T>;
+  static constexpr auto conv2d_forward = kernels::naive::conv2d_forward<T>;
+  static constexpr auto conv2d_backward_data = kernels::naive::conv2d_backward_data<T>;
+  static constexpr auto conv2d_backward_weight = kernels::naive::conv2d_backward_weight<T>;
+  static constexpr auto batch_norm_statistics = kernels::naive::batch_norm_statistics<T>;
+  static constexpr auto batch_norm_forward = kernels::naive::batch_norm_forward<T>;
+  static constexpr auto batch_norm_backward = kernels::naive::batch_norm_backward<T>;
+  static constexpr auto relu_max_pool2d_forward = kernels::naive::relu_max_pool2d_forward<T>;
+  static constexpr auto relu_max_pool2d_forward_routed = kernels::naive::relu_max_pool2d_forward_routed<T>;
+  static constexpr auto relu_max_pool2d_backward = kernels::naive::relu_max_pool2d_backward<T>;
+  static constexpr auto relu_forward = kernels::naive::relu_forward<T>;
+  static constexpr auto relu_backward = kernels::naive::relu_backward<T>;
+  static constexpr auto log_softmax_forward = kernels::naive::log_softmax_forward<T>;
+  static constexpr auto log_softmax_nll_backward = kernels::naive::log_softmax_nll_backward<T>;
 
-// One of the two blocks conv2d -> batch_norm -> relu -> max_pool2d: what it is, and what a step leaves in it. z before
-// batch norm, y after it, a after relu and pooling.
-template <class T>
-struct ConvBlock {
-  const char *forward_name, *backward_name;
-  ParameterIndex weight, bias, gamma, beta;
-  StatisticIndex mean, var;
-  int in, out, side;  // channels, and the side of z
-  cuda::DeviceBuffer<T> z, y, a, da, dy, dz;
-  Bytes route;
-
-  int area() const { return side * side; }
-
-  void reserve(std::int64_t batch) {
-    const std::int64_t values = batch * out * area();
-    for (auto* buffer : {&z, &y, &dy, &dz}) buffer->reserve(values);
-    for (auto* buffer : {&a, &da}) buffer->reserve(values / 4);
-    route.reserve(values / 4);
+  static void linear_forward(T* y, T*, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
+                             cudaStream_t stream) {
+    kernels::naive::linear_forward(y, x, w, bias, batch, in, out, stream);
   }
-};
+  static void linear_backward(T* dx, T* dw, T* dbias, T*, const T* dy, const T* x, const T* w, std::int64_t batch,
+                              int in, int out, cudaStream_t stream) {
+    kernels::naive::linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
+  }
 
-template <class T>
-class NaiveEngine final : public CudaEngine<T> {
- public:
-  using CudaEngine<T>::CudaEngine;
+  static std::int64_t partial_size(std::int64_t batch) {
+    return std::max(kernels::naive::conv2d_partial_size(batch, kConv1Channels, kConv2Channels),
+                    kernels::naive::batch_norm_partial_size(batch, kConv2Channels));
+  }
 
-  std::vector<std::int64_t> batch_thresholds() const override {
+  static std::vector<std::int64_t> batch_thresholds() {
+    using namespace kernels::naive;
     return thresholds_of(2 * kMaxChunks * kLeastImagesPerChunk, [](std::int64_t batch) {
       const auto chunks = chunk_count(batch);
       return std::array<std::int64_t, 3>{rounds(chunks, 1), chunks == kMaxChunks,
                                          batch > chunks * kLeastImagesPerChunk};
     });
   }
-
- private:
-  using Values = cuda::DeviceBuffer<T>;
-  using CudaEngine<T>::gradient, CudaEngine<T>::log_p, CudaEngine<T>::logits, CudaEngine<T>::parameter,
-      CudaEngine<T>::read, CudaEngine<T>::stream, CudaEngine<T>::timer;
-  static constexpr int kElement = sizeof(T);  // for the costs of ops
-
-  void reserve(std::int64_t batch) override {
-    x_.reserve(batch * kImagePixels);
-    block1_.reserve(batch);
-    block2_.reserve(batch);
-    for (auto* buffer : {&u_, &h_, &dh_, &du_}) buffer->reserve(batch * kHidden);
-    relu3_.reserve(batch * kHidden);
-    dlogits_.reserve(batch * kClasses);
-    partial_.reserve(std::max(conv2d_partial_size(batch, kConv1Channels, kConv2Channels),
-                              batch_norm_partial_size(batch, kConv2Channels)));
-  }
-
-  void forward(const Batch& batch, const T* statistics) override {
-    normalize(batch);
-    forward_block(block1_, x_.data(), batch, statistics);
-    forward_block(block2_, block1_.a.data(), batch, statistics);
-    {
-      MNIST_PHASE("fc1 forward");
-      timer().op("linear", kernels::linear_cost(batch.size, kFeatures, kHidden, kElement));
-      linear_forward(u_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias), batch.size, kFeatures,
-                     kHidden, stream());
-      timer().op("relu", kernels::relu_cost(batch.size * kHidden, kElement));
-      if (batch.routed)
-        relu_backward(h_.data(), u_.data(), relu3_.data(), batch.size * kHidden, stream());
-      else
-        relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
-    }
-    MNIST_PHASE("fc2 forward");
-    timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses, kElement));
-    linear_forward(logits(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size, kHidden, kClasses,
-                   stream());
-    timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses, kElement));
-    log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
-  }
-
-  void normalize(const Batch& batch) {
-    MNIST_PHASE("normalize");
-    timer().op("normalize", kernels::normalize_cost(batch.size * kImagePixels, kElement));
-    normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
-  }
-
-  void convolve(const ConvBlock<T>& block, const T* x, std::int64_t batch) {
-    timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement));
-    conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
-                   block.side, stream());
-  }
-
-  void forward_block(const ConvBlock<T>& block, const T* x, const Batch& batch, const T* statistics) {
-    MNIST_PHASE(block.forward_name);
-    const auto planes = batch.size * block.out, values = planes * block.area();
-    convolve(block, x, batch.size);
-    if (!statistics) {
-      timer().op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values, kElement));
-      batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch.size,
-                            block.out, block.area(), stream());
-      statistics = of_batch_.data();
-    }
-    timer().op("batch_norm", kernels::batch_norm_forward_cost(values, kElement));
-    batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
-                       statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset,
-                       batch.size, block.out, block.area(), stream());
-    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4, kElement));
-    if (batch.routed)
-      relu_max_pool2d_forward_routed(block.a.data(), block.y.data(), block.route.data(), planes, block.side / 2,
-                                     stream());
-    else
-      relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), planes, block.side / 2, stream());
-  }
-
-  void backward(const Batch& batch, T upstream) override {
-    const auto size = batch.size;
-    {
-      MNIST_PHASE("fc2 backward");
-      timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses, kElement));
-      log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, upstream, size, kClasses, stream());
-      timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses, kElement));
-      linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), dlogits_.data(), h_.data(),
-                      parameter(kFc2Weight), size, kHidden, kClasses, stream());
-    }
-    {
-      MNIST_PHASE("fc1 backward");
-      timer().op("relu", kernels::relu_cost(size * kHidden, kElement));
-      relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
-      timer().op("linear", kernels::linear_backward_cost(size, kFeatures, kHidden, kElement));
-      linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), du_.data(), block2_.a.data(),
-                      parameter(kFc1Weight), size, kFeatures, kHidden, stream());
-    }
-    backward_block(block2_, block1_.da.data(), block1_.a.data(), size);
-    backward_block(block1_, nullptr, x_.data(), size);
-  }
-
-  // The gradients of the block's parameters from block.da, and of its input into `dx` unless that is null.
-  void backward_block(const ConvBlock<T>& block, T* dx, const T* x, std::int64_t batch) {
-    MNIST_PHASE(block.backward_name);
-    const auto values = batch * block.out * block.area();
-    const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement);
-    timer().op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(values / 4, kElement));
-    relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out, block.side / 2,
-                             stream());
-    timer().op("batch_norm", kernels::batch_norm_backward_cost(values, kElement));
-    batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(), block.dy.data(),
-                        block.z.data(), parameter(block.gamma), of_batch(block.mean), of_batch(block.var), batch,
-                        block.out, block.area(), stream());
-    timer().op("conv2d weight", conv2d);
-    conv2d_backward_weight(gradient(block.weight), partial_.data(), block.dz.data(), x, batch, block.in, block.out,
-                           block.side, stream());
-    if (dx) {
-      timer().op("conv2d data", conv2d);
-      conv2d_backward_data(dx, block.dz.data(), parameter(block.weight), batch, block.in, block.out, block.side,
-                           stream());
-    }
-    // The convolution's bias keeps the gradient 0 that the slab was filled with: batch norm subtracts the batch's
-    // mean, so a constant added before it changes nothing.
-  }
-
-  void layer_statistics(int layer, const Batch& batch, const T* statistics, T* mean, T* var) override {
-    normalize(batch);
-    const ConvBlock<T>* block = &block1_;
-    if (layer == 1) {
-      convolve(block1_, x_.data(), batch.size);
-    } else {
-      forward_block(block1_, x_.data(), batch, statistics);
-      convolve(block2_, block1_.a.data(), batch.size);
-      block = &block2_;
-    }
-    batch_norm_statistics(mean, var, partial_.data(), block->z.data(), batch.size, block->out, block->area(), stream());
-  }
-
-  void read_activations(std::int64_t batch, Probe& probe) override {
-    probe.a1 = read(block1_.a.data(), batch * kPool1Size);
-    probe.a2 = read(block2_.a.data(), batch * kPool2Size);
-    probe.h = read(h_.data(), batch * kHidden);
-    const auto fetch = [&](std::vector<std::uint8_t>& to, const Bytes& from, std::int64_t count) {
-      to.resize(count);
-      cuda::download(to, from.data(), stream());
-    };
-    fetch(probe.routing.pool1, block1_.route, batch * kPool1Size);
-    fetch(probe.routing.pool2, block2_.route, batch * kPool2Size);
-    fetch(probe.routing.relu3, relu3_, batch * kHidden);
-  }
-
-  void write_routing(const Routing& routing) override {
-    cuda::upload(block1_.route.data(), routing.pool1, stream());
-    cuda::upload(block2_.route.data(), routing.pool2, stream());
-    cuda::upload(relu3_.data(), routing.relu3, stream());
-  }
-
-  T* of_batch(StatisticIndex index) const { return of_batch_.data() + kStatistics[index].offset; }
-
-  ConvBlock<T> block1_{"layer 1 forward", "layer 1 backward", kConv1Weight, kConv1Bias, kBn1Weight,
-                       kBn1Bias,          kBn1Mean,           kBn1Var,      1,          kConv1Channels,
-                       kImageSide};
-  ConvBlock<T> block2_{"layer 2 forward", "layer 2 backward", kConv2Weight, kConv2Bias,
-                       kBn2Weight,        kBn2Bias,           kBn2Mean,     kBn2Var,
-                       kConv1Channels,    kConv2Channels,     kPool1Side};
-  Values x_, u_, h_, dh_, du_, dlogits_, partial_;
-  Values of_batch_{kStatisticCount};  // statistics of the last batch
-  Bytes relu3_;
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options) {
-  if (options.precision == Precision::kFp64) return create_on_device<NaiveEngine<double>>(info, options);
-  return create_on_device<NaiveEngine<float>>(info, options);
+  if (options.precision == Precision::kFp64) return create_on_device<UnfusedEngine<Ops<double>>>(info, options);
+  return create_on_device<UnfusedEngine<Ops<float>>>(info, options);
 }
 
 }  // namespace mnist

@@ -11,6 +11,7 @@ namespace mnist {
 std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_cpu(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_tiled(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
 std::string cudnn_unavailable(Precision precision, int device);
@@ -57,7 +58,7 @@ const std::vector<EngineRow>& rows() {
         .summary = "float64 host loops: the specification",
         .device = "cpu",
         .precisions = {kFp64},
-        .rank = 5,
+        .rank = 6,
         .summation = kPlain,
         .follows_routing = true,
         .host_bytes_an_image = 1'500'000},
@@ -76,11 +77,20 @@ const std::vector<EngineRow>& rows() {
         .summary = "the reference in CUDA, one kernel an op",
         .device = "cuda",
         .precisions = {kFp32, kFp64},
-        .rank = 4,
+        .rank = 5,
         .summation = kPlain,
         .follows_routing = true},
        needs_gpu,
        MNIST_IF_CUDA(create_naive)},
+      {{.name = "tiled",
+        .summary = "our own kernels, one op at a time",
+        .device = "cuda",
+        .precisions = {kFp32},
+        .rank = 4,
+        .summation = kPlain,
+        .follows_routing = true},
+       needs_gpu,
+       MNIST_IF_CUDA(create_tiled)},
       {{.name = "cudnn",
         .summary = "cuDNN and cuBLAS, one library call an op",
         .device = "cuda",

@@ -1,6 +1,8 @@
-// The ladder of batch_norm statistics: mean and biased variance by channel of x (B,C,A); mean, var (C); sets.
+// The ladders of batch_norm: its statistics, mean and biased variance by channel of x (B,C,A), mean, var (C); forward
+// with them, and backward; they set. The formulas stand in naive_ops.h.
 //
-//   cost     batch_norm_statistics_cost (kernels/cost.h): once through x is the least; memory bound
+//   cost     batch_norm_statistics_cost (kernels/cost.h): once through x is the least; memory bound, as are
+//            batch_norm_forward_cost and batch_norm_backward_cost
 // `partial` is scratch of batch_norm_partial_size(B,C) floats (naive_ops.h).
 #pragma once
 
@@ -21,6 +23,13 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants();
 using BatchNormForward = void (*)(float* y, float* statistics, float* partial, const float* x, const float* gamma,
                                   const float* beta, std::int64_t batch, int channels, int area, cudaStream_t stream);
 std::span<const Variant<BatchNormForward>> batch_norm_forward_variants();
+
+// `inverse` is 1/sqrt(var + eps), which cuDNN takes for `var`; our rows do not read it.
+using BatchNormBackward = void (*)(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy,
+                                   const float* x, const float* gamma, const float* mean, const float* var,
+                                   const float* inverse, std::int64_t batch, int channels, int area,
+                                   cudaStream_t stream);
+std::span<const Variant<BatchNormBackward>> batch_norm_backward_variants();
 
 // batch_norm_statistics_atomics: sum and sum of squares by atomicAdd, then var = E[x^2] - mean^2.
 //   launch   one block a channel and a chunk of images, 256 threads; every thread adds its sums to two numbers
@@ -45,5 +54,28 @@ void batch_norm_statistics_shuffle(float* mean, float* var, float* partial, cons
 //   why      reads x once, but with a division a number it takes 1.1 to 1.5 times as long as two passes
 void batch_norm_statistics_welford(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                    int channels, int area, cudaStream_t stream);
+
+// batch_norm_statistics_groups: Welford's pass by 16 numbers a step: a thread keeps four float4 in registers, takes
+// their own mean and the squared distances from it, and merges both by Chan's formula.
+//   launch   as `welford`; where planes allow no float4 a step has 4 numbers
+//   numerics fixed order; as exact as `welford`
+//   why      reads x once, four loads of 16 bytes in flight, and one division serves 16 numbers
+void batch_norm_statistics_groups(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                                  int channels, int area, cudaStream_t stream);
+
+// batch_norm_normalize_float4: y = gamma * (x - mean) / sigma + beta, four numbers a thread.
+//   launch   one block of 4x64 threads 4 planes
+//   why      16 bytes a load, up to four loads in flight, and one division and root a thread
+void batch_norm_normalize_float4(float* y, const float* x, const float* gamma, const float* beta, const float* mean,
+                                 const float* var, std::int64_t batch, int channels, int area, cudaStream_t stream);
+
+// batch_norm_backward_float4: naive's backward, four numbers a load.
+//   launch   the sums by one block a channel and a chunk of images, 256 threads; one warp a channel and sum adds the
+//            chunks; dx as `batch_norm_normalize_float4`
+//   numerics fixed order
+//   why      as forward; 1/sigma is taken once a thread instead of a division an element
+void batch_norm_backward_float4(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, const float* x,
+                                const float* gamma, const float* mean, const float* var, std::int64_t batch,
+                                int channels, int area, cudaStream_t stream);
 
 }  // namespace mnist::kernels

@@ -12,7 +12,9 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
       {"naive", naive::conv2d_forward, "one thread an output; two loads and a border test a multiply-add"},
       {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels a thread"},
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
-      {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores), "the same product by mma.sync in tf32", 1e-3,
+      {"register_tiled", conv2d_forward_register_tiled,
+       "tiled with 7 rows by 8 channels a thread: 45 loads of shared memory for 504 multiply-adds"},
+      {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores), "implicit_gemm by mma.sync in tf32", 1e-3,
        Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
@@ -23,6 +25,7 @@ std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
       {"naive", naive::conv2d_backward_data, "one thread a pixel; two loads and a border test a multiply-add"},
       {"implicit_gemm", conv2d_backward_data_implicit_gemm,
        "forward's product, filters turned; 32 channels idle half of it: 2.0x cuDNN's time at B=256 on an H200"},
+      {"register_tiled", conv2d_backward_data_register_tiled, "forward's register_tiled with the filters turned"},
   };
   return kTable;
 }
@@ -30,6 +33,10 @@ std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
 std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants() {
   static constexpr Variant<Conv2dBackwardWeight> kTable[] = {
       {"naive", naive::conv2d_backward_weight, "a block a filter and chunk of images, nine taps a thread in registers"},
+      {"tiled", conv2d_backward_weight_tiled,
+       "strips in shared memory; a lane walks down a column, nine pixels in registers"},
+      {"register_tiled", conv2d_backward_weight_register_tiled,
+       "8 output channels a thread: 5 loads of shared memory for 72 multiply-adds"},
   };
   return kTable;
 }

@@ -2,8 +2,8 @@
 // sets.
 //
 //   cost     conv2d_cost (kernels/cost.h)
-// Any sizes >= 1, but `tiled` takes sides up to 52. One more variant keeps memory of its own: fft.h. The backwards
-// have tables too; naive's kernels are in naive_ops.h, and bench/ladders.h puts the libraries' beside them.
+// Any sizes >= 1, but `tiled` takes sides up to 52 and `register_tiled` up to 96. One more variant keeps memory of its
+// own: fft.h. The backwards have tables too: dx by data, dw by weight.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,10 +23,13 @@ using Conv2dBackwardData = void (*)(float* dx, const float* dy, const float* w, 
                                     int side, cudaStream_t stream);
 std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants();
 
-// `partial` is scratch of conv2d_partial_size(B,I,O) floats.
+// `partial` is scratch of conv2d_backward_weight_partial_size(B,I,O) floats, the most that any row wants.
 using Conv2dBackwardWeight = void (*)(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
                                       int in, int out, int side, cudaStream_t stream);
 std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants();
+std::int64_t conv2d_backward_weight_partial_size(std::int64_t batch, int in, int out);
+// Chunks of the batch that `register_tiled` sums by themselves.
+std::int64_t conv2d_backward_weight_chunks(std::int64_t batch, int in, int out, int side);
 
 // conv2d_forward_tiled: padded planes of x and the filters of 8 outputs in shared memory, 8 outputs a thread.
 //   launch   one block an image, 256 positions and 8 output channels, one thread a position
@@ -49,6 +52,37 @@ void conv2d_forward_implicit_gemm(float* y, const float* x, const float* w, cons
 //   why      no kernel of its own: only the place of a weight differs
 void conv2d_backward_data_implicit_gemm(float* dx, const float* dy, const float* w, std::int64_t batch, int in, int out,
                                         int side, cudaStream_t stream);
+
+// conv2d_forward_register_tiled: `tiled` with seven rows of a column a thread, too: 7x8 outputs in registers.
+//   launch   one block an image, up to 28 columns or columns and runs of 7 rows, and 64 output channels; a thread 7
+//   rows
+//            of a column and 8 channels. 8 input channels in shared memory at a time
+//   numerics 9 I terms added one after the other
+//   why      an input channel takes a thread 45 loads of shared memory for 504 multiply-adds: nine values of x serve
+//            three taps of seven rows, and a weight all of them; `tiled` takes 27 for 72
+void conv2d_forward_register_tiled(float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
+                                   int in, int out, int side, cudaStream_t stream);
+
+// conv2d_backward_data_register_tiled: the same for dx, as `implicit_gemm` does it; the network's 32 inputs make 4
+// groups of channels, so nothing is idle.
+void conv2d_backward_data_register_tiled(float* dx, const float* dy, const float* w, std::int64_t batch, int in,
+                                         int out, int side, cudaStream_t stream);
+
+// conv2d_backward_weight_tiled: strips of 7 rows of dy and of the 9 of x around them in shared memory.
+//   launch   one block of 4 warps a chunk of images, 4 output channels and up to 32 input channels; a thread nine taps
+//            of one pair of channels; then 8 threads a weight add the chunks
+//   needs    a side whose strip fits in shared memory (checked): 46 for `register_tiled`
+//   numerics positions of a chunk one after the other, chunks in eighths, then the eighths
+//   why      no border test, no division and no sum over the block: a lane walks down a column with nine pixels in
+//            registers, three of them new in each row
+void conv2d_backward_weight_tiled(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
+                                  int in, int out, int side, cudaStream_t stream);
+
+// conv2d_backward_weight_register_tiled: the same with 8 output channels a thread.
+//   launch   as `tiled`, 32 output channels a block
+//   why      5 loads of shared memory serve 72 multiply-adds, where `tiled` takes 4 for 9
+void conv2d_backward_weight_register_tiled(float* dw, float* partial, const float* dy, const float* x,
+                                           std::int64_t batch, int in, int out, int side, cudaStream_t stream);
 
 // conv2d_forward_tensor_cores: the implicit product on the tensor cores, in tf32.
 //   launch   one block of 4 warps 64 positions and 64 output channels, 32x32 a warp

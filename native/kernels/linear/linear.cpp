@@ -13,6 +13,11 @@ void forward_naive(float* y, float*, const float* x, const float* w, const float
   naive::linear_forward(y, x, w, bias, batch, in, out, stream);
 }
 
+void backward_naive(float* dx, float* dw, float* dbias, float*, const float* dy, const float* x, const float* w,
+                    std::int64_t batch, int in, int out, cudaStream_t stream) {
+  naive::linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
+}
+
 }  // namespace
 
 std::span<const Variant<LinearForward>> linear_forward_variants() {
@@ -20,10 +25,10 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
       {"naive", forward_naive, "one thread an output; a warp reads 32 rows of w at once"},
       {"coalesced", linear_forward_coalesced, "one warp an output; it reads 128 bytes that lie together"},
       {"tiled", linear_forward_tiled,
-       "32x32 tiles in shared memory, few of them: 2.8x coalesced's time at B=256 on an H200"},
-      {"register_tiled", linear_forward_register_tiled,
-       "4x4 outputs a thread; slices of the sum, because few outputs make few blocks"},
-      {"tensor_cores", MNIST_IF_SM80(linear_forward_tensor_cores), "the same slices by mma.sync in tf32", 1e-3,
+       "32x32 tiles in shared memory; slices of the sum, because few outputs make few blocks"},
+      {"register_tiled", linear_forward_register_tiled, "64x64 tiles and slices; 4x4 outputs a thread in registers"},
+      {"prefetched", linear_forward_prefetched, "8x8 outputs a thread; the next tile loads while one is multiplied"},
+      {"tensor_cores", MNIST_IF_SM80(linear_forward_tensor_cores), "register_tiled by mma.sync in tf32", 1e-3,
        Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
@@ -31,7 +36,10 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
 
 std::span<const Variant<LinearBackward>> linear_backward_variants() {
   static constexpr Variant<LinearBackward> kTable[] = {
-      {"naive", naive::linear_backward, "one thread a dx, a dw, a dbias; neighbours read what lies together"},
+      {"naive", backward_naive, "one thread a dx, a dw, a dbias; neighbours read what lies together"},
+      {"tiled", linear_backward_tiled, "32x32 tiles in shared memory; dbias by 32 threads an output"},
+      {"prefetched", linear_backward_prefetched,
+       "8x8 outputs a thread, the next tile on its way; slices of the batch for dw"},
   };
   return kTable;
 }

@@ -1,9 +1,9 @@
-// The ladder of linear forward: y = x w^T + bias, shapes y (B,O) <- x (B,I), w (O,I), bias (O), float32; sets.
+// The ladders of linear: y = x w^T + bias, and its gradients dx = dy w, dw = dy^T x and dbias, float32; they set.
 //
-//   cost     linear_cost (kernels/cost.h)
-// Any B, I, O >= 1. The backward has naive's kernels only (naive_ops.h), and a table for bench/ladders.h to
-// put the libraries' beside them. Both matrices hold the summed index I side by side, so a tile of either is read row
-// by row.
+//   shapes   y, dy (B,O), x, dx (B,I), w, dw (O,I), bias, dbias (O); any B, I, O >= 1
+//   cost     linear_cost, linear_backward_cost (kernels/cost.h)
+// Both matrices of the forward product hold the summed index I side by side, so a tile of either is read row by row.
+// Of those of dw neither does: its summed index is the batch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,8 +20,9 @@ using LinearForward = void (*)(float* y, float* partial, const float* x, const f
                                std::int64_t batch, int in, int out, cudaStream_t stream);
 std::span<const Variant<LinearForward>> linear_forward_variants();
 
-using LinearBackward = void (*)(float* dx, float* dw, float* dbias, const float* dy, const float* x, const float* w,
-                                std::int64_t batch, int in, int out, cudaStream_t stream);
+// `partial` is scratch of linear_backward_partial_size(B,I,O) floats.
+using LinearBackward = void (*)(float* dx, float* dw, float* dbias, float* partial, const float* dy, const float* x,
+                                const float* w, std::int64_t batch, int in, int out, cudaStream_t stream);
 std::span<const Variant<LinearBackward>> linear_backward_variants();
 
 // linear_forward_coalesced: a warp an output; its lanes walk the dot product side by side.
@@ -32,25 +33,13 @@ void linear_forward_coalesced(float* y, float*, const float* x, const float* w, 
                               int in, int out, cudaStream_t stream);
 
 // linear_forward_tiled: 32x32 tiles of x and w pass through shared memory.
-//   launch   one block of 32x32 threads a 32x32 tile of y, one thread an output
-//   numerics I terms added one after the other
-//   why      each number read from memory serves 32 outputs. fc1's 128 outputs make few blocks that walk all of I: an
-//            H200 takes the same time for batches of 64, 256 and 1024, and less than by `coalesced` only for 1024
-void linear_forward_tiled(float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
-                          int in, int out, cudaStream_t stream);
-
-// Where few outputs make few 64x64 tiles, the two products below sum slices of I in blocks of their own: slice s, of
-// `depth` terms, goes to partial[s] (B,O). The cut depends on the shapes alone, so the same input gives the same bits.
-inline constexpr int kLinearTile = 64, kLinearSliceUnit = 32;  // a depth is a multiple of the unit
-struct LinearSlices {
-  int count, depth;
-};
-LinearSlices linear_slices(std::int64_t batch, int in, int out);
-std::int64_t linear_partial_size(std::int64_t batch, int in, int out);
-
-// linear_add_slices: y[b,o] = sum over s of partial[s,b,o], first slice first, + bias[o].
-void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t batch, int out, int slices,
-                       cudaStream_t stream);
+//   launch   one block of 32x32 threads a 32x32 tile of y and slice of I (slices.h), one thread an output; then one
+//            thread an output adds the slices
+//   numerics the terms of a slice added one after the other, then the slices, first to last
+//   why      each number read from memory serves 32 outputs. Without slices fc1's 128 outputs made so few blocks that
+//            it took 2.8 times as long as `coalesced` at batch 256 on an H200
+void linear_forward_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
+                          std::int64_t batch, int in, int out, cudaStream_t stream);
 
 // linear_forward_register_tiled: 64x64 tiles, and 4x4 outputs in the registers of each thread.
 //   launch   one block of 16x16 threads a 64x64 tile of y and slice of I; then one thread an output adds the slices
@@ -60,11 +49,38 @@ void linear_add_slices(float* y, const float* partial, const float* bias, std::i
 void linear_forward_register_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
                                    std::int64_t batch, int in, int out, cudaStream_t stream);
 
-// linear_forward_tensor_cores: the same tiles multiplied by mma.sync m16n8k8 in tf32.
+// linear_forward_prefetched: 128x64 tiles, 8x8 outputs a thread, and while a tile is multiplied the next one is on its
+// way through registers into the other half of shared memory.
+//   launch   one block of 128 threads a 128x64 tile of y and slice of I; then as `register_tiled`
+//   numerics as `register_tiled`
+//   why      4 loads of shared memory serve 64 multiply-adds, one barrier a tile, and nobody waits for memory
+void linear_forward_prefetched(float* y, float* partial, const float* x, const float* w, const float* bias,
+                               std::int64_t batch, int in, int out, cudaStream_t stream);
+
+// linear_forward_tensor_cores: `register_tiled`'s tiles multiplied by mma.sync m16n8k8 in tf32.
 //   launch   one block of 4 warps a 64x64 tile of y and slice of I, 32x32 a warp; then as `register_tiled`
 //   numerics inputs rounded to 11 bits, sums in float32, the slices first to last
 //   why      one instruction multiplies 16x8x8 numbers; what the tiles take to load stays
 void linear_forward_tensor_cores(float* y, float* partial, const float* x, const float* w, const float* bias,
                                  std::int64_t batch, int in, int out, cudaStream_t stream);
+
+// linear_backward_tiled: both products through 32x32 tiles.
+//   launch   one block of 32x32 threads a 32x32 tile of dx and of dw, one thread an output; linear_backward_bias
+//   numerics O or B terms added one after the other
+//   why      each number read from memory serves 32 outputs; dw's threads no longer walk the batch one row at a time
+void linear_backward_tiled(float* dx, float* dw, float* dbias, float*, const float* dy, const float* x, const float* w,
+                           std::int64_t batch, int in, int out, cudaStream_t stream);
+
+// linear_backward_prefetched: both by the product of `linear_forward_prefetched`; the batch in slices for dw.
+//   launch   one block of 128 threads a 128x64 tile of dx, and of dw and a slice of the batch; then one thread a weight
+//            adds the slices; linear_backward_bias
+//   numerics O terms, or those of a slice, added one after the other, then the slices, first to last
+//   why      as forward; fc1's dw has 49 tiles, too few for a GPU without slices
+void linear_backward_prefetched(float* dx, float* dw, float* dbias, float* partial, const float* dy, const float* x,
+                                const float* w, std::int64_t batch, int in, int out, cudaStream_t stream);
+
+// The most that any row wants.
+std::int64_t linear_partial_size(std::int64_t batch, int in, int out);
+std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out);
 
 }  // namespace mnist::kernels

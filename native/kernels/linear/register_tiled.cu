@@ -1,14 +1,15 @@
 // linear, register-tiled: 64x64 outputs a block, 4x4 a thread.
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/slices.h"
 
 namespace mnist::kernels {
 namespace {
 
-constexpr int kTile = kLinearTile;  // outputs of a block, either way
-constexpr int kDepth = 16;          // of the summed index, at a time
-constexpr int kSide = 16;           // threads of a block, either way
-constexpr int kEach = 4;            // outputs of a thread, either way
+constexpr int kTile = kLinearRegisterTile.rows;  // outputs of a block, either way
+constexpr int kDepth = 16;                       // of the summed index, at a time
+constexpr int kSide = 16;                        // threads of a block, either way
+constexpr int kEach = 4;                         // outputs of a thread, either way
 constexpr int kPitch = 68;  // of a tile's row: a multiple of 4 for float4 reads, and off the banks of the row before
 static_assert(kLinearSliceUnit % kDepth == 0);
 static_assert(kSide * kEach == kTile);
@@ -60,7 +61,7 @@ __global__ void linear_forward_register_tiled_kernel(float* __restrict__ partial
 
 void linear_forward_register_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
                                    std::int64_t batch, int in, int out, cudaStream_t stream) {
-  const auto slices = linear_slices(batch, in, out);
+  const auto slices = linear_slices(kLinearRegisterTile, batch, out, in);
   const dim3 grid(unsigned((batch + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile), unsigned(slices.count)),
       block(kSide, kSide);
   linear_forward_register_tiled_kernel<<<grid, block, 0, stream>>>(partial, x, w, batch, in, out, slices.depth);

@@ -1,15 +1,17 @@
-// linear: how the summed index is cut into slices, and the pass that adds them.
+// linear: how a summed index is cut into slices, the pass that adds them, and the sums over the batch of dbias.
 #include <algorithm>
 
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/slices.h"
 
 namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 128;
-constexpr std::int64_t kWantedBlocks = 512;  // a few on every multiprocessor
-constexpr std::int64_t kMaxSlices = 32;      // each is written and read once more
+constexpr std::int64_t kWantedBlocks = 256;  // two on every multiprocessor
+constexpr std::int64_t kMaxSlices = 64;      // each is written and read once more
+constexpr int kColumns = 32, kParts = 32;    // of a block of linear_backward_bias
 
 // One thread an output.
 __global__ void linear_add_slices_kernel(float* __restrict__ y, const float* __restrict__ partial,
@@ -17,30 +19,60 @@ __global__ void linear_add_slices_kernel(float* __restrict__ y, const float* __r
   const std::int64_t n = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;
   if (n >= count) return;
   float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
   for (int slice = 0; slice < slices; ++slice) sum += partial[slice * count + n];
-  y[n] = sum + bias[n % out];
+  y[n] = bias ? sum + bias[n % out] : sum;
 }
+
+// blockIdx.x = which 32 outputs; threadIdx.x = output, threadIdx.y = every 32nd row from which on.
+__global__ void linear_backward_bias_kernel(float* __restrict__ dbias, const float* __restrict__ dy, std::int64_t batch,
+                                            int out) {
+  __shared__ float sums[kParts][kColumns];
+  const int o = int(blockIdx.x) * kColumns + int(threadIdx.x);
+  float sum = 0;
+  if (o < out) {
+#pragma unroll 8
+    for (std::int64_t b = threadIdx.y; b < batch; b += kParts) sum += dy[b * out + o];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();  // the sums of all rows are there
+  if (threadIdx.y > 0 || o >= out) return;
+  for (int part = 1; part < kParts; ++part) sum += sums[part][threadIdx.x];
+  dbias[o] = sum;
+}
+
+std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-LinearSlices linear_slices(std::int64_t batch, int in, int out) {
-  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  const std::int64_t tiles = up(batch, kLinearTile) * up(out, kLinearTile);
-  const std::int64_t wanted = std::clamp(kWantedBlocks / tiles, std::int64_t(1), kMaxSlices);
-  const std::int64_t depth = up(up(in, kLinearSliceUnit), wanted) * kLinearSliceUnit;
-  return {int(up(in, depth)), int(depth)};
+LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64_t columns, std::int64_t terms) {
+  const std::int64_t wanted = kWantedBlocks / (up(rows, tile.rows) * up(columns, tile.columns));
+  const std::int64_t depth = up(up(terms, kLinearSliceUnit), std::clamp(wanted, std::int64_t(1), kMaxSlices));
+  return {int(up(terms, depth * kLinearSliceUnit)), int(depth * kLinearSliceUnit)};
 }
 
 std::int64_t linear_partial_size(std::int64_t batch, int in, int out) {
-  return linear_slices(batch, in, out).count * batch * out;
+  int count = 1;
+  for (const auto& tile : {kLinearTile, kLinearRegisterTile, kLinearProductTile})
+    count = std::max(count, linear_slices(tile, batch, out, in).count);
+  return count * batch * out;
 }
 
-void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t batch, int out, int slices,
+std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out) {
+  return std::int64_t(linear_slices(kLinearProductTile, out, in, batch).count) * in * out;
+}
+
+void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t rows, int columns, int slices,
                        cudaStream_t stream) {
-  const std::int64_t count = batch * out;
-  linear_add_slices_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(y, partial, bias, count, out,
-                                                                                           slices);
+  const std::int64_t count = rows * columns;
+  linear_add_slices_kernel<<<unsigned(up(count, kBlock)), kBlock, 0, stream>>>(y, partial, bias, count, columns,
+                                                                               slices);
+  MNIST_CHECK_LAUNCH();
+}
+
+void linear_backward_bias(float* dbias, const float* dy, std::int64_t batch, int out, cudaStream_t stream) {
+  const dim3 block(kColumns, kParts);
+  linear_backward_bias_kernel<<<unsigned(up(out, kColumns)), block, 0, stream>>>(dbias, dy, batch, out);
   MNIST_CHECK_LAUNCH();
 }
 

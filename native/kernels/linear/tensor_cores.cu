@@ -2,12 +2,13 @@
 #include "cuda/check.h"
 #include "kernels/device/mma.cuh"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/slices.h"
 
 namespace mnist::kernels {
 namespace {
 
-constexpr int kTile = kLinearTile;  // outputs of a block, either way
-constexpr int kDepth = 32;          // of the summed index, at a time
+constexpr int kTile = kLinearRegisterTile.rows;  // outputs of a block, either way
+constexpr int kDepth = 32;                       // of the summed index, at a time
 constexpr int kPitch = 36;  // of a tile's row: (4 g + t) % 32 differs for the 32 lanes of a fragment, so no conflicts
 constexpr int kThreads = 128;
 constexpr int kRowTiles = 2, kColumnTiles = 4;  // 16x8 products of a warp: 32x32
@@ -64,7 +65,7 @@ __global__ void linear_forward_tensor_cores_kernel(float* __restrict__ partial, 
 
 void linear_forward_tensor_cores(float* y, float* partial, const float* x, const float* w, const float* bias,
                                  std::int64_t batch, int in, int out, cudaStream_t stream) {
-  const auto slices = linear_slices(batch, in, out);
+  const auto slices = linear_slices(kLinearRegisterTile, batch, out, in);
   const dim3 grid(unsigned((batch + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile), unsigned(slices.count));
   linear_forward_tensor_cores_kernel<<<grid, kThreads, 0, stream>>>(partial, x, w, batch, in, out, slices.depth);
   MNIST_CHECK_LAUNCH();

@@ -1,4 +1,4 @@
-// The table of log_softmax forward.
+// The tables of log_softmax.
 #include "kernels/log_softmax/log_softmax.h"
 
 #include "kernels/log_softmax/naive_ops.h"
@@ -10,6 +10,14 @@ std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
       {"naive", naive::log_softmax_forward, "one thread a row, three passes: maximum, sum, result"},
       {"online", log_softmax_forward_online, "maximum and sum in one pass: nothing gained, a launch takes the time"},
       {"warp", log_softmax_forward_warp, "the same, one warp a row: ten classes keep 10 of 32 lanes busy"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<LogSoftmaxNllBackward>> log_softmax_nll_backward_variants() {
+  static constexpr Variant<LogSoftmaxNllBackward> kTable[] = {
+      {"naive", naive::log_softmax_nll_backward, "one element a thread"},
+      {"float4", log_softmax_nll_backward_float4, "four elements a thread, 16 bytes a load"},
   };
   return kTable;
 }

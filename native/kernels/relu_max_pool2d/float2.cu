@@ -1,4 +1,4 @@
-// relu_max_pool2d, float2: a window is two loads of 8 bytes.
+// relu_max_pool2d, float2: a window is two loads of 8 bytes; backward, two stores.
 #include "cuda/check.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 #include "mnist/engine.h"
@@ -34,6 +34,18 @@ __global__ void relu_max_pool2d_forward_float2_kernel(float* __restrict__ y, std
   route[n] = dead ? kDead : where;
 }
 
+__global__ void relu_max_pool2d_backward_float2_kernel(float2* __restrict__ dx, const float* __restrict__ dy,
+                                                       const std::uint8_t* __restrict__ route, std::int64_t count,
+                                                       int side) {
+  const std::int64_t n = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;
+  if (n >= count) return;
+  const std::int64_t row = n / side;
+  const float d = dy[n];
+  const int where = route[n];
+  dx[n + row * side] = make_float2(where == 0 ? d : 0, where == 1 ? d : 0);
+  dx[n + (row + 1) * side] = make_float2(where == 2 ? d : 0, where == 3 ? d : 0);
+}
+
 }  // namespace
 
 void relu_max_pool2d_forward_float2(float* y, std::uint8_t* route, const float* x, std::int64_t planes, int side,
@@ -43,6 +55,16 @@ void relu_max_pool2d_forward_float2(float* y, std::uint8_t* route, const float* 
   const std::int64_t count = planes * side * side;
   relu_max_pool2d_forward_float2_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
       y, route, reinterpret_cast<const float2*>(x), count, side);
+  MNIST_CHECK_LAUNCH();
+}
+
+void relu_max_pool2d_backward_float2(float* dx, const float* dy, const std::uint8_t* route, std::int64_t planes,
+                                     int side, cudaStream_t stream) {
+  MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(dx) % sizeof(float2) == 0,
+                "relu_max_pool2d_backward_float2: dx must be aligned to 8 bytes");
+  const std::int64_t count = planes * side * side;
+  relu_max_pool2d_backward_float2_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+      reinterpret_cast<float2*>(dx), dy, route, count, side);
   MNIST_CHECK_LAUNCH();
 }
 

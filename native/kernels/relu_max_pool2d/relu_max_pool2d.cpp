@@ -1,4 +1,4 @@
-// The table of relu_max_pool2d forward.
+// The tables of relu_max_pool2d.
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
 #include "kernels/relu_max_pool2d/naive_ops.h"
@@ -9,6 +9,14 @@ std::span<const Variant<ReluMaxPool2dForward>> relu_max_pool2d_forward_variants(
   static constexpr Variant<ReluMaxPool2dForward> kTable[] = {
       {"naive", naive::relu_max_pool2d_forward, "a block of 64 threads a plane, four loads a window"},
       {"float2", relu_max_pool2d_forward_float2, "one thread a window, two 8-byte loads"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<ReluMaxPool2dBackward>> relu_max_pool2d_backward_variants() {
+  static constexpr Variant<ReluMaxPool2dBackward> kTable[] = {
+      {"naive", naive::relu_max_pool2d_backward, "a block of 64 threads a plane, four stores a window"},
+      {"float2", relu_max_pool2d_backward_float2, "one thread a window, two 8-byte stores"},
   };
   return kTable;
 }

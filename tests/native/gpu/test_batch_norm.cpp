@@ -1,4 +1,4 @@
-// batch_norm against the reference: every variant of the statistics, every row of forward, naive's backward.
+// batch_norm against the reference: every variant of the statistics and of backward, every row of forward.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/batch_norm/batch_norm.h"
@@ -23,8 +23,8 @@ void test(const Ladder& forward, std::int64_t batch, int channels, int area, con
   std::vector<double> mean(channels), var(channels), want(count), dgamma(channels), dbeta(channels);
   reference::batch_norm_statistics(mean.data(), var.data(), X.data(), batch, channels, area);
 
-  const Guarded<float> x(input.values), g(gamma), b(beta), d(dy), m(channels), v(channels), dx(count), dg(channels),
-      db(channels), partial(batch_norm_partial_size(batch, channels));
+  const Guarded<float> x(input.values), g(gamma), b(beta), d(dy), m(channels), v(channels),
+      partial(batch_norm_partial_size(batch, channels));
   // A mean is as exact as the numbers it is taken of are large; a variance matters beside epsilon.
   const double rms = norm(input.values) / std::sqrt(double(count));
   for (const auto& variant : kernels::batch_norm_statistics_variants()) {
@@ -58,16 +58,20 @@ void test(const Ladder& forward, std::int64_t batch, int channels, int area, con
 
   reference::batch_norm_backward(want.data(), dgamma.data(), dbeta.data(), DY.data(), X.data(), Gamma.data(),
                                  mean.data(), var.data(), batch, channels, area);
-  batch_norm_backward(dx.data(), dg.data(), db.data(), partial.data(), d.data(), x.data(), g.data(), m.data(), v.data(),
-                      batch, channels, area, nullptr);
-  check_near(db.read("dbeta" + what), dbeta, norm(dy), 1e-6, "dbeta" + what);
-  check_near(dg.read("dgamma" + what), dgamma, norm(dy), bound, "dgamma" + what);
   // dy times gamma/sigma, less its two projections: with one value a channel nothing is left of it.
   double steepest = 0;
   for (int c = 0; c < channels; ++c)
     steepest = std::max(steepest, std::abs(gamma[c]) / std::sqrt(var[c] + kBatchNormEpsilon));
-  check_near(dx.read("dx" + what), want, std::max(norm(want), steepest * norm(dy) / std::sqrt(double(channels))), bound,
-             "dx" + what);
+  const double scale = std::max(norm(want), steepest * norm(dy) / std::sqrt(double(channels)));
+  for (const auto& variant : kernels::batch_norm_backward_variants()) {
+    const std::string name = std::string(" ") + variant.name + what;
+    const Guarded<float> dx(count), dg(channels), db(channels);
+    variant.run(dx.data(), dg.data(), db.data(), partial.data(), d.data(), x.data(), g.data(), m.data(), v.data(),
+                nullptr, batch, channels, area, nullptr);
+    check_near(db.read("dbeta" + name), dbeta, norm(dy), 1e-6, "dbeta" + name);
+    check_near(dg.read("dgamma" + name), dgamma, norm(dy), bound, "dgamma" + name);
+    check_near(dx.read("dx" + name), want, scale, bound, "dx" + name);
+  }
   partial.read("scratch" + what);
 }
 

@@ -24,9 +24,13 @@ struct Ladders {
       present(bench::conv2d_backward_weight_ladder(), "conv2d weight");
 };
 
-// Terms that one thread of the weight gradient adds, and then the tree and the chunks.
-std::int64_t weight_terms(std::int64_t batch, int side) {
-  return batch * side * side / chunk_count(batch) / 128 + 7 + chunk_count(batch);
+// Terms that one thread of the weight gradient adds, and then the tree and the chunks. naive's threads share the
+// positions of an image; those of the other rows walk all of them, in chunks of at least one image.
+std::int64_t weight_terms(const std::string& rung, std::int64_t batch, const Shape& s) {
+  const std::int64_t area = s.side * s.side;
+  if (rung == "naive") return batch * area / chunk_count(batch) / 128 + 7 + chunk_count(batch);
+  const std::int64_t chunks = kernels::conv2d_backward_weight_chunks(batch, s.in, s.out, s.side);
+  return (batch + chunks - 1) / chunks * area + chunks;
 }
 
 void test(const Ladders& ladders, std::int64_t batch, const Shape& s, const Input& input, const std::vector<float>& w,
@@ -69,10 +73,10 @@ void test(const Ladders& ladders, std::int64_t batch, const Shape& s, const Inpu
     if (left_out(rung)) continue;
     const std::string name = std::string("weight of ") + rung.name + what;
     const Guarded<float> dy(to_order_of(rung, upstream, s.out, area)), x(to_order_of(rung, input.values, s.in, area)),
-        dw(std::int64_t(w.size())), partial(kernels::naive::conv2d_partial_size(batch, s.in, s.out));
+        dw(std::int64_t(w.size())), partial(kernels::conv2d_backward_weight_partial_size(batch, s.in, s.out));
     rung.run(dw.data(), partial.data(), dy.data(), x.data(), batch, s.in, s.out, s.side, nullptr);
     check_near(from_order_of(rung, dw.read(name), s.in, kTaps), want, scale,
-               std::max(input.slack * sum_bound(weight_terms(batch, s.side)), rung.own_error), name);
+               std::max(input.slack * sum_bound(weight_terms(rung.name, batch, s)), rung.own_error), name);
     partial.read("scratch of " + name);
   }
 }

@@ -40,12 +40,15 @@ void test(const Ladders& ladders, std::int64_t batch, int in, int out, const Inp
   for (const auto& rung : ladders.backward) {
     if (rung.library && !with_libraries) continue;
     const std::string name = rung.name + what;
-    const Guarded<float> gdx(batch * in), gdw(in * out), gdbias(out);
-    rung.run(gdx.data(), gdw.data(), gdbias.data(), gdy.data(), gx.data(), gw.data(), batch, in, out, nullptr);
+    const Guarded<float> gdx(batch * in), gdw(in * out), gdbias(out),
+        gpartial(kernels::linear_backward_partial_size(batch, in, out));
+    rung.run(gdx.data(), gdw.data(), gdbias.data(), gpartial.data(), gdy.data(), gx.data(), gw.data(), batch, in, out,
+             nullptr);
     const auto bound = [&](double plain) { return std::max(plain, rung.own_error); };
     CHECK_CLOSE(gdx.read("dx of " + name), dx, bound(sum_bound(out)), "dx of " + name);
     check_near(gdw.read("dw of " + name), dw, std::max(norm(dw), added), bound(input.slack * sum_bound(batch)),
                "dw of " + name);
+    gpartial.read("scratch of " + name);
     CHECK_CLOSE(gdbias.read("dbias of " + name), dbias, bound(4 * sum_bound(batch)), "dbias of " + name);
   }
 }

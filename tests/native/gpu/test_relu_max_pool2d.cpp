@@ -1,12 +1,10 @@
 // relu_max_pool2d: every row's values equal to the reference's, and our decisions, ties and NaN included.
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
-#include "kernels/relu_max_pool2d/naive_ops.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
 using namespace mnist;
 using namespace testing;
-using namespace mnist::kernels::naive;
 
 namespace {
 
@@ -23,7 +21,7 @@ void test(const Ladder& ladder, std::int64_t planes, int channels, int side, con
   reference::relu_max_pool2d_forward(want.data(), route.data(), X.data(), planes, side);
   reference::relu_max_pool2d_backward(dwant.data(), widen(upstream).data(), route.data(), planes, side);
 
-  const Guarded<float> dy(upstream), dx(4 * pooled);
+  const Guarded<float> dy(upstream);
   const Guarded<std::uint8_t> groute(route);
   const int area = side * side;
   for (const auto& rung : ladder) {
@@ -36,8 +34,12 @@ void test(const Ladder& ladder, std::int64_t planes, int channels, int side, con
     const auto decisions = r.read(name);
     report(rung.library || decisions == route, name + ": route", __FILE__, __LINE__);
   }
-  relu_max_pool2d_backward(dx.data(), dy.data(), groute.data(), planes, side, nullptr);
-  CHECK_CLOSE(dx.read("backward" + what), dwant, 0, "backward" + what);
+  for (const auto& variant : kernels::relu_max_pool2d_backward_variants()) {
+    const std::string name = std::string("backward ") + variant.name + what;
+    const Guarded<float> dx(4 * pooled);
+    variant.run(dx.data(), dy.data(), groute.data(), planes, side, nullptr);
+    CHECK_CLOSE(dx.read(name), dwant, 0, name);
+  }
 }
 
 void test_nan() {

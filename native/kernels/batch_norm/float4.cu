@@ -1,0 +1,129 @@
+// batch_norm, float4: four numbers a load; the statistics in one pass, forward in one more, backward in two.
+#include "cuda/check.h"
+#include "kernels/batch_norm/batch_norm.h"
+#include "kernels/device/block_sum.cuh"
+#include "kernels/device/wide.cuh"
+#include "mnist/model.h"
+
+namespace mnist::kernels {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kPlanes = 4, kLanes = kBlock / kPlanes;  // planes of a block, and threads of a plane
+constexpr float kEpsilon = float(kBatchNormEpsilon);
+
+// threadIdx.x = where in the plane, threadIdx.y = which of 4 planes (b,c). Calls visit(k, c) for every kWidth numbers
+// of the plane, k where they start.
+template <int kWidth, class Visit>
+__device__ void for_each_of_plane(std::int64_t planes, int channels, int area, Visit visit) {
+  const std::int64_t plane = std::int64_t(blockIdx.x) * kPlanes + threadIdx.y;
+  if (plane >= planes) return;
+  const int c = int(plane % channels);
+  const auto body = visit(c);
+#pragma unroll 4
+  for (int k = int(threadIdx.x) * kWidth; k < area; k += kLanes * kWidth) body(plane * area + k);
+}
+
+template <int kWidth>
+__global__ void forward_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ gamma,
+                               const float* __restrict__ beta, const float* __restrict__ mean,
+                               const float* __restrict__ var, std::int64_t planes, int channels, int area) {
+  for_each_of_plane<kWidth>(planes, channels, area, [=](int c) {
+    const float centre = mean[c], scale = gamma[c] / sqrtf(var[c] + kEpsilon), shift = beta[c];
+    return [=](std::int64_t k) {
+      auto values = device::load<kWidth>(x + k);
+      for (float& value : values.of) value = (value - centre) * scale + shift;
+      device::store(y + k, values);
+    };
+  });
+}
+
+// partial[chunk,c] = sum of dy, and partial_xhat[chunk,c] = sum of dy * xhat.
+template <int kWidth>
+__global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restrict__ partial_xhat,
+                                     const float* __restrict__ dy, const float* __restrict__ x,
+                                     const float* __restrict__ mean, const float* __restrict__ var, std::int64_t batch,
+                                     int area) {
+  __shared__ float shared[kBlock];
+  const device::WideChunk<kWidth> chunk(batch, area);
+  const float centre = mean[blockIdx.x], inverse = 1 / sqrtf(var[blockIdx.x] + kEpsilon);
+  float sum = 0, sum_xhat = 0;
+#pragma unroll 4
+  for (int n = int(threadIdx.x); n < chunk.size; n += kBlock) {
+    const std::int64_t k = chunk.at(n);
+    const auto d = device::load<kWidth>(dy + k), values = device::load<kWidth>(x + k);
+    for (int j = 0; j < kWidth; ++j) {
+      sum += d.of[j];
+      sum_xhat += d.of[j] * ((values.of[j] - centre) * inverse);
+    }
+  }
+  sum = device::block_sum<kBlock>(sum, shared);
+  sum_xhat = device::block_sum<kBlock>(sum_xhat, shared);
+  if (threadIdx.x == 0) {
+    partial[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+    partial_xhat[blockIdx.y * gridDim.x + blockIdx.x] = sum_xhat;
+  }
+}
+
+// One warp a channel, and one for each of the two sums: threadIdx.y = 0 is dbeta, 1 is dgamma.
+__global__ void finish_kernel(float* __restrict__ dbeta, float* __restrict__ dgamma, const float* __restrict__ partial,
+                              int chunks) {
+  const int channels = int(gridDim.x), c = int(blockIdx.x);
+  const float* from = partial + std::int64_t(threadIdx.y) * chunks * channels;
+  float sum = 0;
+  for (int chunk = int(threadIdx.x); chunk < chunks; chunk += 32) sum += from[chunk * channels + c];
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffff, sum, step);
+  if (threadIdx.x == 0) (threadIdx.y == 0 ? dbeta : dgamma)[c] = sum;
+}
+
+// `per_value` is 1/N.
+template <int kWidth>
+__global__ void backward_kernel(float* __restrict__ dx, const float* __restrict__ dy, const float* __restrict__ x,
+                                const float* __restrict__ dgamma, const float* __restrict__ dbeta,
+                                const float* __restrict__ gamma, const float* __restrict__ mean,
+                                const float* __restrict__ var, float per_value, std::int64_t planes, int channels,
+                                int area) {
+  for_each_of_plane<kWidth>(planes, channels, area, [=](int c) {
+    const float centre = mean[c], inverse = 1 / sqrtf(var[c] + kEpsilon), scale = gamma[c] * inverse;
+    const float of_mean = dbeta[c] * per_value, of_scale = dgamma[c] * per_value;
+    return [=](std::int64_t k) {
+      auto d = device::load<kWidth>(dy + k);
+      const auto values = device::load<kWidth>(x + k);
+      for (int j = 0; j < kWidth; ++j)
+        d.of[j] = scale * (d.of[j] - of_mean - (values.of[j] - centre) * inverse * of_scale);
+      device::store(dx + k, d);
+    };
+  });
+}
+
+unsigned plane_blocks(std::int64_t planes) { return unsigned((planes + kPlanes - 1) / kPlanes); }
+
+}  // namespace
+
+void batch_norm_normalize_float4(float* y, const float* x, const float* gamma, const float* beta, const float* mean,
+                                 const float* var, std::int64_t batch, int channels, int area, cudaStream_t stream) {
+  const dim3 block(kLanes, kPlanes);
+  const auto kernel = device::is_wide(area, {y, x}) ? forward_kernel<4> : forward_kernel<1>;
+  kernel<<<plane_blocks(batch * channels), block, 0, stream>>>(y, x, gamma, beta, mean, var, batch * channels, channels,
+                                                               area);
+  MNIST_CHECK_LAUNCH();
+}
+
+void batch_norm_backward_float4(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, const float* x,
+                                const float* gamma, const float* mean, const float* var, std::int64_t batch,
+                                int channels, int area, cudaStream_t stream) {
+  const bool wide = device::is_wide(area, {dx, dy, x});
+  const auto chunks = naive::chunk_count(batch);
+  const dim3 grid{unsigned(channels), unsigned(chunks)}, two_warps(32, 2), block(kLanes, kPlanes);
+  const auto sums = wide ? gradient_sums_kernel<4> : gradient_sums_kernel<1>;
+  sums<<<grid, kBlock, 0, stream>>>(partial, partial + chunks * channels, dy, x, mean, var, batch, area);
+  MNIST_CHECK_LAUNCH();
+  finish_kernel<<<unsigned(channels), two_warps, 0, stream>>>(dbeta, dgamma, partial, int(chunks));
+  MNIST_CHECK_LAUNCH();
+  const auto kernel = wide ? backward_kernel<4> : backward_kernel<1>;
+  kernel<<<plane_blocks(batch * channels), block, 0, stream>>>(
+      dx, dy, x, dgamma, dbeta, gamma, mean, var, float(1 / (double(batch) * area)), batch * channels, channels, area);
+  MNIST_CHECK_LAUNCH();
+}
+
+}  // namespace mnist::kernels

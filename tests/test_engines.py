@@ -333,6 +333,22 @@ def test_deterministic(make_engine, spec):
 
 
 @ON_GPU
+def test_a_smaller_batch_after_a_larger_one(make_engine, spec):
+    """What a batch leaves in the engine's arrays beyond the end of the next one is not read."""
+
+    def train(engine, batch):
+        engine.set_parameters(cases.signed_weights())
+        engine.train(np.arange(batch), batch, 0.05)
+        return parameter_hash(engine)
+
+    used, fresh = make_engine(*spec), make_engine(*spec)
+    for engine in (used, fresh):
+        engine.set_dataset(cases.mixed(256), cases.labels(256))
+    train(used, 256)
+    assert train(used, 133) == train(fresh, 133)
+
+
+@ON_GPU
 def test_checking_every_step_changes_no_bit(make_engine, monkeypatch, spec):
     """The steps are launched one after the other instead of from graphs: by the option, and by MNIST_CUDA_SYNC=1."""
     hashes = set()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
-from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError, did_you_mean
+from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
 from mnist_cuda.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.gpu_libraries import find_libraries
 from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
@@ -33,9 +33,10 @@ class EngineInfo:
 
     rank: `--engine auto` takes the lowest that can run here. summation: how it adds up what is summed over a batch,
     which decides its bounds in tolerances.py. follows_routing: `probe` takes decisions. takes_limits: it can work as on
-    a smaller GPU. launch_a_phase: each phase of a step is one launch. libraries: what it loads. host_bytes_an_image: of
-    a batch, with what a probe hands out; 0 where that does not matter. unavailable: why it cannot run here in any
-    precision; empty if it can. unavailable_precisions: why those cannot that cannot, by name.
+    a smaller GPU. shares_batches: it can train one model with other ranks. launch_a_phase: each phase of a step is one
+    launch. libraries: what it loads. host_bytes_an_image: of a batch, with what a probe hands out; 0 where that does
+    not matter. unavailable: why it cannot run here in any precision; empty if it can. unavailable_precisions: why those
+    cannot that cannot, by name.
     """
 
     name: str
@@ -46,6 +47,7 @@ class EngineInfo:
     summation: Summation
     follows_routing: bool
     takes_limits: bool
+    shares_batches: bool
     launch_a_phase: bool
     libraries: tuple[str, ...]
     host_bytes_an_image: int
@@ -99,6 +101,8 @@ def _native_errors() -> Iterator[None]:
         raise UnavailableError(str(error)) from error
     except _native.OutOfMemoryError as error:
         raise OutOfMemoryError(str(error)) from error
+    except _native.RankLostError as error:
+        raise RankLostError(str(error)) from error
     except MemoryError as error:  # std::bad_alloc has nothing to tell
         raise OutOfMemoryError("host memory ran out; try a smaller batch") from error
     except RuntimeError as error:  # a call of CUDA or of one of its libraries failed
@@ -172,7 +176,9 @@ class Engine:
     engines, 0 for one a core. device: ordinal of the GPU for CUDA engines. check_every_step: CUDA engines record no
     graphs and look for errors after every step; by default what MNIST_CUDA_SYNC says. limits: multiprocessors and
     bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
-    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says.
+    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. ranks: what connects it with the other
+    engines that train the same model, for engines that share batches; `train`, `compute_statistics`, `evaluate` and
+    `profile` are then called on all of them with the same arguments.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
     ValueError for limits beyond this GPU's, UnavailableError if the engine cannot run here.
     """
@@ -186,6 +192,7 @@ class Engine:
         device: int = 0,
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
+        ranks: _native.Communicator | None = None,
     ) -> None:
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
@@ -208,7 +215,7 @@ class Engine:
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
-                self.info.name, self.precision, threads, device, checks, *(limits or default_limits)
+                self.info.name, self.precision, threads, device, checks, *(limits or default_limits), ranks
             )
 
     def _require_memory(self, batch: int) -> None:

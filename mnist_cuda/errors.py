@@ -51,6 +51,12 @@ class OutOfMemoryError(MnistCudaError):
     exit_code = 5
 
 
+class RankLostError(MnistCudaError):
+    """Another rank of the training ended, or is gone; `exit_code` is its own where it said one."""
+
+    exit_code = 7
+
+
 class CheckpointError(MnistCudaError):
     """A model file cannot be read, written or used."""
 

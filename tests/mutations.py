@@ -1001,8 +1001,8 @@ HOST = [
         (
             "last-result-forgotten",
             "off by one",
-            "      results[step] = network_.forward(batch);\n",
-            "      if (const auto now_result = network_.forward(batch); step + 1 < results.size()) results[step] = now_result;\n",
+            "      results[step] = network_.backward_and_update(batch, learning_rates[step]);\n",
+            "      if (const auto now_result = network_.backward_and_update(batch, learning_rates[step]); step + 1 < results.size()) results[step] = now_result;\n",
         ),
         (
             "rate-of-the-first-step",
@@ -1013,7 +1013,7 @@ HOST = [
         (
             "labels-in-their-order",
             "order",
-            "batch.labels.push_back(labels_[index]);",
+            "batch.labels.push_back(labels_[index(i)]);",
             "batch.labels.push_back(labels_[batch.labels.size()]);",
         ),
         (
@@ -1040,7 +1040,7 @@ HOST = [
         ),
         ("sign-of-gamma-lost", "sign", "sign2_[c] = gamma < 0 ? -1.0f : 1.0f;", "sign2_[c] = 1.0f;"),
         ("ties-of-a-scale-0", "tie", "layer2_.live[c] = gamma == 0 ? 0 : -1;", "layer2_.live[c] = -1;"),
-        ("mean-loss-is-a-sum", "unit", "  result.loss /= double(batch.size());\n", ""),
+        ("mean-loss-is-a-sum", "unit", "  result_.loss /= double(batch.whole_size());\n", ""),
         (
             "one-tile-of-rows",
             "boundary",
@@ -1068,8 +1068,8 @@ HOST = [
         (
             "kappa-without-gamma",
             "formula",
-            "layer2_.alpha[c] = float(-scale * dbeta / n - kappa * layer2_.mean[c]);",
-            "layer2_.alpha[c] = float(-scale * dbeta / n);",
+            "layer2_.alpha[c] = float(-scale * dbeta[c] / n - kappa * layer2_.mean[c]);",
+            "layer2_.alpha[c] = float(-scale * dbeta[c] / n);",
         ),
     ),
     *of(

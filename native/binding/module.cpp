@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 #include "cuda/cuda_libs.h"
 #include "cuda/stream.h"
 #endif
+#include "cpu/kernels.h"
 #include "mnist/engine.h"
 #include "mnist/op_bench.h"
 #include "mnist/operators.h"
@@ -51,6 +53,7 @@ nb::dict info_dict(const EngineInfo& info) {
   d["summation"] = to_string(info.summation);
   d["follows_routing"] = info.follows_routing;
   d["takes_limits"] = info.takes_limits;
+  d["shares_batches"] = info.shares_batches;
   d["launch_a_phase"] = info.launch_a_phase;
   d["libraries"] = info.libraries;
   d["host_bytes_an_image"] = info.host_bytes_an_image;
@@ -170,6 +173,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   nb::exception<UnavailableError>(m, "UnavailableError");
   nb::exception<OutOfMemoryError>(m, "OutOfMemoryError");
+  nb::exception<RankLostError>(m, "RankLostError");
 
   m.def("parameters", [] { return table_list(kParameters); });
   m.def("statistics", [] { return table_list(kStatistics); });
@@ -181,6 +185,7 @@ NB_MODULE(_native, m) {
   m.attr("CLASSES") = kClasses;
   m.attr("ROUTE_DEAD") = int(Routing::kDead);
   m.attr("BUILD") = MNIST_BUILD_TEXT;
+  m.def("host_instructions", [] { return std::string(cpu::supported_kernels().front()->isa); });
 
   m.def("engines", [] {
     nb::list rows;
@@ -243,14 +248,39 @@ NB_MODULE(_native, m) {
   m.def(
       "create_engine",
       [](const std::string& name, const std::string& precision, int threads, int device, bool check_every_step,
-         int multiprocessors, int shared_bytes) {
-        const EngineOptions options{
-            parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes}};
+         int multiprocessors, int shared_bytes, std::shared_ptr<Communicator> ranks) {
+        const EngineOptions options{parse_precision(precision),      threads,         device, check_every_step,
+                                    {multiprocessors, shared_bytes}, std::move(ranks)};
         nb::gil_scoped_release release;
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
-      "shared_bytes"_a = 0);
+      "shared_bytes"_a = 0, "ranks"_a.none() = nb::none());
+
+  nb::class_<Communicator>(m, "Communicator")
+      .def_prop_ro("rank", &Communicator::rank)
+      .def_prop_ro("size", &Communicator::size)
+      .def("all_gather",
+           [](Communicator& ranks, nb::bytes mine) {
+             const std::span bytes(static_cast<const std::byte*>(mine.data()), mine.size());
+             std::vector<std::byte> all(ranks.size() * bytes.size());
+             {
+               nb::gil_scoped_release release;
+               ranks.all_gather(bytes, all);
+             }
+             return nb::bytes(all.data(), all.size());
+           })
+      .def("leave", &Communicator::leave, "code"_a, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("departure", [](const Communicator& ranks) {
+        const Departure departure = ranks.departure();
+        return nb::make_tuple(departure.rank, departure.code, departure.reason);
+      });
+  m.def("share_of", [](std::int64_t count, int rank, int size) {
+    const Share share = share_of(count, rank, size);
+    return nb::make_tuple(share.first, share.last);
+  });
+  m.def("in_process_communicators", &in_process_communicators, "size"_a);
+  m.def("socket_communicator", &socket_communicator, "rank"_a, "size"_a, "sockets"_a);
 
   m.def(
       "bench_ops",

@@ -92,17 +92,17 @@ StepResult Network::forward(const Batch& batch, double upstream) {
   mark("conv_forward", conv_cost(batch.size(), 1));
   conv_forward(batch, true);
   double mean[kConv2Channels], var[kConv2Channels];
-  sum_statistics2(batch.size(), mean, var);
+  sum_statistics2(batch, mean, var);
   fold_layer2(mean, var);
   mark("linear_forward", kernels::linear_cost(batch.size(), kFeatures, kHidden) +
                              kernels::linear_cost(batch.size(), kHidden, kClasses) +
                              kernels::linear_backward_cost(batch.size(), kHidden, kClasses));
   linear_forward(batch, upstream);
-  StepResult result;
-  if (batch.labels.empty()) return result;
-  for (const auto& image : results_) result.loss += image.loss, result.correct += image.correct;
-  result.loss /= double(batch.size());
-  return result;
+  result_ = {};
+  if (batch.labels.empty()) return result_;
+  for (const auto& image : results_) result_.loss += image.loss, result_.correct += image.correct;
+  result_.loss /= double(batch.whole_size());
+  return result_;
 }
 
 void Network::forward(const Batch& batch, std::span<const double> statistics) {
@@ -131,7 +131,7 @@ void Network::compute_statistics(const Batch& batch, std::span<double> statistic
   layer1_ = layer1_fold(statistics1_, parameters);
   conv_forward(batch, false);
   double mean[kConv2Channels], var[kConv2Channels];
-  sum_statistics2(batch.size(), mean, var);
+  sum_statistics2(batch, mean, var);
   for (int c = 0; c < kConv1Channels; ++c) {
     statistics[kStatistics[kBn1Mean].offset + c] = statistics1_.mean[c] + parameters[kConv1Bias][c];
     statistics[kStatistics[kBn1Var].offset + c] = statistics1_.var[c];
@@ -160,18 +160,19 @@ void Network::prepare_weights() {
 }
 
 void Network::sum_moments(const Batch& batch) {
-  const int groups = group_count(batch.size());
+  const auto& images = batch.all_images();
+  const int groups = group_count(batch.whole_size());
   moments_.assign(groups * kPatchMoments, 0.0);
   pool_.run(groups, [&](int group, int w) {
-    const auto end = group_begin(batch.size(), groups, group + 1);
-    for (auto image = group_begin(batch.size(), groups, group); image < end; ++image) {
-      load_image(workers_[w], batch.images[image]);
+    const auto end = group_begin(batch.whole_size(), groups, group + 1);
+    for (auto image = group_begin(batch.whole_size(), groups, group); image < end; ++image) {
+      load_image(workers_[w], images[image]);
       kernels_.patch_moments(&moments_[group * kPatchMoments], workers_[w].x.data(), workers_[w].scratch());
     }
   });
   for (int group = 1; group < groups; ++group)
     for (int i = 0; i < kPatchMoments; ++i) moments_[i] += moments_[group * kPatchMoments + i];
-  patch_statistics_ = PatchStatistics(moments_.data(), batch.size() * kImagePixels);
+  patch_statistics_ = PatchStatistics(moments_.data(), batch.whole_size() * kImagePixels);
 }
 
 void Network::conv2_forward(const Worker& worker, float* z, float* e, float* sums) const {
@@ -197,17 +198,16 @@ void Network::conv_forward(const Batch& batch, bool keep) {
   });
 }
 
-void Network::sum_statistics2(std::int64_t batch, double* mean, double* var) const {
-  const int groups = group_count(batch);
-  const double n = double(batch) * kTiles * 4;
+void Network::sum_statistics2(const Batch& batch, double* mean, double* var) const {
+  const int groups = group_count(batch.size());
+  const double n = double(batch.whole_size()) * kTiles * 4;
+  double sums[2 * kConv2Channels] = {};  // of z, of z^2
+  for (int group = 0; group < groups; ++group)
+    for (int i = 0; i < 2 * kConv2Channels; ++i) sums[i] += sums2_[group * 2 * kConv2Channels + i];
+  batch.sum(sums);
   for (int c = 0; c < kConv2Channels; ++c) {
-    double sum = 0, square = 0;
-    for (int group = 0; group < groups; ++group) {
-      sum += sums2_[group * 2 * kConv2Channels + c];
-      square += sums2_[group * 2 * kConv2Channels + kConv2Channels + c];
-    }
-    mean[c] = sum / n;
-    var[c] = square / n - mean[c] * mean[c];
+    mean[c] = sums[c] / n;
+    var[c] = sums[kConv2Channels + c] / n - mean[c] * mean[c];
     if (var[c] < 0) var[c] = 0;  // rounding; a NaN stays
   }
 }
@@ -247,22 +247,29 @@ void Network::softmax(const Batch& batch, std::int64_t image, double upstream) {
   const int label = batch.labels[image];
   double p[kClasses], sum = 0;
   for (int k = 0; k < kClasses; ++k) sum += p[k] = std::exp(double(x[k]) - *top);
-  for (int k = 0; k < kClasses; ++k) dx[k] = float(upstream / double(batch.size()) * (p[k] / sum - (k == label)));
+  for (int k = 0; k < kClasses; ++k) dx[k] = float(upstream / double(batch.whole_size()) * (p[k] / sum - (k == label)));
   std::fill(dx + kClasses, dx + kClassLanes, 0.0f);
   results_[image] = {std::log(sum) - (double(x[label]) - *top), top - x == label};
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-void Network::backward_and_update(const Batch& batch, double learning_rate) {
-  gradients_ = nullptr;
+StepResult Network::backward_and_update(const Batch& batch, double learning_rate) {
+  gradients_ = batch.ranks ? &own_ : nullptr;
   learning_rate_ = float(learning_rate);
   backward(batch);
+  if (batch.ranks) {
+    batch.ranks->sum(own_.values());
+    update_all();
+  }
+  timer.end_step();
+  return result_;
 }
 
 void Network::backward(const Batch& batch, Parameters& gradients) {
   gradients_ = &gradients;
   backward(batch);
+  timer.end_step();
 }
 
 void Network::backward(const Batch& batch) {
@@ -272,7 +279,6 @@ void Network::backward(const Batch& batch) {
   conv_backward(batch);
   mark("update", kernels::sgd_cost(kParameters[kConv2Weight].size));
   update(batch);
-  timer.end_step();
 }
 
 void Network::apply(ParameterIndex index, std::int64_t offset, const float* gradient, std::int64_t count) {
@@ -320,25 +326,32 @@ void Network::linear_backward(const Batch& batch) {
   });
   // Batch norm of layer 2 (Ioffe and Szegedy, 2015): with N values a channel,
   //   dz = gamma / sigma * (g - dbeta / N - (z - mean) / sigma * dgamma / N).
-  const double n = double(batch.size()) * kTiles * 4;
+  // dbeta and dgamma are the whole batch's there; as gradients those of a share, which are added up with all others.
+  const double n = double(batch.whole_size()) * kTiles * 4;
+  double sums[2 * kConv2Channels + 2] = {};  // dbeta, dgamma, and beside them the batch's result
+  double *dbeta = sums, *dgamma = sums + kConv2Channels, *result = sums + 2 * kConv2Channels;
   for (int c = 0; c < kConv2Channels; ++c) {
-    double dbeta = 0, dgamma = 0;
     for (int pixel = 0; pixel < kTiles; ++pixel) {
-      dbeta += pixel_sums_[pixel * 2 * kPixelFeatures + c];
-      dgamma += pixel_sums_[pixel * 2 * kPixelFeatures + kPixelFeatures + c] / sigma2_[c];
+      dbeta[c] += pixel_sums_[pixel * 2 * kPixelFeatures + c];
+      dgamma[c] += pixel_sums_[pixel * 2 * kPixelFeatures + kPixelFeatures + c] / sigma2_[c];
     }
-    const double scale = layer2_.scale[c], kappa = -scale * dgamma / (n * sigma2_[c]);
+    small_[kBn2Weight][c] = float(sign2_[c] * dgamma[c]);
+    small_[kBn2Bias][c] = float(dbeta[c]);
+  }
+  result[0] = result_.loss, result[1] = result_.correct;
+  batch.sum(sums);
+  result_ = {result[0], std::int32_t(result[1])};
+  for (int c = 0; c < kConv2Channels; ++c) {
+    const double scale = layer2_.scale[c], kappa = -scale * dgamma[c] / (n * sigma2_[c]);
     layer2_.kappa[c] = float(kappa);
-    layer2_.alpha[c] = float(-scale * dbeta / n - kappa * layer2_.mean[c]);
-    small_[kBn2Weight][c] = float(sign2_[c] * dgamma);
-    small_[kBn2Bias][c] = float(dbeta);
+    layer2_.alpha[c] = float(-scale * dbeta[c] / n - kappa * layer2_.mean[c]);
   }
 }
 
 void Network::conv_backward(const Batch& batch) {
   constexpr int kSums = (kTaps + 1) * kConv1Channels;
   const int groups = group_count(batch.size());
-  sums1_.assign(groups * kSums, 0.0);
+  sums1_.assign(std::max(groups, 1) * kSums, 0.0);  // zeros for a share without images
   du_.reserve(std::size_t(groups) * kUSize);
   pool_.run(groups, [&](int group, int w) {
     Worker& worker = workers_[w];
@@ -372,6 +385,20 @@ void Network::update(const Batch& batch) {
   for (const auto index :
        {kConv1Weight, kConv1Bias, kBn1Weight, kBn1Bias, kConv2Bias, kBn2Weight, kBn2Bias, kFc1Bias, kFc2Bias})
     apply(index, 0, small_[index], kParameters[index].size);
+}
+
+// From the gradients of all ranks; in the pieces of an update without others, for the same bits.
+void Network::update_all() {
+  constexpr int kTile = kPixelFeatures * kHidden;
+  const auto piece = [&](int index, std::int64_t offset, std::int64_t count) {
+    const auto tensor = ParameterIndex(index);
+    kernels_.sgd_update(parameters[tensor] + offset, own_[tensor] + offset, learning_rate_, count);
+  };
+  pool_.run(kTiles + 1, [&](int pixel, int) {
+    if (pixel < kTiles) return piece(kFc1Weight, pixel * kTile, kTile);
+    for (int index = 0; index < kParameterTensors; ++index)
+      if (index != kFc1Weight) piece(index, 0, kParameters[index].size);
+  });
 }
 
 // ---- for tests and lessons -----------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@
 //
 // Work is divided by the batch size alone and partial sums are added in a fixed order: the results do not depend on the
 // number of threads, bit by bit.
+//
+// With other ranks each does this for its share of the batch, and three sums go over all ranks: layer 2's forward sums
+// and its backward sums in float64, and the gradients in float32. Layer 1 needs none: its moments are those of the
+// whole batch, which every rank has.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +29,20 @@
 
 namespace mnist::cpu {
 
-// Images of kImagePixels bytes and their labels; logits need none.
+// Images of kImagePixels bytes and their labels; logits need none. With other ranks it is a share of the batch `whole`.
 struct Batch {
   std::vector<const std::uint8_t*> images;
   std::vector<std::uint8_t> labels;
+  Communicator* ranks = nullptr;
+  std::vector<const std::uint8_t*> whole = {};  // only with other ranks
+
   std::int64_t size() const { return std::int64_t(images.size()); }
+  const std::vector<const std::uint8_t*>& all_images() const { return ranks ? whole : images; }
+  std::int64_t whole_size() const { return std::int64_t(all_images().size()); }
+  // Adds up over the ranks, if there are others.
+  void sum(std::span<double> values) const {
+    if (ranks) ranks->sum(values);
+  }
 };
 
 class Network {
@@ -39,13 +52,15 @@ class Network {
   Parameters parameters;
   HostTimer timer;  // marks the loops
 
-  // Normalising by the batch's own statistics. With labels, loss and gradients of the head times `upstream` too.
+  // Normalising by the batch's own statistics. With labels, loss and gradients of the head times `upstream` too. What
+  // it returns is a share's part of the batch's result.
   StepResult forward(const Batch& batch, double upstream = 1.0);
   // Normalising by `statistics`, kStatisticCount values.
   void forward(const Batch& batch, std::span<const double> statistics);
 
-  // After forward: the first updates the parameters, the second leaves them and sets `gradients`.
-  void backward_and_update(const Batch& batch, double learning_rate);
+  // After forward: the first updates the parameters and returns the whole batch's result, the second leaves them and
+  // sets `gradients`, with other ranks to those of the share.
+  StepResult backward_and_update(const Batch& batch, double learning_rate);
   void backward(const Batch& batch, Parameters& gradients);
 
   // Population statistics over the batch's images, layer 1 first, then layer 2 under it.
@@ -78,7 +93,7 @@ class Network {
   void sum_moments(const Batch& batch);
   void conv_forward(const Batch& batch, bool keep);
   void conv2_forward(const Worker& worker, float* z, float* e, float* sums) const;
-  void sum_statistics2(std::int64_t batch, double* mean, double* var) const;
+  void sum_statistics2(const Batch& batch, double* mean, double* var) const;
   void fold_layer2(const double* mean, const double* var);
   void linear_forward(const Batch& batch, double upstream);
   void softmax(const Batch& batch, std::int64_t image, double upstream);
@@ -86,6 +101,7 @@ class Network {
   void linear_backward(const Batch& batch);
   void conv_backward(const Batch& batch);
   void update(const Batch& batch);
+  void update_all();
   void apply(ParameterIndex index, std::int64_t offset, const float* gradient, std::int64_t count);
   float* kept_z(std::int64_t image) { return z_.data() + image * kZ2Size; }
 
@@ -108,6 +124,7 @@ class Network {
   // Per image. e_ is overwritten by its gradient; z_ holds the first kKeptImages.
   AlignedArray<float> z_, e_, h_, dh_, logits_, dlogits_;
   std::vector<StepResult> results_;
+  StepResult result_;  // of the share, and after the backward sums of the batch
 
   // Partial sums, one an image group or pixel.
   AlignedArray<float> du_;
@@ -117,6 +134,7 @@ class Network {
   Parameters* gradients_ = nullptr;
   float learning_rate_ = 0;
   Parameters small_;  // gradients of the tensors that are updated last
+  Parameters own_;    // all gradients, with other ranks
 };
 
 }  // namespace mnist::cpu

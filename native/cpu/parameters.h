@@ -14,6 +14,8 @@ class Parameters {
   Parameters();
 
   float* operator[](ParameterIndex index) const { return values_.data() + offsets_[index]; }
+  // All tensors one after the other, with zeros between them.
+  std::span<float> values() const { return {values_.data(), values_.size()}; }
 
   // From and to a slab of kParameterCount values in PyTorch's order.
   void assign(std::span<const double> slab);

@@ -39,7 +39,28 @@ class CpuEngine final : public Engine {
     return batch;
   }
 
-  void do_compute_statistics() override { network_.compute_statistics(batch_of(images_, {}), statistics_); }
+  // The images of the data set that index(0), index(1), ... are, or with other ranks this one's share of them.
+  template <class Index>
+  void gather(cpu::Batch& batch, std::int64_t count, Index index) const {
+    batch.ranks = options().ranks.get();
+    const Share share = batch.ranks ? share_of(count, batch.ranks->rank(), batch.ranks->size()) : Share{0, count};
+    const auto image = [&](std::int64_t i) { return images_.data() + std::int64_t(index(i)) * kImagePixels; };
+    batch.images.clear();
+    batch.labels.clear();
+    batch.whole.clear();
+    for (auto i = share.first; i < share.last; ++i) {
+      batch.images.push_back(image(i));
+      batch.labels.push_back(labels_[index(i)]);
+    }
+    if (batch.ranks)
+      for (std::int64_t i = 0; i < count; ++i) batch.whole.push_back(image(i));
+  }
+
+  void do_compute_statistics() override {
+    cpu::Batch batch;
+    gather(batch, std::int64_t(labels_.size()), [](std::int64_t i) { return i; });
+    network_.compute_statistics(batch, statistics_);
+  }
 
   void do_train(std::span<const std::int32_t> order, std::int64_t batch_size, std::span<const double> learning_rates,
                 std::span<StepResult> results) override {
@@ -47,14 +68,9 @@ class CpuEngine final : public Engine {
     for (std::size_t step = 0; step < results.size(); ++step) {
       const auto now = order.first(std::min(order.size(), std::size_t(batch_size)));
       order = order.subspan(now.size());
-      batch.images.clear();
-      batch.labels.clear();
-      for (const auto index : now) {
-        batch.images.push_back(images_.data() + std::int64_t(index) * kImagePixels);
-        batch.labels.push_back(labels_[index]);
-      }
-      results[step] = network_.forward(batch);
-      network_.backward_and_update(batch, learning_rates[step]);
+      gather(batch, std::int64_t(now.size()), [&](std::int64_t i) { return now[i]; });
+      network_.forward(batch);
+      results[step] = network_.backward_and_update(batch, learning_rates[step]);
       network_.timer.collect();
     }
   }

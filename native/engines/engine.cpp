@@ -248,13 +248,22 @@ void Engine::do_set_evaluation_set(std::span<const std::uint8_t> images, std::sp
 
 Score Engine::do_evaluate() {
   constexpr std::int64_t kChunk = 500;  // an engine may hold all activations of a call
-  std::vector<double> logits(evaluation_size_ * kClasses);
-  for (std::int64_t first = 0; first < evaluation_size_; first += kChunk) {
-    const auto count = std::min(kChunk, evaluation_size_ - first);
+  Communicator* ranks = options_.ranks.get();
+  const Share share = ranks ? share_of(evaluation_size_, ranks->rank(), ranks->size()) : Share{0, evaluation_size_};
+  std::vector<double> logits((share.last - share.first) * kClasses);
+  for (std::int64_t first = share.first; first < share.last; first += kChunk) {
+    const auto count = std::min(kChunk, share.last - first);
     do_logits(std::span(evaluation_images_).subspan(first * kImagePixels, count * kImagePixels),
-              BatchNormMode::kPopulation, std::span(logits).subspan(first * kClasses, count * kClasses));
+              BatchNormMode::kPopulation,
+              std::span(logits).subspan((first - share.first) * kClasses, count * kClasses));
   }
-  return score(logits, evaluation_labels_);
+  Score total = score(logits, std::span(evaluation_labels_).subspan(share.first, share.last - share.first));
+  if (ranks) {
+    double sums[] = {total.loss, double(total.correct)};
+    ranks->sum(std::span(sums));
+    total = {sums[0], std::int64_t(sums[1])};
+  }
+  return total;
 }
 
 Score score(std::span<const double> logits, std::span<const std::uint8_t> labels) {

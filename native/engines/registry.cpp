@@ -70,6 +70,7 @@ const std::vector<EngineRow>& rows() {
         .precisions = {kFp32},
         .rank = 3,
         .summation = kPartial,
+        .shares_batches = true,
         .host_bytes_an_image = 200'000},
        always_available,
        create_cpu},
@@ -136,6 +137,8 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
                                       << precisions);
     MNIST_REQUIRE(row.info.takes_limits || options.limits.multiprocessors == 0,
                   "engine '" << name << "' takes no limits, expected none");
+    MNIST_REQUIRE(row.info.shares_batches || !options.ranks,
+                  "engine '" << name << "' shares no batch with other ranks, expected it alone");
     const std::string reason = row.unavailable(options.precision, options.device);
     if (reason.empty()) return row.create(row.info, options);
     const bool in_another = std::ranges::any_of(

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "mnist/communicator.h"
 #include "mnist/errors.h"
 #include "mnist/initial.h"
 #include "mnist/model.h"
@@ -35,6 +36,7 @@ struct EngineOptions {
   int device = 0;                 // CUDA engines: ordinal of the GPU
   bool check_every_step = false;  // CUDA engines: no graphs, and an error surfaces in the step that made it
   GpuLimits limits;               // for tests, of engines that take them: what runs on a smaller GPU from before Hopper
+  std::shared_ptr<Communicator> ranks;  // engines that train one model together; null: this one alone
 };
 
 // What one training step reports: mean loss over the batch before the update, and how many it got right.
@@ -99,6 +101,7 @@ struct EngineInfo {
   Summation summation = Summation::kPlain;
   bool follows_routing = false;          // probe() takes decisions instead of making them
   bool takes_limits = false;             // EngineOptions::limits
+  bool shares_batches = false;           // EngineOptions::ranks
   bool launch_a_phase = false;           // each phase of a step is one launch
   std::vector<std::string> libraries;    // that it loads when it is made
   std::int64_t host_bytes_an_image = 0;  // of a batch, with what a probe hands out: measured, rounded up; 0: no matter
@@ -136,6 +139,9 @@ class Engine {
   void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                    Placement placement = Placement::kDevice);
   std::int64_t dataset_size() const { return dataset_size_; }
+
+  // With other ranks train, compute_statistics, evaluate and profile are called on all of them with the same
+  // arguments, each computes its share of every batch, and all have the same results. Other calls are one engine's.
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same

@@ -1,0 +1,125 @@
+"""Several ranks train one model: the same bits on every rank and by every transport, one engine's within its bounds.
+
+Here the ranks are threads of this process; test_ranks_processes.py has real processes.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+from cases import labels, noise, signed_weights, strokes
+
+from mnist_cuda import _native
+from mnist_cuda.engine import Engine, engines
+from mnist_cuda.errors import RankLostError, UsageError
+from mnist_cuda.tolerances import error_of, tolerance
+
+IMAGES = 90
+RATE = 1e6  # an update of this rate is the gradient, as far as float32 shows it
+
+
+def on_all(communicators, work):
+    """work(communicator) of each rank in a thread of its own; the results in the ranks' order."""
+    results = [None] * len(communicators)
+
+    def run(rank):
+        try:
+            results[rank] = work(communicators[rank])
+        except Exception as error:
+            results[rank] = error
+            communicators[rank].leave(1, str(error))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(communicators))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def trained(communicator, order, batch, rate, *, threads=1, images=noise):
+    """All that a training leaves: losses, hits, parameters, statistics, and the score of other images."""
+    engine = Engine("cpu", threads=threads, ranks=communicator)
+    engine.set_parameters(signed_weights())
+    engine.set_dataset(images(IMAGES), labels(IMAGES))
+    engine.set_evaluation_set(strokes(21), labels(21))
+    losses, correct = engine.train(order, batch, rate)
+    engine.compute_statistics()
+    return {"losses": losses, "correct": correct, **engine.parameters, **engine.statistics, "score": engine.evaluate()}
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert np.isfinite(value).all()
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def shuffled(count):
+    return np.random.default_rng(5).permutation(IMAGES).astype(np.int32)[:count]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("batch", [1, 2, 7, 64])
+def test_gradients_of_the_whole_batch(ranks, batch):
+    """Against float64 under one engine's routing; with fewer images than ranks some have none."""
+    order = shuffled(batch)
+    results = on_all(
+        _native.in_process_communicators(ranks), lambda communicator: trained(communicator, order, batch, RATE)
+    )
+    for other in results[1:]:
+        assert_same_bits(results[0], other)
+    images, targets, weights = noise(IMAGES)[order], labels(IMAGES)[order], signed_weights()
+    one, reference = Engine("cpu"), Engine("reference")
+    for engine in (one, reference):
+        engine.set_parameters(weights)
+    want = reference.probe(images, targets, routing=one.probe(images, targets).routing)
+    for name, gradient in want.gradients.items():
+        got = (weights[name] - results[0][name]) / RATE
+        assert error_of(got, gradient) <= tolerance("cpu", "fp32", name, batch, "frozen"), name
+    assert abs(results[0]["losses"][0] - want.loss) <= tolerance("cpu", "fp32", "loss", batch, "frozen") * want.loss
+    assert results[0]["correct"][0] == want.correct
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_training_beside_one_engines(ranks):
+    """Five steps, of which the last is of a few images; threads change no bit, and a rank alone is an engine alone."""
+    order, batch = shuffled(67), 16
+    alone = trained(None, order, batch, 0.01, images=strokes)
+    results = [
+        on_all(
+            _native.in_process_communicators(ranks),
+            lambda communicator, threads=threads: trained(
+                communicator, order, batch, 0.01, threads=threads, images=strokes
+            ),
+        )
+        for threads in (1, 2)
+    ]
+    for other in [*results[0], *results[1]]:
+        assert_same_bits(results[0][0], other)
+    if ranks == 1:
+        assert_same_bits(results[0][0], alone)
+    for name, value in alone.items():
+        assert error_of(np.array(results[0][0][name]), np.array(value)) <= 1e-4, name
+
+
+def test_shares_follow_each_other():
+    assert [_native.share_of(10, rank, 4) for rank in range(4)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    assert [_native.share_of(1, rank, 3) for rank in range(3)] == [(0, 0), (0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("name", [row.name for row in engines() if not row.shares_batches and row.device == "cpu"])
+def test_an_engine_that_shares_no_batch_says_so(name):
+    with pytest.raises((UsageError, ValueError), match=f"engine '{name}' shares no batch with other ranks"):
+        Engine(name, ranks=_native.in_process_communicators(2)[0])
+
+
+def test_a_rank_that_leaves_ends_the_others():
+    ranks = _native.in_process_communicators(3)
+    ranks[1].leave(5, "host memory ran out")
+    with pytest.raises(RankLostError, match="rank 1: host memory ran out"):
+        trained(ranks[0], shuffled(8), 8, 0.1)
+    assert ranks[0].departure == (1, 5, "host memory ran out")

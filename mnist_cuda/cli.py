@@ -23,7 +23,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _fail(message: str, code: int) -> int:
-    print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
+    if message:  # RankLostError may have none
+        print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
     return code
 
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             args = make_parser().parse_args(argv)
+            args.argv = list(sys.argv[1:] if argv is None else argv)
         finally:
             sys.stdout.flush()  # --help ends the program there
         from mnist_cuda import signals

@@ -176,9 +176,7 @@ class Engine:
     engines, 0 for one a core. device: ordinal of the GPU for CUDA engines. check_every_step: CUDA engines record no
     graphs and look for errors after every step; by default what MNIST_CUDA_SYNC says. limits: multiprocessors and
     bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
-    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. ranks: what connects it with the other
-    engines that train the same model, for engines that share batches; `train`, `compute_statistics`, `evaluate` and
-    `profile` are then called on all of them with the same arguments.
+    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
     ValueError for limits beyond this GPU's, UnavailableError if the engine cannot run here.
     """
@@ -192,7 +190,6 @@ class Engine:
         device: int = 0,
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
-        ranks: _native.Communicator | None = None,
     ) -> None:
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
@@ -210,12 +207,12 @@ class Engine:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
-        self._largest_batch = 0
+        self._largest_batch, self.threads = 0, threads
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
-                self.info.name, self.precision, threads, device, checks, *(limits or default_limits), ranks
+                self.info.name, self.precision, threads, device, checks, *(limits or default_limits)
             )
 
     def _require_memory(self, batch: int) -> None:
@@ -223,6 +220,15 @@ class Engine:
         if batch > self._largest_batch and (bytes_an_image := self.info.host_bytes_an_image):
             memory.require(batch * bytes_an_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
+
+    def join(self, ranks: _native.Communicator) -> None:
+        """From now on this engine and those of other ranks train one model; ValueError for one that shares no batch.
+
+        `train`, `compute_statistics`, `evaluate` and `profile` are called on all of them with the same arguments, each
+        computes its share of every batch, and all have the same results. Where another rank is lost they raise
+        RankLostError.
+        """
+        self._native.join(ranks)
 
     @property
     def arithmetic(self) -> str:

@@ -52,9 +52,16 @@ class OutOfMemoryError(MnistCudaError):
 
 
 class RankLostError(MnistCudaError):
-    """Another rank of the training ended, or is gone; `exit_code` is its own where it said one."""
+    """Another rank of the training ended, or is gone; `exit_code` is its own where that is known.
+
+    Without a text where another process prints one.
+    """
 
     exit_code = 7
+
+    def __init__(self, text: str, exit_code: int = exit_code) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class CheckpointError(MnistCudaError):

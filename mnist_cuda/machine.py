@@ -51,6 +51,11 @@ def versions() -> dict[str, str]:
     }
 
 
+def build() -> dict[str, str]:
+    """What the bits of host engines depend on: the version, the native build, the instructions that it uses here."""
+    return {"version": __version__, "build": _native.BUILD, "instructions": _native.host_instructions()}
+
+
 def engine_libraries(engine: str) -> dict[str, str]:
     """Versions of the GPU libraries that this engine, which runs, computes with."""
     if not any(row["libraries"] for row in _native.engines() if row["name"] == engine):

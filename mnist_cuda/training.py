@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,13 @@ from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Placement
 from mnist_cuda.errors import DivergedError, UsageError
 from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
+from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.schedule import Schedule, parse_schedule
 from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock, time_steps
+
+if TYPE_CHECKING:
+    from mnist_cuda.ranks.group import Ranks
 
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
@@ -135,8 +139,8 @@ class Trainer:
     """One training: the engine, its data, what was asked for, and how far it is.
 
     engine: with the first parameters in it; those of `state` are set. state: where to go on, by default at the start.
-    records: of the epochs before `state`. Call `prepare`, then `train_epoch`, `evaluate` and `end_epoch` in turn until
-    `finished`.
+    records: of the epochs before `state`. ranks: those that the engine joined, which all do the same.
+    Call `prepare`, then `train_epoch`, `evaluate` and `end_epoch` in turn until `finished`.
 
     Raises UsageError where the data do not fill a batch.
     """
@@ -149,8 +153,10 @@ class Trainer:
         *,
         state: State | None = None,
         records: list[dict[str, Any]] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.engine, self.data, self.options = engine, data, options
+        self.engine, self.data, self.options, self.ranks = engine, data, options, ranks
+        self.stopped = 0  # what `stop` said, of any rank
         self.images, self.schedule = require_possible(options, len(data.train_labels))
         self.steps_per_epoch = self.images // options.batch_size
         self.rates = self.schedule.rates(options.epochs * self.steps_per_epoch)
@@ -222,24 +228,28 @@ class Trainer:
         self,
         on_progress: Callable[[Progress], object] | None = None,
         *,
-        stop: Callable[[], bool] | None = None,
+        stop: Callable[[], int] | None = None,
         stride: int = 0,
     ) -> bool:
         """Run the epoch's steps that are left. Returns whether all are done; not all are where `stop` ended it.
 
-        on_progress: called between two native calls, which take about CHUNK_SECONDS. stop: asked there, too. stride:
-        where not 0, there is such a place after each so many steps of the training.
+        on_progress: called between two native calls, which take about CHUNK_SECONDS. stop: asked there, too; of several
+        ranks one is enough. stride: where not 0, there is such a place after each so many steps of the training; of
+        several ranks, rank 0's.
         """
         if not self.step:
             self._first_block = len(self.clock)
         while self.step < self.steps_per_epoch:
-            if stop and stop():
-                while not self._settled and self.step < self.steps_per_epoch:
-                    self._advance(1, settle=True)
-                break
+            self.stopped = stop() if stop else 0
             chunk = min(self._chunk, self.steps_per_epoch - self.step)
             if stride:
                 chunk = min(chunk, stride - self.steps % stride)
+            if self.ranks:
+                chunk, self.stopped = self.ranks.agree(chunk, self.stopped)
+            if self.stopped:
+                while not self._settled and self.step < self.steps_per_epoch:
+                    self._advance(1, settle=True)
+                break
             ends = self.step + chunk == self.steps_per_epoch or (stride and not (self.steps + chunk) % stride)
             self._advance(chunk, settle=bool(ends))
             if on_progress:
@@ -345,6 +355,8 @@ class Trainer:
         """The epoch has this record, the next one begins; returns the model. DivergedError where it is not finite."""
         model = self.model(self.engine.statistics)
         self._require_finite(model)
+        if self.ranks:
+            self.ranks.require_same("weights", digest(model.parameters).encode())
         self.epochs.append(record)
         self.epoch, self.step, self._seconds = self.epoch + 1, 0, 0.0
         return model

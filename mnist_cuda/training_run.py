@@ -50,7 +50,7 @@ class Saving:
 class TrainingRun:
     """One run: a trainer, the folder that it fills, and what people and programs are told.
 
-    options: for config.json. by_auto: the engine was left to `auto`.
+    options: for config.json. by_auto: the engine was left to `auto`. launcher: what started its other ranks.
     """
 
     def __init__(
@@ -64,9 +64,11 @@ class TrainingRun:
         *,
         by_auto: bool,
         quiet: bool,
+        launcher: str = "",
     ) -> None:
         self.trainer, self.folder, self.output, self.startup = trainer, folder, output, startup
         self.saving, self.options, self.by_auto, self.quiet = saving, options, by_auto, quiet
+        self.launcher = launcher
         self.weights = ""  # sha256 of what was saved last
         self.first_step = trainer.steps  # where this process began
         self._saved = trainer.steps  # when the last checkpoint was
@@ -89,10 +91,10 @@ class TrainingRun:
         stride = self.saving.every if self.saving.unit == "steps" else 0
         with StopRequest(self._heard) as stop, self.live:
             while not trainer.finished:
-                trainer.train_epoch(self._show, stop=lambda: stop.signal is not None, stride=stride)
+                trainer.train_epoch(self._show, stop=lambda: stop.signal or 0, stride=stride)
                 record, state, model = trainer.record(), trainer.state, trainer.model(None)
-                if stop.signal is not None:
-                    return self._stop_early(stop.signal, record, state, model)
+                if signum := stop.signal or trainer.stopped:
+                    return self._stop_early(signum, record, state, model)
                 with stop.giving_up_with(partial(self._stop_early, record=record, state=state, model=model)):
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
                     record = trainer.evaluate()
@@ -154,7 +156,8 @@ class TrainingRun:
     def _stop_early(self, signum: int, record: dict[str, Any], state: State | None, model: Model) -> int:
         """After a signal, save where the training stands. A model that was evaluated stays. Returns the exit code."""
         self._save_state(state)
-        evaluated = bool(self.trainer.epochs)
+        trainer = self.trainer
+        evaluated = bool(trainer.epochs)
         if not evaluated:
             self._save_model(model)
         stopped = None
@@ -163,6 +166,8 @@ class TrainingRun:
             self.folder.add_metrics(stopped)
         self.live.stop()
         self._report(signum, stopped)
+        if trainer.ranks:
+            trainer.ranks.leave(exit_code(signum), "stopped")  # the process may end right after this
         return exit_code(signum)
 
     def _heard(self, signum: int) -> None:
@@ -214,6 +219,7 @@ class TrainingRun:
                 "warning": data.warning,
                 "engine": trainer.engine.info.name,
                 "precision": trainer.engine.precision,
+                "ranks": self._ranks,
                 "folder": str(self.folder.path),
                 "model": str(self.folder.model),
                 "parameters_sha256": self.weights,
@@ -237,6 +243,9 @@ class TrainingRun:
         )
         if rest:
             self._say(f"        the last {rest} images of each shuffled epoch do not fill a batch and are dropped")
+        if trainer.ranks:
+            threads = console.plural(engine.threads, "thread")
+            self._say(f"ranks   {trainer.ranks.size}, started by {self.launcher}, this one with {threads}")
         if self.first_step:
             self._say(f"        going on after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
         self._say(f"folder  {self.folder.path}")
@@ -252,14 +261,25 @@ class TrainingRun:
             "engine": self.trainer.engine.info.name,
             "precision": self.trainer.engine.precision,
             "versions": machine.versions(),
+            "ranks": self._ranks,
         }
+
+    @property
+    def _ranks(self) -> int:
+        return self.trainer.ranks.size if self.trainer.ranks else 1
 
     def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
         trainer, data, engine = self.trainer, self.trainer.data, self.trainer.engine
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         command = shlex.join(sys.argv)
         if before is not None:
-            resumed = {**self._circumstances(), "started": now, "command": command, "step": trainer.steps}
+            resumed = {
+                **self._circumstances(),
+                "ranks": self._ranks,
+                "started": now,
+                "command": command,
+                "step": trainer.steps,
+            }
             options = before["options"] | {"epochs": trainer.options.epochs}
             return before | {"options": options, "resumed": [*before.get("resumed", []), resumed]}
         return {
@@ -268,12 +288,13 @@ class TrainingRun:
             "command": command,
             "options": self.options | {"out": str(self.folder.path)},
             "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
+            "ranks": self._ranks,
             "data": data_facts(data) | {"steps_per_epoch": trainer.steps_per_epoch},
         }
 
     def _circumstances(self) -> dict[str, Any]:
         engine = self.trainer.engine
-        threads = self.options["threads"] or machine.cores()
+        threads = engine.threads or machine.cores()
         return machine.circumstances(
             device=self.options["device"] if engine.info.device == "cuda" else None,
             threads=threads if engine.info.device == "cpu" else None,

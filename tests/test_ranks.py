@@ -11,7 +11,7 @@ from cases import labels, noise, signed_weights, strokes
 
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, engines
-from mnist_cuda.errors import RankLostError, UsageError
+from mnist_cuda.errors import RankLostError
 from mnist_cuda.tolerances import error_of, tolerance
 
 IMAGES = 90
@@ -42,7 +42,9 @@ def on_all(communicators, work):
 
 def trained(communicator, order, batch, rate, *, threads=1, images=noise):
     """All that a training leaves: losses, hits, parameters, statistics, and the score of other images."""
-    engine = Engine("cpu", threads=threads, ranks=communicator)
+    engine = Engine("cpu", threads=threads)
+    if communicator:
+        engine.join(communicator)
     engine.set_parameters(signed_weights())
     engine.set_dataset(images(IMAGES), labels(IMAGES))
     engine.set_evaluation_set(strokes(21), labels(21))
@@ -113,8 +115,8 @@ def test_shares_follow_each_other():
 
 @pytest.mark.parametrize("name", [row.name for row in engines() if not row.shares_batches and row.device == "cpu"])
 def test_an_engine_that_shares_no_batch_says_so(name):
-    with pytest.raises((UsageError, ValueError), match=f"engine '{name}' shares no batch with other ranks"):
-        Engine(name, ranks=_native.in_process_communicators(2)[0])
+    with pytest.raises(ValueError, match=f"engine '{name}' shares no batch with other ranks"):
+        Engine(name).join(_native.in_process_communicators(2)[0])
 
 
 def test_a_rank_that_leaves_ends_the_others():

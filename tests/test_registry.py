@@ -55,10 +55,10 @@ def test_variables_become_options(options_given, monkeypatch):
     monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "")
     Engine("fused", "bf16", device=2)
     assert options_given == [
-        ("fused", "fp32", 0, 0, True, 108, 166912, None),
-        ("cudnn", "fp32", 0, 0, True, 0, 0, None),
-        ("fused", "fp32", 0, 0, False, 24, 99000, None),
-        ("fused", "bf16", 0, 2, False, 0, 0, None),
+        ("fused", "fp32", 0, 0, True, 108, 166912),
+        ("cudnn", "fp32", 0, 0, True, 0, 0),
+        ("fused", "fp32", 0, 0, False, 24, 99000),
+        ("fused", "bf16", 0, 2, False, 0, 0),
     ]
 
 

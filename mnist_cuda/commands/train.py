@@ -7,6 +7,8 @@ a second one exits at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +31,20 @@ from mnist_cuda.options import TrainOptions
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.engine import Engine
+    from mnist_cuda.ranks.group import Ranks
+    from mnist_cuda.ranks.meeting import Facts
+    from mnist_cuda.ranks.world import World
     from mnist_cuda.resume import Saved
     from mnist_cuda.run_folder import RunFolder
     from mnist_cuda.startup import Startup
+    from mnist_cuda.training import State
 
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
     *("engine", "precision", "threads", "device", "data", "dataset", "data_dir", "save_every", "keep", "save_best"),
+    "processes",
 )
 
 
@@ -62,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_evaluation_flag(group)
     add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
+    group = parser.add_argument_group("ranks: processes that train one model")
+    add = group.add_argument
+    add("--processes", type=positive, default=1, metavar="N",
+        help="start N of them on this machine, for engine cpu; torchrun, mpirun and srun start their own "
+        "(default: %(default)s)")  # fmt: skip
+    add("--wait", type=positive, default=120, metavar="SECONDS", help="for all to come (default: %(default)s)")
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
@@ -85,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.startup import Startup
 
     config = _take_over(args) if args.resume or args.config else None
+    world = _world(args)
     startup = Startup(args.engine, args.device, args.dataset)
     from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
@@ -96,9 +110,13 @@ def run(args: argparse.Namespace) -> int:
 
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
-    output = JsonOutput(args.json)
-    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
+    output = JsonOutput(args.json if world is None or world.rank == 0 else None)
+    engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)
     startup.end("engine")
+    if world and not engine.info.shares_batches:
+        raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected --engine cpu")
+    if world and world.rank:
+        return _follow(args, engine, config, world)
     if args.init:
         engine.set_parameters(load_model(args.init).parameters)
         _check_init(args, engine)
@@ -113,27 +131,26 @@ def run(args: argparse.Namespace) -> int:
         if data.warning:
             console.print_warning(data.warning)
         startup.end("data")
-        return _train(args, engine, data, folder, output, startup, config)
+        return _train(args, engine, data, folder, output, startup, world)
 
 
 def _train(
     args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
-    config: dict[str, Any] | None,
+    world: World | None,
 ) -> int:  # fmt: skip
     from mnist_cuda.resume import remove_later
     from mnist_cuda.run_folder import ResumedFolder
-    from mnist_cuda.training import Trainer
+    from mnist_cuda.training import Trainer, require_possible
     from mnist_cuda.training_run import Saving, TrainingRun
 
-    options = TrainOptions(
-        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.data, args.validation
-    )
+    options = _options(args)
+    require_possible(options, len(data.train_labels))
     if args.save_best and not options.validation:
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
     saving = Saving.parse(args.save_every, args.keep, args.save_best)
     state, records = None, None
     if isinstance(folder, ResumedFolder):
-        saved = _last_state(args, folder, data)
+        saved = _last_state(args, folder, data, world)
         state = saved.state if saved else None
         done = folder.epochs_done()
         if done >= options.epochs:
@@ -144,11 +161,112 @@ def _train(
     recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
     recorded |= {"json": args.json and str(args.json)}
-    trainer = Trainer(engine, data, options, state=state, records=records)
-    task = TrainingRun(
-        trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet
+    with _ranks(args, engine, data, folder, state, world) as ranks:
+        trainer = Trainer(engine, data, options, state=state, records=records, ranks=ranks)
+        task = TrainingRun(
+            trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet,
+            launcher=world.launcher if world else "",
+        )  # fmt: skip
+        code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
+        if ranks:
+            ranks.exit_code = code
+    return code
+
+
+def _options(args: argparse.Namespace) -> TrainOptions:
+    return TrainOptions(
+        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.data, args.validation
     )
-    return task.run(folder.config if isinstance(folder, ResumedFolder) else None)
+
+
+def _world(args: argparse.Namespace) -> World | None:
+    """The ranks that a launcher started, or that --processes will; None for a training in this process alone."""
+    import os
+
+    from mnist_cuda.ranks.processes import world_of_processes
+    from mnist_cuda.ranks.world import world_of
+
+    world = world_of(os.environ)
+    if world is None:
+        return world_of_processes(args.processes) if args.processes > 1 else None
+    if "processes" in args.given and args.processes != world.size:
+        raise UsageError(f"--processes is {args.processes}, and {world.launcher} says {world.size} ranks; leave it out")
+    return world
+
+
+def _threads(args: argparse.Namespace, world: World | None) -> int:
+    """Of this process: what was asked for, or its part of this machine's cores."""
+    import os
+
+    from mnist_cuda import machine
+
+    count: int = args.threads
+    return count if count or world is None else world.threads(machine.cores(), os.cpu_count() or 1)
+
+
+def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> Facts:
+    """What all ranks must have in common."""
+    from mnist_cuda import machine
+    from mnist_cuda.ranks.meeting import Facts
+    from mnist_cuda.training_run import fixed_options
+
+    options = fixed_options(vars(args)) | {"epochs": args.epochs}
+    del options["init_sha256"]  # rank 0 gives all of them its parameters
+    return Facts(
+        options | {"engine": engine.info.name, "precision": engine.precision},
+        {"dataset": data.name, "data digest": data.digest[:16]},
+        {**machine.build(), "commit": machine.commit() or ""},
+    )
+
+
+@contextlib.contextmanager
+def _ranks(
+    args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, state: State | None, world: World | None
+) -> Iterator[Ranks | None]:
+    """The other ranks of rank 0, which begin where this one does; None without a world."""
+    if world is None:
+        yield None
+        return
+    import numpy as np
+
+    from mnist_cuda.errors import RankLostError
+    from mnist_cuda.ranks.session import rank_0, share_state
+    from mnist_cuda.resume import checkpoints
+    from mnist_cuda.training import State
+
+    try:
+        with rank_0(world, _facts(args, engine, data), args.wait, args.argv) as ranks:
+            engine.join(ranks.communicator)
+            share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
+            yield ranks
+    except RankLostError as error:
+        if str(error) and checkpoints(folder.path):
+            text = f"{error}; `mnist-cuda train --resume {folder.path}` goes on from the last checkpoint"
+            raise RankLostError(text, error.exit_code) from None
+        raise
+
+
+def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, world: World) -> int:
+    """Train as another rank than 0: the same steps, without output and files."""
+    from mnist_cuda.data import dataset
+    from mnist_cuda.ranks.session import another_rank, share_state
+    from mnist_cuda.signals import StopRequest
+    from mnist_cuda.training import Trainer
+    from mnist_cuda.training_run import with_recorded_warning
+
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    _check_data(args, config, data)
+    if config:
+        data = with_recorded_warning(data, config)
+    with another_rank(world, _facts(args, engine, data), args.wait) as ranks:
+        engine.join(ranks.communicator)
+        trainer = Trainer(engine, data, _options(args), state=share_state(ranks, None), ranks=ranks)
+        trainer.prepare()
+        with StopRequest() as stop:
+            while not trainer.finished and trainer.train_epoch(stop=lambda: stop.signal or 0):
+                trainer.end_epoch(trainer.evaluate())
+            ranks.wait()
+    raise AssertionError("rank 0 ends the others")
 
 
 def _take_over(args: argparse.Namespace) -> dict[str, Any]:
@@ -211,11 +329,11 @@ def _check_data(args: argparse.Namespace, config: dict[str, Any] | None, data: D
     )
 
 
-def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset) -> Saved | None:
+def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, world: World | None) -> Saved | None:
     """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
     import sys
 
-    from mnist_cuda.console import print_warning
+    from mnist_cuda.console import plural, print_warning
     from mnist_cuda.errors import CheckpointError
     from mnist_cuda.machine import versions
     from mnist_cuda.resume import checkpoints, load_state
@@ -237,6 +355,12 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset) -> S
             raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
     if found.facts["data_digest"] != data.digest:
         raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
+    ranks_before, ranks = found.facts.get("ranks", 1), world.size if world else 1
+    if ranks_before != ranks:
+        print_warning(
+            f"{found.path} was made by {plural(ranks_before, 'rank')}, and now it is {ranks}: the weights will differ "
+            "from what they would have been, in their last bits at first"
+        )
     before, now = found.facts["versions"], versions()
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
     if other:

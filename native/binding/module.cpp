@@ -248,14 +248,14 @@ NB_MODULE(_native, m) {
   m.def(
       "create_engine",
       [](const std::string& name, const std::string& precision, int threads, int device, bool check_every_step,
-         int multiprocessors, int shared_bytes, std::shared_ptr<Communicator> ranks) {
-        const EngineOptions options{parse_precision(precision),      threads,         device, check_every_step,
-                                    {multiprocessors, shared_bytes}, std::move(ranks)};
+         int multiprocessors, int shared_bytes) {
+        const EngineOptions options{
+            parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes}};
         nb::gil_scoped_release release;
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
-      "shared_bytes"_a = 0, "ranks"_a.none() = nb::none());
+      "shared_bytes"_a = 0);
 
   nb::class_<Communicator>(m, "Communicator")
       .def_prop_ro("rank", &Communicator::rank)
@@ -389,6 +389,7 @@ NB_MODULE(_native, m) {
       .def("evaluation_chunk", &Engine::evaluation_chunk)
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
+      .def("join", &Engine::join, "ranks"_a)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })
       .def("set_parameters", [](Engine& e, Vector<float> values) { e.set_parameters(view(values)); })
       .def("get_parameters", [](const Engine& e) { return parameters_of<double>(e); })

@@ -42,7 +42,7 @@ class CpuEngine final : public Engine {
   // The images of the data set that index(0), index(1), ... are, or with other ranks this one's share of them.
   template <class Index>
   void gather(cpu::Batch& batch, std::int64_t count, Index index) const {
-    batch.ranks = options().ranks.get();
+    batch.ranks = ranks();
     const Share share = batch.ranks ? share_of(count, batch.ranks->rank(), batch.ranks->size()) : Share{0, count};
     const auto image = [&](std::int64_t i) { return images_.data() + std::int64_t(index(i)) * kImagePixels; };
     batch.images.clear();

@@ -156,6 +156,11 @@ void Engine::get_statistics(std::span<double> values) const {
   do_get_statistics(values);
 }
 
+void Engine::join(std::shared_ptr<Communicator> ranks) {
+  MNIST_REQUIRE(info_.shares_batches, "join: engine '" << info_.name << "' shares no batch with other ranks");
+  ranks_ = std::move(ranks);
+}
+
 void Engine::compute_statistics() {
   MNIST_REQUIRE(dataset_size_ > 0, "compute_statistics: no data set; call set_dataset first");
   do_compute_statistics();
@@ -248,8 +253,7 @@ void Engine::do_set_evaluation_set(std::span<const std::uint8_t> images, std::sp
 
 Score Engine::do_evaluate() {
   constexpr std::int64_t kChunk = 500;  // an engine may hold all activations of a call
-  Communicator* ranks = options_.ranks.get();
-  const Share share = ranks ? share_of(evaluation_size_, ranks->rank(), ranks->size()) : Share{0, evaluation_size_};
+  const Share share = ranks_ ? share_of(evaluation_size_, ranks_->rank(), ranks_->size()) : Share{0, evaluation_size_};
   std::vector<double> logits((share.last - share.first) * kClasses);
   for (std::int64_t first = share.first; first < share.last; first += kChunk) {
     const auto count = std::min(kChunk, share.last - first);
@@ -258,9 +262,9 @@ Score Engine::do_evaluate() {
               std::span(logits).subspan((first - share.first) * kClasses, count * kClasses));
   }
   Score total = score(logits, std::span(evaluation_labels_).subspan(share.first, share.last - share.first));
-  if (ranks) {
+  if (ranks_) {
     double sums[] = {total.loss, double(total.correct)};
-    ranks->sum(std::span(sums));
+    ranks_->sum(std::span(sums));
     total = {sums[0], std::int64_t(sums[1])};
   }
   return total;

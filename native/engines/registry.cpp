@@ -137,8 +137,6 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
                                       << precisions);
     MNIST_REQUIRE(row.info.takes_limits || options.limits.multiprocessors == 0,
                   "engine '" << name << "' takes no limits, expected none");
-    MNIST_REQUIRE(row.info.shares_batches || !options.ranks,
-                  "engine '" << name << "' shares no batch with other ranks, expected it alone");
     const std::string reason = row.unavailable(options.precision, options.device);
     if (reason.empty()) return row.create(row.info, options);
     const bool in_another = std::ranges::any_of(

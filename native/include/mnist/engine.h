@@ -36,7 +36,6 @@ struct EngineOptions {
   int device = 0;                 // CUDA engines: ordinal of the GPU
   bool check_every_step = false;  // CUDA engines: no graphs, and an error surfaces in the step that made it
   GpuLimits limits;               // for tests, of engines that take them: what runs on a smaller GPU from before Hopper
-  std::shared_ptr<Communicator> ranks;  // engines that train one model together; null: this one alone
 };
 
 // What one training step reports: mean loss over the batch before the update, and how many it got right.
@@ -101,7 +100,7 @@ struct EngineInfo {
   Summation summation = Summation::kPlain;
   bool follows_routing = false;          // probe() takes decisions instead of making them
   bool takes_limits = false;             // EngineOptions::limits
-  bool shares_batches = false;           // EngineOptions::ranks
+  bool shares_batches = false;           // join()
   bool launch_a_phase = false;           // each phase of a step is one launch
   std::vector<std::string> libraries;    // that it loads when it is made
   std::int64_t host_bytes_an_image = 0;  // of a batch, with what a probe hands out: measured, rounded up; 0: no matter
@@ -116,6 +115,11 @@ class Engine {
 
   const EngineInfo& info() const { return info_; }
   const EngineOptions& options() const { return options_; }
+
+  // From now on this engine and those of other ranks train one model. train, compute_statistics, evaluate and profile
+  // are called on all of them with the same arguments, each computes its share of every batch, and all have the same
+  // results. Other calls are one engine's. For engines that share batches.
+  void join(std::shared_ptr<Communicator> ranks);
 
   // Parameters cross as float64 or float32 whatever the engine stores: a float survives the round trip unchanged.
   void set_parameters(std::span<const double> values);  // kParameterCount, all finite
@@ -139,9 +143,6 @@ class Engine {
   void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                    Placement placement = Placement::kDevice);
   std::int64_t dataset_size() const { return dataset_size_; }
-
-  // With other ranks train, compute_statistics, evaluate and profile are called on all of them with the same
-  // arguments, each computes its share of every batch, and all have the same results. Other calls are one engine's.
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
@@ -180,6 +181,8 @@ class Engine {
   // And how many images it takes at once for population statistics and for logits under them; 0: all.
   virtual std::int64_t evaluation_chunk() const { return 0; }
 
+  Communicator* ranks() const { return ranks_.get(); }  // null: this engine alone
+
   static std::int64_t step_count(std::int64_t samples, std::int64_t batch) {
     return samples / batch + (samples % batch > 0);
   }
@@ -214,6 +217,7 @@ class Engine {
 
   EngineInfo info_;
   EngineOptions options_;
+  std::shared_ptr<Communicator> ranks_;
   std::int64_t dataset_size_ = 0, evaluation_size_ = 0;
   std::vector<std::uint8_t> evaluation_images_, evaluation_labels_;  // of the default
   bool has_statistics_ = false;

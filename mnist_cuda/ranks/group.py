@@ -1,0 +1,56 @@
+"""What a training says to its other ranks, beside what the steps do."""
+
+from __future__ import annotations
+
+import struct
+
+from mnist_cuda import _native
+from mnist_cuda.errors import RankLostError
+
+_AGREEMENT = struct.Struct("<qq")
+
+
+class Ranks:
+    """All ranks of a training as one of them sees them; every method but `leave` is called on all of them."""
+
+    def __init__(self, communicator: _native.Communicator) -> None:
+        self.communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
+        self.exit_code = 0  # that rank 0 leaves with
+
+    def agree(self, chunk: int, stop: int) -> tuple[int, int]:
+        """How many steps come next, which rank 0 decides, and whether to stop, which any rank may; 0 is no."""
+        all_of_them = list(_AGREEMENT.iter_unpack(self._gather(_AGREEMENT.pack(chunk, stop))))
+        return all_of_them[0][0], next((signum for _, signum in all_of_them if signum), 0)
+
+    def from_rank_0(self, content: bytes = b"") -> bytes:
+        """What rank 0 gives."""
+        (length,) = struct.unpack_from("<q", self._gather(struct.pack("<q", len(content))))
+        return self._gather(content if self.rank == 0 else bytes(length))[:length]
+
+    def require_same(self, what: str, content: bytes) -> None:
+        """Raise RankLostError unless all ranks have the same bytes."""
+        gathered = self._gather(content)
+        for rank in range(1, self.size):
+            if gathered[rank * len(content) : (rank + 1) * len(content)] != gathered[: len(content)]:
+                raise RankLostError(f"rank {rank} has other {what} than rank 0")
+
+    def wait(self) -> None:
+        """Until a rank leaves, which raises RankLostError."""
+        while True:
+            self._gather(b"")
+
+    def leave(self, code: int, reason: str) -> None:
+        """Tell the others that this rank ends, with this exit code."""
+        self.communicator.leave(code, reason)
+
+    @property
+    def departure(self) -> tuple[int, int, str]:
+        """Who ended, after a RankLostError: rank, -1 for none, exit code, and why, empty if it said nothing."""
+        return self.communicator.departure
+
+    def _gather(self, content: bytes) -> bytes:
+        try:
+            return self.communicator.all_gather(content)
+        except _native.RankLostError as error:
+            raise RankLostError(str(error)) from error

@@ -155,8 +155,8 @@ class TrainingRun:
 
     def _stop_early(self, signum: int, record: dict[str, Any], state: State | None, model: Model) -> int:
         """After a signal, save where the training stands. A model that was evaluated stays. Returns the exit code."""
-        self._save_state(state)
         trainer = self.trainer
+        self._save_state(state)
         evaluated = bool(trainer.epochs)
         if not evaluated:
             self._save_model(model)
@@ -165,9 +165,9 @@ class TrainingRun:
             stopped = record | {"interrupted": True}
             self.folder.add_metrics(stopped)
         self.live.stop()
-        self._report(signum, stopped)
         if trainer.ranks:
-            trainer.ranks.leave(exit_code(signum), "stopped")  # the process may end right after this
+            trainer.ranks.leave(exit_code(signum), "stopped")  # here, as the process may end right after this
+        self._report(signum, stopped)
         return exit_code(signum)
 
     def _heard(self, signum: int) -> None:

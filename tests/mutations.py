@@ -269,19 +269,71 @@ TRAINING = [
         ("later-checkpoints-stay", "resume", "if than is None or path.name > than.name:", "if than is None:"),
     ),
     *of(
+        "mnist_cuda/training.py",
+        ("test_ranks_processes.py -k 'stop or shares'",),
+        (
+            "each-rank-its-own-steps",
+            "ranks",
+            "chunk, self.stopped = self.ranks.agree(chunk, self.stopped)",
+            "_, self.stopped = self.ranks.agree(chunk, self.stopped)",
+        ),
+        (
+            "weights-of-ranks-not-compared",
+            "ranks",
+            'self.ranks.require_same("weights", digest(model.parameters).encode())',
+            'self.ranks.require_same("weights", b"")',
+        ),
+    ),
+    *of(
+        "mnist_cuda/ranks/group.py",
+        ("test_ranks_processes.py -k 'stop'",),
+        (
+            "only-rank-0-may-stop",
+            "ranks",
+            "next((signum for _, signum in all_of_them if signum), 0)",
+            "all_of_them[0][1]",
+        ),
+    ),
+    *of(
+        "mnist_cuda/ranks/meeting.py",
+        ("test_ranks_world.py",),
+        (
+            "any-data-will-do",
+            "refusal",
+            "for part, mine in self.as_json().items():",
+            'for part, mine in ({} | self.as_json() | {"data": {}}).items():',
+        ),
+    ),
+    *of(
+        "mnist_cuda/ranks/session.py",
+        ("test_ranks_processes.py -k 'error or killed'",),
+        (
+            "exit-code-of-a-rank-lost",
+            "exit code",
+            "error.exit_code = code or error.exit_code",
+            "pass",
+        ),
+        ("a-killed-rank-is-gone", "exit code", "error = processes.lost(rank)", "pass"),
+    ),
+    *of(
+        "mnist_cuda/ranks/world.py",
+        ("test_ranks_world.py",),
+        ("port-of-torchruns-own", "launch", 'environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"', "False"),
+    ),
+    *of(
         "mnist_cuda/commands/train.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
             "threads-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n",
+            "engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)\n",
             "engine = Engine(args.engine, args.precision, device=args.device)\n",
         ),
         (
             "device-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)\n",
-            "engine = Engine(args.engine, args.precision, threads=args.threads)\n",
+            "engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)\n",
+            "engine = Engine(args.engine, args.precision, threads=_threads(args, world))\n",
         ),
         (
             "offline-not-passed-on",
@@ -1070,6 +1122,61 @@ HOST = [
             "formula",
             "layer2_.alpha[c] = float(-scale * dbeta[c] / n - kappa * layer2_.mean[c]);",
             "layer2_.alpha[c] = float(-scale * dbeta[c] / n);",
+        ),
+    ),
+    *of(
+        "native/cpu/network.cpp",
+        ("test_ranks.py",),
+        (
+            "gradients-of-a-shares-mean",
+            "ranks",
+            "upstream / double(batch.whole_size()) * (p[k]",
+            "upstream / double(batch.size()) * (p[k]",
+        ),
+        (
+            "statistics-of-a-share",
+            "ranks",
+            "  batch.sum(sums);\n  for (int c = 0; c < kConv2Channels; ++c) {\n    mean[c]",
+            "  for (int c = 0; c < kConv2Channels; ++c) {\n    mean[c]",
+        ),
+        ("backward-sums-of-a-share", "ranks", "  batch.sum(sums);\n  result_ =", "  result_ ="),
+        ("gradients-of-a-share", "ranks", "    batch.ranks->sum(own_.values());\n", ""),
+        (
+            "moments-of-a-share",
+            "ranks",
+            "  const auto& images = batch.all_images();\n",
+            "  const auto& images = batch.images.empty() ? batch.all_images() : batch.images;\n",
+        ),
+    ),
+    *of(
+        "native/include/mnist/communicator.h",
+        ("ctest test_ranks",),
+        (
+            "an-image-in-no-share",
+            "off by one",
+            "{count * rank / size, count * (rank + 1) / size}",
+            "{count * rank / size, count * (rank + 1) / size - (rank > 1)}",
+        ),
+    ),
+    *of(
+        "native/ranks/communicator.cpp",
+        ("ctest test_ranks",),
+        (
+            "sums-from-the-last-rank",
+            "order",
+            "room.data() + rank * values.size_bytes()",
+            "room.data() + (ranks.size() - 1 - rank) * values.size_bytes()",
+        ),
+    ),
+    *of(
+        "native/ranks/sockets.cpp",
+        ("ctest test_ranks",),
+        ("a-goodbye-without-its-code", "exit code", "lost({from, header.code, reason});", "lost({from, 0, reason});"),
+        (
+            "another-steps-frame-taken",
+            "refusal",
+            "if (header.kind != kind || header.bytes != bytes.size())",
+            "if (header.bytes > bytes.size())",
         ),
     ),
     *of(

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,11 +24,12 @@ from mnist_cuda import _native
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import RankLostError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.meeting import PROTOCOL, Facts, _begin, _knock, gather, listen, reach
 from mnist_cuda.ranks.processes import Processes, world_of_processes
+from mnist_cuda.ranks.session import another_rank, rank_0
 from mnist_cuda.ranks.world import World
 from mnist_cuda.resume import checkpoints, load_state
 from mnist_cuda.training import Trainer
@@ -384,6 +386,29 @@ def test_a_process_that_cannot_begin_has_said_why(capfd):
     processes.close(0)
     assert (str(error.value), error.value.exit_code) == ("", 2)
     assert "argument -n/--epochs: 0 is too small" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_an_error_of_one_rank_is_the_end_of_all(failing):
+    """Rank 0 says it, and all have its exit code."""
+    world = World("", 0, 3, 3, "127.0.0.1", (free_port(),), "a job")
+    facts, met = Facts({}, {}, {}), threading.Barrier(3)
+
+    def train(rank):
+        session = rank_0(world, facts, 60, []) if rank == 0 else another_rank(replace(world, rank=rank), facts, 60)
+        try:
+            with session as ranks:
+                met.wait()
+                if rank == failing:
+                    raise OutOfMemoryError("host memory ran out")
+                ranks.wait()
+        except MnistCudaError as error:
+            return str(error), error.exit_code
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(train, range(3)))
+    assert results[0] == (f"rank {failing}: host memory ran out" if failing else "host memory ran out", 5)
+    assert results[1:] == [("", 5)] * 2
 
 
 def test_flag_and_launcher_disagree(command):

@@ -102,11 +102,9 @@ def run(args: argparse.Namespace) -> int:
     startup = Startup(args.engine, args.device, args.dataset)
     from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
-    from mnist_cuda.data import dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.json_output import JsonOutput
     from mnist_cuda.run_folder import ResumedFolder, RunFolder
-    from mnist_cuda.training_run import with_recorded_warning
 
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
@@ -124,10 +122,7 @@ def run(args: argparse.Namespace) -> int:
         engine.init_parameters(args.seed)
     startup.end("parameters")
     with ResumedFolder(args.resume) if args.resume else RunFolder(args.out, engine.info.name) as folder:
-        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-        _check_data(args, config, data)
-        if config:
-            data = with_recorded_warning(data, config)
+        data = _load(args, config)
         if data.warning:
             console.print_warning(data.warning)
         startup.end("data")
@@ -162,6 +157,8 @@ def _train(
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
     recorded |= {"json": args.json and str(args.json)}
     with _ranks(args, engine, data, folder, state, world) as ranks:
+        if ranks:
+            startup.end("ranks")
         trainer = Trainer(engine, data, options, state=state, records=records, ranks=ranks)
         task = TrainingRun(
             trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet,
@@ -248,16 +245,11 @@ def _ranks(
 
 def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, world: World) -> int:
     """Train as another rank than 0: the same steps, without output and files."""
-    from mnist_cuda.data import dataset
     from mnist_cuda.ranks.session import another_rank, share_state
     from mnist_cuda.signals import StopRequest
     from mnist_cuda.training import Trainer
-    from mnist_cuda.training_run import with_recorded_warning
 
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    _check_data(args, config, data)
-    if config:
-        data = with_recorded_warning(data, config)
+    data = _load(args, config)
     with another_rank(world, _facts(args, engine, data), args.wait) as ranks:
         engine.join(ranks.communicator)
         trainer = Trainer(engine, data, _options(args), state=share_state(ranks, None), ranks=ranks)
@@ -316,6 +308,16 @@ def _check_init(args: argparse.Namespace, engine: Engine) -> None:
     if expected not in (None, found) and "init" not in args.given:
         raise UsageError(f"{args.init}: its weights have sha256 {found[:12]}, and the run began with {expected[:12]}")
     args.init_sha256 = found
+
+
+def _load(args: argparse.Namespace, config: dict[str, Any] | None) -> Dataset:
+    """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
+    from mnist_cuda.data import dataset
+    from mnist_cuda.training_run import with_recorded_warning
+
+    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    _check_data(args, config, data)
+    return with_recorded_warning(data, config) if config else data
 
 
 def _check_data(args: argparse.Namespace, config: dict[str, Any] | None, data: Dataset) -> None:

@@ -313,7 +313,12 @@ TRAINING = [
             "error.exit_code = code or error.exit_code",
             "pass",
         ),
-        ("a-killed-rank-is-gone", "exit code", "error = processes.lost(rank)", "pass"),
+        (
+            "a-killed-rank-is-gone",
+            "exit code",
+            "elif processes and rank > 0:\n                    error = processes.lost(rank)",
+            "elif processes and rank > 0:\n                    pass",
+        ),
     ),
     *of(
         "mnist_cuda/ranks/world.py",

@@ -67,9 +67,15 @@ def command(data_dir):
 STARTED = []
 
 
+def heard():
+    """A background job of a shell, and what is under nohup, ignores these."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def start(command, **environment):
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, env=CLEAN | environment, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(command, env=CLEAN | environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=heard)
     STARTED.append(process)
     return process
 

@@ -270,7 +270,7 @@ TRAINING = [
     ),
     *of(
         "mnist_cuda/training.py",
-        ("test_ranks_processes.py -k 'stop or shares'",),
+        ("test_ranks_processes.py -k 'stop or shares or weights'",),
         (
             "each-rank-its-own-steps",
             "ranks",

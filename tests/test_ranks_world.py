@@ -62,7 +62,6 @@ def test_mpirun():
     world = world_of(MPIRUN | SRUN)
     assert (world.launcher, world.rank, world.size, world.local_size) == ("mpirun", 2, 3, 3)
     assert world.address == "127.0.0.1"
-    assert world.on_this_machine
     other = world_of(MPIRUN | {"OMPI_COMM_WORLD_RANK": "0"})
     assert (other.ports, other.job) == (world.ports, world.job)
     assert all(20000 <= port < 32768 for port in world.ports)  # below Linux's ephemeral ports

@@ -52,10 +52,12 @@ class Facts:
 
 def listen(world: World) -> socket.socket:
     """Rank 0's end, where the others come. Raises UnavailableError where all its ports are taken."""
-    host = "127.0.0.1" if world.on_this_machine and is_loopback(world.address) else ""
+    host = world.address if is_loopback(world.address) else ""
+    both = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
     for port in world.ports:
         with contextlib.suppress(OSError):
-            return socket.create_server((host, port), backlog=world.size)
+            return socket.create_server((host, port), family=family, backlog=world.size, dualstack_ipv6=both)
     ports = " to ".join(str(port) for port in sorted({world.ports[0], world.ports[-1]}))
     raise UnavailableError(f"rank 0 cannot listen at port {ports}: taken; MASTER_PORT names another")
 

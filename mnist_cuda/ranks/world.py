@@ -31,11 +31,6 @@ class World:
     job: str
     bound: bool = False
 
-    @property
-    def on_this_machine(self) -> bool:
-        """Whether all ranks are here."""
-        return self.local_size == self.size
-
     def threads(self, cores: int, of_machine: int) -> int:
         """For an engine: this rank's part of the cores that it may run on, of all that the machine has."""
         part = max(1, (of_machine if self.bound else cores) // self.local_size)

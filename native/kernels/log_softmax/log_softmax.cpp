@@ -17,7 +17,8 @@ std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
 std::span<const Variant<LogSoftmaxNllBackward>> log_softmax_nll_backward_variants() {
   static constexpr Variant<LogSoftmaxNllBackward> kTable[] = {
       {"naive", naive::log_softmax_nll_backward, "one element a thread"},
-      {"float4", log_softmax_nll_backward_float4, "four elements a thread, 16 bytes a load"},
+      {"float4", log_softmax_nll_backward_float4,
+       "four elements a thread, 16 bytes a load: nothing gained, a launch takes the time"},
   };
   return kTable;
 }

@@ -105,7 +105,8 @@ Results all_results(int device) {
   const auto operators = mnist::operators_on<T>(device, nullptr);
   Results all;
   const auto add = [&](const Results& results) { all.insert(all.end(), results.begin(), results.end()); };
-  for (const auto& [batch, in, out, side] : {std::array{3, 2, 5, 6}, {1, 1, 1, 2}, {9, 1, 32, 28}, {17, 32, 64, 14}})
+  for (const auto& [batch, in, out, side] :
+       {std::array{3, 2, 5, 6}, {1, 1, 1, 2}, {9, 1, 32, 28}, {17, 32, 64, 14}, {2, 3, 9, 98}})
     add(conv_bn_relu_pool_results<Array>(*operators, batch, in, out, side));
   for (const auto& [batch, in, out] : {std::array{5, 7, 3}, {1, 1, 1}, {9, 3136, 128}, {70, 128, 10}, {130, 65, 131}})
     for (const bool relu : {false, true}) add(linear_results<Array>(*operators, batch, in, out, relu));

@@ -55,15 +55,11 @@ class GpuArray:
 
 @dataclass(frozen=True)
 class GpuBytes:
-    """An array of bytes of another library in a GPU's memory, complete. `owner` keeps it."""
+    """So many bytes of another library's array in a GPU's memory, complete. `owner` keeps them."""
 
     address: int
-    shape: tuple[int, ...]
+    size: int
     owner: object = field(repr=False)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
 
     def on_host(self) -> NDArray[np.uint8]:
         """A copy on the host, flat."""
@@ -88,20 +84,20 @@ def gpu_bytes(array: object) -> GpuBytes | None:
 def _by_dlpack(array: Any, device: int) -> GpuBytes:
     capsule = array.__dlpack__(stream=_LEGACY_STREAM)  # from now on that stream waits for the array
     try:
-        address, _ = _native.gpu_bytes(capsule)
+        address, size = _native.gpu_bytes(capsule)
     except TypeError:
-        found = f"dtype {array.dtype} and shape {tuple(array.shape)}"
+        found = f"dtype {getattr(array, 'dtype', '?')} and shape {tuple(getattr(array, 'shape', '?'))}"
         raise ValueError(f"the array on GPU {device} has {found}, expected uint8 that lies row by row") from None
-    _native.wait_for_stream(device, _LEGACY_STREAM)
-    return GpuBytes(address, tuple(array.shape), array)
+    _native.wait_for_stream(address, _LEGACY_STREAM)
+    return GpuBytes(address, size, array)
 
 
 def _by_interface(array: object, interface: dict[str, Any]) -> GpuBytes:
-    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    address, shape, strides = int(interface["data"][0]), tuple(interface["shape"]), interface.get("strides")
     rows = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
     if np.dtype(interface["typestr"]) != np.uint8 or (strides is not None and tuple(strides) != rows):
         found = f"type {interface['typestr']}, shape {shape} and strides {strides}"
         raise ValueError(f"the array on a GPU has {found}, expected uint8 that lies row by row")
     if interface.get("stream") is not None:  # without one there is nothing to wait for
-        _native.wait_for_stream(0, int(interface["stream"]))
-    return GpuBytes(int(interface["data"][0]), shape, array)
+        _native.wait_for_stream(address, int(interface["stream"]))
+    return GpuBytes(address, int(np.prod(shape)), array)

@@ -20,7 +20,7 @@ class Interface:
 def waits(monkeypatch):
     """The streams that were waited for."""
     streams = []
-    monkeypatch.setattr(_native, "wait_for_stream", lambda device, stream: streams.append(stream), raising=False)
+    monkeypatch.setattr(_native, "wait_for_stream", lambda address, stream: streams.append(stream))
     return streams
 
 
@@ -39,7 +39,7 @@ def test_arrays_on_the_host_are_not_on_a_gpu(waits):
 @pytest.mark.parametrize(("more", "waited"), [({}, []), ({"stream": None}, []), ({"stream": 77}, [77])])
 def test_the_stream_that_the_interface_names_is_waited_for(waits, more, waited):
     array = gpu_bytes(Interface(strides=(784, 28, 1), **more))
-    assert (array.address, array.shape, array.size) == (4096, (2, 28, 28), 1568)
+    assert (array.address, array.size) == (4096, 1568)
     assert waits == waited
 
 
@@ -50,7 +50,7 @@ def test_what_an_engine_cannot_read_is_refused(waits, wrong):
 
 
 def test_an_engine_on_the_host_copies_from_the_gpu(waits, monkeypatch):
-    monkeypatch.setattr(_native, "download", lambda address, count: IMAGES.ravel()[:count], raising=False)
+    monkeypatch.setattr(_native, "download", lambda address, count: IMAGES.ravel()[:count])
     engine = Engine("cpu")
     engine.init_parameters(0)
     engine.set_dataset(Interface(), np.array([3, 5], np.uint8))

@@ -351,16 +351,18 @@ NB_MODULE(_native, m) {
       "capsule"_a.noconvert());
   m.def(
       "wait_for_stream",
-      [](int device, std::uintptr_t stream) {
+      [](std::uintptr_t address, std::uintptr_t stream) {
 #ifdef MNIST_WITH_CUDA
-        const cuda::DeviceGuard guard(device);
+        cudaPointerAttributes array{};
+        MNIST_CHECK(cudaPointerGetAttributes(&array, reinterpret_cast<void*>(address)));
+        const cuda::DeviceGuard guard(array.device);  // a GPU has default streams of its own
         MNIST_CHECK(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(stream)));
 #else
-        (void)device, (void)stream;
+        (void)address, (void)stream;
         throw UnavailableError("the array is on a GPU: " + cuda_status().reason);
 #endif
       },
-      "device"_a, "stream"_a, nb::call_guard<nb::gil_scoped_release>());
+      "address"_a, "stream"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "download",
       [](std::uintptr_t address, std::size_t count) {

@@ -1,0 +1,29 @@
+// The operators on a GPU, float and double, against the host's in float64; scratch lies between guard words, too.
+#include "gpu_testing.h"
+#include "operator_cases.h"
+
+using namespace testing;
+
+namespace {
+
+template <class T>
+class Vector {
+ public:
+  explicit Vector(std::int64_t count) : values_(count) {}
+  explicit Vector(std::vector<T> values) : values_(std::move(values)) {}
+  T* data() const { return values_.data(); }
+  const std::vector<T>& read(const std::string&) const { return values_; }
+
+ private:
+  mutable std::vector<T> values_;
+};
+
+}  // namespace
+
+int main() {
+  require_gpu();
+  const auto want = all_results<Vector, double>(-1);
+  check_results(all_results<Guarded, float>(0), want, 5e-6);
+  check_results(all_results<Guarded, double>(0), want, 1e-13);
+  return finish();
+}

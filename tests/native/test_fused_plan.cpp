@@ -35,8 +35,8 @@ const std::vector<Tile> kBf16 = {
     {.phase = Phase::kConvForward, .rows = 7, .dynamic = 60368},
     {.phase = Phase::kConvForward, .rows = 14, .dynamic = 60368},
     {.phase = Phase::kConvForward, .rows = 14, .dynamic = 82848, .many = true},
-    {.phase = Phase::kFc1Forward, .rows = 128, .dynamic = 172880, .wgmma = true, .more_than = 2048, .stages = 5},
-    {.phase = Phase::kFc1Forward, .rows = 64, .dynamic = 156512, .wgmma = true, .more_than = 128, .stages = 6},
+    {.phase = Phase::kFc1Forward, .rows = 128, .dynamic = 172896, .wgmma = true, .more_than = 2048, .stages = 5},
+    {.phase = Phase::kFc1Forward, .rows = 64, .dynamic = 156528, .wgmma = true, .more_than = 256, .stages = 6},
     {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 138240, .more_than = 128, .stages = 5},
     {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 82944, .more_than = 128, .stages = 3},
     {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
@@ -141,7 +141,7 @@ void test_h200() {
   check_plan(kBf16, h200, {2049, 14, true, 128, 14, kChunks, 132, 6, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8448, 14, true, 128, 14, kChunks, 132, 2, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8449, 14, true, 128, 14, kChunks, 132, 1, 132, 132}, "bf16");
-  for (const int batch : {128, 129, 4096}) CHECK(plan_for(kBf16, h200, batch)->fc1_forward.wgmma == (batch > 128));
+  for (const int batch : {256, 257, 4096}) CHECK(plan_for(kBf16, h200, batch)->fc1_forward.wgmma == (batch > 256));
   for (const auto& tiles : {kTf32, kFp32}) {
     CHECK(!plan_for(tiles, h200, 4096)->fc1_forward.wgmma);
     check_plan(tiles, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");

@@ -37,6 +37,15 @@ __device__ __forceinline__ void store_bulk(void* global, std::uint32_t shared, i
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
                : "memory");
 }
+// As store_bulk(), of what has to make room first where L2 does not hold everything.
+__device__ __forceinline__ void store_bulk_evict_first(void* global, std::uint32_t shared, int bytes) {
+  delay();
+  asm volatile(
+      "{\n\t.reg .b64 policy;\n\tcreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n\t"
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, policy;\n\t}" ::"l"(global),
+      "r"(shared), "r"(bytes)
+      : "memory");
+}
 __device__ __forceinline__ void store_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void store_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

@@ -63,7 +63,7 @@ std::vector<Tile> tiles_of() {
     constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
     add({.phase = kFc1Forward, .rows = 128, .wgmma = true, .more_than = 2048, .stages = k128},
         fc1_forward_wgmma_kernel<P, 128, k128>, 0, Fc1WgmmaShared<128, k128>::kBytes);
-    add({.phase = kFc1Forward, .rows = 64, .wgmma = true, .more_than = 128, .stages = k64},
+    add({.phase = kFc1Forward, .rows = 64, .wgmma = true, .more_than = 256, .stages = k64},
         fc1_forward_wgmma_kernel<P, 64, k64>, 0, Fc1WgmmaShared<64, k64>::kBytes);
   }
   // Fewer stages hold the same tiles, so their sums are the same bits.

@@ -215,14 +215,17 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         return static_cast<char*>(tensor) + std::size_t(image) * bytes;
       };
       Full::sync(group);
-      if (thread == 0) {  // a1 leaves by the copy engine, as it lies in the stage or from a copy
+      // a1 leaves by the copy engine, as it lies in the stage or from a copy. Of large batches L2 cannot hold all until
+      // conv2_backward: of 16 bits a1 and z2 go first, so that pooled_z2 stays for the phases between.
+      if (thread == 0) {
         if constexpr (P::kFp16Terms > 0)
 #pragma unroll 1
           for (int plane = 0; plane < kPlanes; ++plane)
             store_bulk(part_of(s.a1, kPlanes * kChunkedImage) + plane * kChunkedImage,
                        shared_address(stage) + plane * Operands::kPlane + Operands::kRow, kChunkedImage);
         else
-          store_bulk(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage, Shared::kCopyBytes);
+          store_bulk_evict_first(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage,
+                                 Shared::kCopyBytes);
         store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
         store_bulk_commit();
       }
@@ -240,7 +243,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         wgmma_publish();
         Output::sync(group);
         if (thread == 0) {
-          store_bulk(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
+          store_bulk_evict_first(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
           store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell), output + Shared::kZ2Bytes,
                      kCells2 * Shared::kPooledZ2Cell);
           store_bulk_commit();

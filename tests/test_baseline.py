@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from itertools import pairwise
 
 import cases
 import numpy as np
@@ -100,6 +101,19 @@ def test_timing(peer, files):
     assert times["iterations"] == times["blocks"] * times["iterations_per_block"] >= 20
     assert times["median_us"] * times["iterations_per_block"] >= 0.5 * 50_000
     assert report["setup_seconds"] > 0
+
+
+def test_trace(peer, files, tmp_path):
+    """Spans from the first step's beginning on, in steps that follow one another."""
+    named = [part for key, path in files.items() for part in (f"--{key}", path)]
+    run = peer.run(*named, "--batch-size", "8", "--threads", "1", "--trace", str(tmp_path / "t.json"))
+    assert run.returncode == 0, run.stderr
+    events = cases.trace_spans(tmp_path / "t.json")
+    steps = [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].startswith("step ")]
+    assert [name for name, _, _ in steps] == [f"step {k + 1}" for k in range(10)]
+    assert steps[0][1] == 0
+    assert all(end <= start for (_, _, end), (_, start, _) in pairwise(steps))
+    assert sum("conv" in e["name"] for e in events) >= 40  # two layers forward and backward
 
 
 def test_errors_of_setup(peer, files):

@@ -45,6 +45,8 @@ Ladder<Function> own_rungs(std::span<const kernels::Variant<Function>> table) {
 }
 
 Ladder<kernels::LinearForward> linear_forward_ladder();
+// linear forward and relu of what it gives: by two launches, or where the product is stored.
+Ladder<kernels::LinearForward> linear_relu_forward_ladder();
 Ladder<kernels::LinearBackward> linear_backward_ladder();
 Ladder<kernels::Conv2dForward> conv2d_forward_ladder();
 Ladder<kernels::Conv2dBackwardData> conv2d_backward_data_ladder();

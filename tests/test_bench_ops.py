@@ -1,6 +1,7 @@
 """`bench ops`: the table and its verdicts from made-up rows anywhere, the real thing where there is a GPU."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from conftest import REQUIRE_GPU, TOO_OLD
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import op_peers
+from mnist_cuda.bench.competitors import PEER_PYTHON
 
 KERNEL = {
     "name": "relu_forward_kernel<float>",
@@ -56,9 +58,11 @@ def reported(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_peers(monkeypatch):
+def no_peers(request, monkeypatch):
     """Rows of other languages only where a test asks for them."""
-    monkeypatch.setattr(op_peers, "OP_PEERS", {name: replace(p, variants=()) for name, p in op_peers.OP_PEERS.items()})
+    if request.node.name != "test_other_languages":
+        peers = {name: replace(peer, variants=()) for name, peer in op_peers.OP_PEERS.items()}
+        monkeypatch.setattr(op_peers, "OP_PEERS", peers)
 
 
 def test_table(reported, capsys):
@@ -152,3 +156,23 @@ def test_every_variant_is_right(capsys):
         assert row["cold_us"] > 0
     assert cli.main(["bench", "ops", "--op", "nothing"]) == 2
     assert "op 'nothing' is unknown, expected one of linear, " in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_other_languages(capsys):
+    """Every row of a language that the peers' environment has is right, with its kernels; the others say why not."""
+    if reason := _native.cuda_status()["reason"]:
+        pytest.skip(f"no usable GPU: {reason}")
+    python = os.environ.get("MNIST_CUDA_PEER_PYTHON") or str(PEER_PYTHON)
+    for op in op_peers.OPS:
+        argv = ["bench", "ops", "--op", op, "--batch-size", "33", "--peer-python", python, "--json"]
+        assert cli.main(argv) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        for peer in op_peers.OP_PEERS.values():
+            for name in (v.name for v in peer.variants if v.op == op):
+                (row,) = (row for row in rows if row["variant"] == name)
+                if row["absent"]:
+                    assert f"has no {peer.module}; " in row["absent"]
+                    continue
+                assert row["warm_us"] > 0
+                assert all(kernel["registers"] > 0 for kernel in row["kernels"])

@@ -57,10 +57,8 @@ def test_ops_of_every_engine(make_engine, which):
     assert steps >= 7
     assert all(len(op.spans) == steps for op in ops)
     assert ops[0].spans[0][0] == 0
-    for step in range(steps):  # an op begins where the one before it ends, and the next step not before that
-        ends = [op.spans[step][0] + op.spans[step][1] for op in ops]
-        begins = [op.spans[step][0] for op in ops[1:]] + [ops[0].spans[step + 1][0]] * (step < steps - 1)
-        assert all(begin >= end - 1e-3 for begin, end in zip(begins, ends, strict=False))
+    in_order = [op.spans[step] for step in range(steps) for op in ops]
+    assert all(begin >= start + us - 1e-3 for (start, us), (begin, _) in pairwise(in_order))
     if engine.info.device == "cuda":
         kernels = [kernel for op in ops for kernel in op.kernels]
         assert len(kernels) >= len(ops) - 1  # one may be a copy alone

@@ -14,19 +14,20 @@ from mnist_cuda import _native
 from mnist_cuda.errors import UnavailableError
 
 
-def find_cuobjdump() -> str:
-    """NVIDIA's tool that lists device code: of the wheels beside this Python, or of a toolkit.
+REMEDY = "a CUDA toolkit has it, and so has `python -m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`"
 
-    Raises UnavailableError.
-    """
+
+def _tool_path() -> str:
+    """Where tools are: in the wheels beside this Python, on PATH, and where a toolkit puts itself."""
     folders = [Path(path, "nvidia", cuda, "bin") for path in sys.path for cuda in ("cu13", "cu12")]
-    path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
-    if tool := shutil.which("cuobjdump", path=path):
+    return os.pathsep.join([*map(str, folders), os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+
+
+def find_tool(name: str) -> str:
+    """One of NVIDIA's tools for device code: cuobjdump, or nvdisasm, which that calls. Raises UnavailableError."""
+    if tool := shutil.which(name, path=_tool_path()):
         return tool
-    raise UnavailableError(
-        "there is no cuobjdump to read machine code with; a CUDA toolkit has one, and so has "
-        "`python -m pip install nvidia-cuda-cuobjdump`"
-    )
+    raise UnavailableError(f"there is no {name} to read machine code with; {REMEDY}")
 
 
 def kernels_of(op: str, variant: str) -> list[str]:
@@ -51,6 +52,7 @@ def sass(symbols: Sequence[str], compute_capability: str = "") -> str:
 
     symbols: mangled names of kernels.
     """
+    find_tool("nvdisasm")
     architecture = _architecture(compute_capability)
     listing = _dump("--dump-sass", "--gpu-architecture", architecture, "--function", ",".join(symbols))
     found = {}
@@ -73,8 +75,9 @@ def ptx(symbols: Sequence[str]) -> str:
 
 
 def _dump(*options: str) -> str:
-    command = [find_cuobjdump(), *options, _native.__file__]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [find_tool("cuobjdump"), *options, _native.__file__]
+    environment = {**os.environ, "PATH": _tool_path()}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
         said = (result.stderr or result.stdout).strip().splitlines()
         raise UnavailableError(f"{command[0]}: {said[-1] if said else f'it ended with {result.returncode}'}")

@@ -1,7 +1,6 @@
 """`bench ops --sass` and `--ptx`: which code is taken from what cuobjdump lists; what is said where there is none."""
 
 import re
-import shutil
 
 import pytest
 
@@ -69,6 +68,7 @@ ELF = "".join(f"ELF file 1: relu.{name}.cubin\n" for name in ("sm_75", "sm_80", 
 def lists(monkeypatch):
     listings = {"--dump-resource-usage": USAGE, "--dump-sass": SASS, "--dump-ptx": PTX, "--list-elf": ELF}
     monkeypatch.setattr(machine_code, "_dump", lambda option, *_: listings[option])
+    monkeypatch.setattr(machine_code, "find_tool", lambda name: name)
 
 
 def test_kernels_of_a_source_file(lists):
@@ -125,11 +125,10 @@ def test_the_real_thing(monkeypatch, capsys):
     if "nvcc" not in _native.BUILD:
         pytest.skip("this build has no CUDA code")
     try:
-        tool = machine_code.find_cuobjdump()
+        for tool in ("cuobjdump", "nvdisasm"):
+            machine_code.find_tool(tool)
     except UnavailableError as error:
         pytest.skip(str(error))
-    if not shutil.which("nvdisasm"):
-        pytest.skip(f"{tool} needs nvdisasm, which is not on PATH")
     monkeypatch.setattr(_native, "cuda_status", lambda: {"reason": "no GPU was found"})
     assert cli.main(["bench", "ops", "--op", "relu", "--variant", "float4", "--sass"]) == 0
     out, err = capsys.readouterr()

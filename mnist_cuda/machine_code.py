@@ -13,7 +13,6 @@ from pathlib import Path
 from mnist_cuda import _native
 from mnist_cuda.errors import UnavailableError
 
-
 REMEDY = "a CUDA toolkit has it, and so has `python -m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`"
 
 

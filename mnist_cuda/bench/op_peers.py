@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays
 from mnist_cuda.errors import UsageError, did_you_mean
+from mnist_cuda.machine import CHECKOUT
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -57,7 +58,7 @@ OP_PEERS = {
     "numba": OpPeer(
         "numba_ops.py",
         "numba",
-        "`pip install numba-cuda[cu13]` in that environment brings it",
+        "`scripts/peers --numba` installs it" if CHECKOUT else "`pip install numba-cuda[cu13]` there brings it",
         (
             OpVariant("relu", "numba", "one element a thread, written in Python"),
             OpVariant("linear", "numba_tiled", "16x16 tiles in shared memory, as tiled's of 32x32, written in Python"),

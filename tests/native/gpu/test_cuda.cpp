@@ -113,7 +113,7 @@ void test_kernels() {
         use.blocks_per_multiprocessor * threads * use.registers <= gpu.regsPerMultiprocessor);
   CHECK(use.occupancy == double(use.blocks_per_multiprocessor) * threads / gpu.maxThreadsPerMultiProcessor);
 
-  const std::string of_a_template = "_ZN5mnist7kernels5naive12_GLOBAL__N_120relu_forward_kernelIfEEvPT_PhPKS3_l";
+  const std::string of_a_template = "_ZN5mnist7kernels5naive12_GLOBAL__N_119relu_forward_kernelIfEEvPT_PhPKS4_l";
   CHECK(readable_kernel_name(of_a_template) == "naive::relu_forward_kernel<float>");
   CHECK(readable_kernel_name("sm90_gemm") == "sm90_gemm");
 }

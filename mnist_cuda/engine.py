@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -135,7 +135,10 @@ class OpTime:
 
     phase: what Nsight shows as a range. unit: what multiplies, `fma` or the tensor cores' `tf32`, `bf16`, `fp16`, or,
     three products for one, `3xtf32`, `3xfp16`. bytes, flops: the least that the op has to move and to compute, a
-    multiply-add being two. us: microseconds, median over the steps.
+    multiply-add being two. us: microseconds, median over the steps. spans: of each step, when it began and how long it
+    took, in microseconds since the first step began. kernels: what it launches on a GPU, each a dictionary of `name`,
+    `symbol`, `grid`, `block`, `registers`, `local_bytes`, `shared_bytes`, `blocks_per_multiprocessor` and `occupancy`,
+    the share of its warps that a multiprocessor can hold.
     """
 
     phase: str
@@ -144,6 +147,8 @@ class OpTime:
     bytes: float
     flops: float
     us: float
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
 
 
 def measure_roofs(device: int = 0) -> dict[str, float]:

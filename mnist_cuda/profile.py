@@ -5,25 +5,28 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from mnist_cuda import console, machine
+from mnist_cuda import console, kernel_use, machine
 from mnist_cuda.bench.ops import roofs_text
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.errors import UsageError
-from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.files import atomic_write, require_writable
+from mnist_cuda.json_output import JsonOutput, dumps
 from mnist_cuda.model import init_parameters
 from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
+from mnist_cuda.trace import trace_events
 
 STEPS, STEPS_SECONDS = 100, 5.0  # as many steps as fit into that time, but at least MINIMUM_STEPS
 MINIMUM_STEPS = 3
 BLOCKS = 5
+TRACED_STEPS = 10
 
 Roofs = dict[str, float]
 
@@ -150,6 +153,8 @@ def profile(engine: Engine, batch_size: int, *, steps: int | None = None, device
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda profile`."""
     output = JsonOutput(args.json)
+    if args.trace:
+        require_writable(args.trace)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:
@@ -177,6 +182,11 @@ def command(args: argparse.Namespace) -> int:
     columns, rows = table(ops, roofs)
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
     out.print(_summary(found))
+    kernel_use.print_table(out, "op", _kernels(ops))
+    if args.trace:
+        title = f"mnist-cuda {engine.info.name} {engine.arithmetic}, batch {batch}, {where}"
+        atomic_write(args.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
+        out.print(f"wrote {args.trace}, for ui.perfetto.dev or chrome://tracing")
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)
@@ -194,9 +204,17 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
+def _kernels(ops: Sequence[OpTime]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The ops that launch something, by the names that the table of times has."""
+    for phase, group in groupby(ops, lambda op: op.phase):
+        for op in group:
+            yield op.op if op.op.startswith(phase) else f"{phase}: {op.op}", op.kernels
+
+
 def _with_roof(op: OpTime, roofs: Roofs | None) -> dict[str, Any]:
     least, bound = roof(op, roofs) if roofs else (None, None)
-    return {**asdict(op), "least_us": least, "bound": bound}
+    facts = {key: value for key, value in asdict(op).items() if key != "spans"}  # those are for a trace
+    return {**facts, "least_us": least, "bound": bound}
 
 
 def _summary(found: Profile) -> str:

@@ -1,6 +1,7 @@
 """Small images, labels and weights without real data; numpy only, so that golden/make.py can use them too."""
 
 import hashlib
+import json
 import math
 
 import numpy as np
@@ -137,3 +138,33 @@ def sketch(gradient):
     matrix = gradient.reshape(len(gradient), -1)
     left, right = (np.sign(uniform([6, n], n, -1, 1)) for n in matrix.shape)
     return np.concatenate([matrix @ right, left @ matrix])
+
+
+def check_trace(events):
+    """The spans of a trace, after holding its events to the Trace Event Format.
+
+    They have names, rows and times; those of one row lie side by side or one within the other.
+    """
+    spans, open_until = [], {}
+    for event in events:
+        assert event["ph"] in ("X", "M"), event
+        assert isinstance(event["name"], str), event
+        assert isinstance(event["pid"], int), event
+        if event["ph"] == "X":
+            assert event["ts"] >= 0, event
+            assert event["dur"] >= 0, event
+            spans.append(event)
+        else:
+            assert event["args"], event
+    for event in sorted(spans, key=lambda e: (e["ts"], -e["dur"])):
+        stack = open_until.setdefault((event["pid"], event["tid"]), [])
+        while stack and stack[-1] <= event["ts"] + 1e-3:
+            stack.pop()
+        assert not stack or event["ts"] + event["dur"] <= stack[-1] + 1e-3, event
+        stack.append(event["ts"] + event["dur"])
+    return spans
+
+
+def trace_spans(path):
+    """As check_trace, of a file."""
+    return check_trace(json.loads(path.read_text())["traceEvents"])

@@ -931,6 +931,38 @@ BENCH = [
         ),
         ("share-of-a-phase", "unit", 'f"{100 * us / total:.1f} %"', 'f"{us / total:.1f} %"'),
     ),
+    *of(
+        "mnist_cuda/trace.py",
+        ("test_profile.py -k 'trace and not gpu'",),
+        ("phase-as-long-as-its-last-op", "reported value", '"dur": last + us - start', '"dur": us'),
+    ),
+    *of(
+        "native/engines/step_timer.h",
+        ("test_profile.py -k 'ops_of and cpu'",),
+        ("trace-from-the-warm-up-on", "reported value", "span.start - steps_[0][0].start", "span.start"),
+    ),
+    *of(
+        "mnist_cuda/machine_code.py",
+        ("test_machine_code.py",),
+        ("code-of-another-gpu", "refusal", "number == wanted if letter else number <= wanted", "number <= wanted"),
+    ),
+    *of(
+        "mnist_cuda/bench/op_peers.py",
+        ("test_op_peers.py",),
+        ("peer-s-shape-believed", "refusal", " or got[name].shape != right.shape", ""),
+        (
+            "peer-beside-tensor-cores",
+            "reported value",
+            '(other["op"], other["unit"]) == (row["op"], row["unit"])',
+            'other["op"] == row["op"]',
+        ),
+    ),
+    *of(
+        "mnist_cuda/peers/numba_ops.py",
+        ("test_op_peers.py",),
+        ("numba-s-tile-by-rows", "index", "of_x[row, i] * of_w[column, i]", "of_x[row, i] * of_w[row, i]"),
+        ("numba-s-relu-stops-nan", "refusal", "not (x[k] <= 0)", "x[k] > 0"),
+    ),
 ]
 
 # ---- host code -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """The PyTorch baseline as a program: its precision, protocol, training and errors; and scripts/peers' own errors."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
+import sys
+from itertools import pairwise
 
 import cases
 import numpy as np
 import pytest
 from conftest import ROOT
 
+from mnist_cuda.bench.competitors import PEER_SCRIPTS
 from mnist_cuda.tolerances import error_of
 
 
@@ -100,6 +104,47 @@ def test_timing(peer, files):
     assert times["iterations"] == times["blocks"] * times["iterations_per_block"] >= 20
     assert times["median_us"] * times["iterations_per_block"] >= 0.5 * 50_000
     assert report["setup_seconds"] > 0
+
+
+def test_trace(peer, files, tmp_path):
+    """Spans from the first step's beginning on, in steps that follow one another."""
+    named = [part for key, path in files.items() for part in (f"--{key}", path)]
+    run = peer.run(*named, "--batch-size", "8", "--threads", "1", "--trace", str(tmp_path / "t.json"))
+    assert run.returncode == 0, run.stderr
+    events = cases.trace_spans(tmp_path / "t.json")
+    steps = [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].startswith("step ")]
+    assert [name for name, _, _ in steps] == [f"step {k + 1}" for k in range(10)]
+    assert steps[0][1] == 0
+    assert all(end <= start for (_, _, end), (_, start, _) in pairwise(steps))
+    assert sum("conv" in e["name"] for e in events) >= 40  # two layers forward and backward
+
+
+def test_overlapping_spans_of_a_trace_get_rows_of_their_own(tmp_path):
+    """As kernels side by side in a CUDA graph have; what lies within another stays."""
+    spec = importlib.util.spec_from_file_location("baseline", PEER_SCRIPTS / "baseline.py")
+    baseline = importlib.util.module_from_spec(spec)
+    sys.modules["baseline"] = baseline  # dataclasses look there
+    spec.loader.exec_module(baseline)
+
+    def span(name, ts, dur, tid=7):
+        return {"ph": "X", "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+
+    events = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 7, "ts": 3, "args": {"name": "stream"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 9, "args": {"name": "empty"}},
+        *(span("step 1", 100, 40, 8), span("step 2", 150, 40, 8), span("before", 90, 5), span("after", 190, 5)),
+        *(span("a", 110, 20), span("within a", 115, 5), span("beside a", 120, 15), span("beside both", 125, 20)),
+        *(span("next", 150, 1), {"ph": "i", "name": "an instant", "pid": 1, "tid": 7, "ts": 101}),
+    ]
+    baseline.write_trace(str(tmp_path / "t.json"), events, 2)
+    spans = cases.trace_spans(tmp_path / "t.json")
+    assert {e["name"]: (e["ts"], e["tid"]) for e in spans} == {
+        **{"step 1": (0, 8), "step 2": (50, 8), "a": (10, 7), "within a": (15, 7), "next": (50, 7)},
+        **{"beside a": (20, 9), "beside both": (25, 10)},
+    }
+    written = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in written if e["ph"] == "M"}
+    assert names == {7: "stream", 9: "stream (2)", 10: "stream (3)"}
 
 
 def test_errors_of_setup(peer, files):

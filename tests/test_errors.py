@@ -114,7 +114,7 @@ def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(competitors, "_has_module", lambda *_: True)
+    monkeypatch.setattr(competitors, "has_module", lambda *_: True)
     monkeypatch.setattr(report.Facts, "busy", lambda _: "")
     monkeypatch.setattr(np, "savez", full)
     err = fails(capsys, 6, *argv)

@@ -229,7 +229,7 @@ def test_memory_is_estimated_before_it_is_taken(argv, monkeypatch, tmp_path, cap
 def test_what_grows_with_the_epochs_is_estimated_too(argv, what, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(memory, "available", lambda: 400_000_000)
-    monkeypatch.setattr(competitors, "_has_module", lambda *_: True)
+    monkeypatch.setattr(competitors, "has_module", lambda *_: True)
     monkeypatch.chdir(tmp_path)
     assert cli.main(argv.split()) == 5
     assert what in capsys.readouterr().err

@@ -1,13 +1,16 @@
 """`mnist-cuda profile` and `Engine.profile`: every op has a name, a time and a cost, and the weights stay."""
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 
+import cases
 import numpy as np
 import pytest
 from conftest import engine_params
 from tiny import tiny_dataset
 
-from mnist_cuda import _native, cli, profile
+from mnist_cuda import _native, cli, profile, trace
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime
 from mnist_cuda.model import init_parameters
@@ -50,6 +53,19 @@ def test_ops_of_every_engine(make_engine, which):
     assert [phase for phase in phases if phase != "backward"] == PHASES.get(name, LAYERS)
     assert len({(op.phase, op.op) for op in ops}) == len(ops)
     assert all(op.us > 0 and op.bytes >= 0 and op.flops >= 0 for op in ops)
+    steps = len(ops[0].spans)
+    assert steps >= 7
+    assert all(len(op.spans) == steps for op in ops)
+    assert ops[0].spans[0][0] == 0
+    in_order = [op.spans[step] for step in range(steps) for op in ops]
+    assert all(begin >= start + us - 1e-3 for (start, us), (begin, _) in pairwise(in_order))
+    if engine.info.device == "cuda":
+        kernels = [kernel for op in ops for kernel in op.kernels]
+        assert len(kernels) >= len(ops) - 1  # one may be a copy alone
+        for kernel in kernels:
+            assert not kernel["name"].startswith("unknown"), kernel
+            assert kernel["registers"] > 0
+            assert 0 < kernel["occupancy"] <= 1
     assert sum(op.flops for op in ops) > 3 * BATCH * 2 * 9 * 32 * 64 * 196  # conv2, three times
     for key, value in engine.parameters.items():
         assert value.tobytes() == before[key].tobytes(), key
@@ -108,6 +124,22 @@ def test_command(capsys, tmp_path, monkeypatch, name):
     assert facts["batch_size"] == 8
 
 
+def test_a_trace_of_the_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(profile, "BLOCKS", 1)
+    file = tmp_path / "trace.json"
+    assert cli.main(["profile", "--engine", "cpu", "--batch-size", "8", "--steps", "12", "--trace", str(file)]) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
+    spans = cases.trace_spans(file)
+    steps = [e for e in spans if e["name"].startswith("step ")]
+    assert len(steps) == profile.TRACED_STEPS
+    assert steps[0]["ts"] == 0
+    assert [e["name"] for e in spans if e["tid"] == 2 and e["ts"] < steps[1]["ts"]] == CPU
+    for before, after in pairwise(steps):
+        assert after["ts"] >= before["ts"] + before["dur"]
+    assert cli.main(["profile", "--engine", "cpu", "--trace", str(tmp_path / "no" / "trace.json")]) != 0
+    assert "trace.json" in capsys.readouterr().err
+
+
 def test_command_refuses(capsys):
     assert cli.main(["profile", "--engine", "cpu", "--batch-size", "36"]) == 2
     assert "batch size 36 exceeds the 35 training images" in capsys.readouterr().err
@@ -143,6 +175,44 @@ OPS = [
     OpTime("layer 2 backward", "conv2d weight", "3xtf32", 4e6, 1e9, 20.0),
     OpTime("update", "nothing", "fma", 0, 0, 14.0),
 ]
+
+
+KERNEL = {
+    "name": "conv_kernel",
+    "grid": (12, 2, 1),
+    "block": (128, 1, 1),
+    "registers": 40,
+    "local_bytes": 0,
+    "shared_bytes": 2048,
+    "blocks_per_multiprocessor": 4,
+    "occupancy": 0.25,
+}
+
+
+def test_trace():
+    """Three rows of spans, each within the one above, from the first step's beginning on."""
+    spans = [
+        [(0.0, 4.0), (50.0, 5.0)],
+        [(4.0, 2.0), (55.0, 2.0)],
+        [(6.0, 20.0), (57.0, 21.0)],
+        [(26.0, 1.0), (78.0, 1.0)],
+    ]
+    ops = [replace(op, spans=times) for op, times in zip(OPS, spans, strict=True)]
+    ops[2] = replace(ops[2], kernels=[KERNEL])
+    events = trace.trace_events(ops, "a title", 10)["traceEvents"]
+    assert cases.check_trace(events) == [e for e in events if e["ph"] == "X"]
+    rows = {row: [e for e in events if e["ph"] == "X" and e["tid"] == row] for row in (1, 2, 3)}
+    assert [(e["name"], e["ts"], e["dur"]) for e in rows[1]] == [("step 1", 0, 27), ("step 2", 50, 29)]
+    assert [(e["name"], e["ts"], e["dur"]) for e in rows[2]][:3] == [
+        ("gather", 0, 4),
+        ("layer 2 backward", 4, 22),
+        ("update", 26, 1),
+    ]
+    assert [(e["name"], e["ts"], e["dur"]) for e in rows[3]][5:7] == [("batch_norm", 55, 2), ("conv2d weight", 57, 21)]
+    assert rows[3][2]["args"]["conv_kernel"] == (
+        "24 blocks of 128 threads, 40 registers, 2048 bytes of shared memory, occupancy 25 %"
+    )
+    assert len(cases.check_trace(trace.trace_events(ops, "a title", 1)["traceEvents"])) == 1 + 3 + 4
 
 
 def test_roofs():

@@ -144,7 +144,7 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
         if not variants:
             words = ", ".join(dict.fromkeys(w for v in peer.variants for w in v.label.split()[1:]))
             raise UsageError(f"peer '{name}' has no variant '{wanted}', expected one of {words}")
-        reason = "" if _has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
+        reason = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
         found += [
             Competitor(
                 variant.label,
@@ -185,7 +185,8 @@ def _remedy(peer: Peer) -> str:
     return f"`pip install {peer.packages}` in an environment of its own and name its interpreter by --peer-python"
 
 
-def _has_module(python: Path, module: str) -> bool:
+def has_module(python: Path, module: str) -> bool:
+    """Whether that interpreter is there and finds the module."""
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     try:
         return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mnist_cuda import _native, console
-from mnist_cuda.errors import OutOfMemoryError, UnavailableError
+from mnist_cuda import _native, console, kernel_use, machine_code
+from mnist_cuda.bench import op_peers
+from mnist_cuda.bench.competitors import PEER_PYTHON, words
+from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.machine import circumstances, gpu
@@ -15,18 +17,18 @@ COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
 
 
-def measure(op: str, batch_size: int, device: int) -> dict[str, Any]:
+def measure(op: str, variant: str, batch_size: int, device: int) -> dict[str, Any]:
     """The report: `roofs` (see `roofs_text`) and `rows`, one a variant, plainest first.
 
     A row's `library_ratio` is its cold time over that of the op's fastest library row of the same `unit` (what
     multiplies: fma or tf32); None if there is none. A row that cannot run here says why in `absent`, and its times and
-    `error` are None.
-    op: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
+    `error` are None. `kernels` has what it launches: see native/include/mnist/kernel_use.h.
+    op, variant: a name, or empty for all. Raises ValueError for an unknown op, UnavailableError without a usable GPU,
     OutOfMemoryError where the batch does not fit.
     """
     find_libraries(OP_LIBRARIES)
     try:
-        return _native.bench_ops(op, batch_size, device)
+        return _native.bench_ops(op, variant, batch_size, device)
     except _native.UnavailableError as error:
         raise UnavailableError(str(error)) from error
     except (_native.OutOfMemoryError, MemoryError) as error:
@@ -53,9 +55,24 @@ def passes(row: dict[str, Any]) -> bool:
 
 def command(args: argparse.Namespace) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
+    if args.sass or args.ptx:
+        return _print_code(args)
     output = JsonOutput(args.json)
-    report = measure(args.op, args.batch_size, args.device)
-    rows = report["rows"]
+    peers = op_peers.chosen(words(args.peers))
+    # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.
+    of_peer = any(args.variant == v.name for name in peers for v in op_peers.OP_PEERS[name].variants)
+    report = measure(args.op, "" if of_peer else args.variant, args.batch_size, args.device)
+    python = args.peer_python or PEER_PYTHON
+    found = op_peers.rows(
+        report["rows"], report["roofs"], peers, python, args.batch_size, args.device, variant=args.variant
+    )
+    ops = list(dict.fromkeys(row["op"] for row in report["rows"]))
+    rows = sorted([*report["rows"], *found], key=lambda row: ops.index(row["op"]))  # the order within an op stays
+    if of_peer:
+        rows = [row for row in rows if row["variant"] == args.variant or row["library"]]
+    report["rows"] = rows
+    if not rows:
+        raise UsageError(f"variant '{args.variant}' is unknown; `mnist-cuda bench ops` without it names all")
     if output:
         output.write(circumstances(gpu=gpu()) | report)
     if output.on_stdout:
@@ -66,7 +83,7 @@ def command(args: argparse.Namespace) -> int:
         "speed-up (over the first row) and /library (the time over that of the fastest library row, fp32 beside fp32, "
         "tf32 beside tf32) are of the cold time."
     )
-    for op in dict.fromkeys(row["op"] for row in rows):
+    for op in (op for op in ops if any(row["op"] == op for row in rows)):
         ours = [row for row in rows if row["op"] == op]
         out.print(f"\n{op}, {ours[0]['shape']}")
         cells = [_cells(row, ours[0]) for row in ours]
@@ -76,7 +93,31 @@ def command(args: argparse.Namespace) -> int:
         for row in ours:
             if not passes(row):
                 out.print(f"WRONG: {row['variant']} is off by {row['error']:.1e}, at most {row['bound']:.0e} is right")
+        kernel_use.print_table(out, "variant", ((row["variant"], row["kernels"]) for row in ours))
     return 0 if all(map(passes, rows)) else 1
+
+
+def _print_code(args: argparse.Namespace) -> int:
+    """The code of a variant: of the kernels that it launches, or without a GPU of all in its source file."""
+    if not (args.op and args.variant):
+        raise UsageError("--sass and --ptx print one variant's code: name it by --op and --variant")
+    if reason := _native.cuda_status()["reason"]:
+        console.print_warning(
+            f"{reason}; so this is all of the variant's source file, not only the kernels that it launches"
+        )
+        symbols, capability = machine_code.kernels_of(args.op, args.variant), ""
+    else:
+        rows = measure(args.op, args.variant, 1, args.device)["rows"]
+        if not rows:
+            raise UsageError(f"op '{args.op}' has no variant '{args.variant}' of ours")
+        if rows[0]["absent"]:
+            raise UnavailableError(f"{args.variant} cannot run here: {rows[0]['absent']}")
+        if rows[0]["library"]:
+            raise UsageError(f"{args.variant} is a library's; only our own code is here to print")
+        symbols = list(dict.fromkeys(kernel["symbol"] for kernel in rows[0]["kernels"]))
+        capability = _native.gpus()[args.device]["compute_capability"]
+    print(machine_code.ptx(symbols) if args.ptx else machine_code.sass(symbols, capability), end="")
+    return 0
 
 
 def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:

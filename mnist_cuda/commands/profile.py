@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, positive
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, file_ending_in, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
+    text = "write ten steps for Perfetto or chrome://tracing"
+    group.add_argument("--trace", type=file_ending_in(".json"), metavar="FILE", help=text)
     add_json_flag(group)
 
 

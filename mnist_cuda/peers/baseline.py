@@ -61,6 +61,7 @@ BLOCK_SECONDS = 0.05
 WARM_UP_SECONDS = 0.5
 MINIMUM_BLOCKS = 10
 EVALUATION_BATCH = 1000
+TRACED_STEPS = 10
 
 
 class BaselineError(Exception):
@@ -152,6 +153,9 @@ class Trainer(Protocol):
 
     def probe(self) -> dict[str, np.ndarray]:
         """Loss, activations, logits and gradients of the first batch, without an update."""
+
+    def trace(self, steps: int) -> list[dict[str, Any]]:
+        """The framework's own trace events of single steps, each within an event named `step 1`, `step 2`, ..."""
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -258,7 +262,50 @@ def schedule_rates(shape: str, peak: float, steps: int) -> np.ndarray:
     return peak * np.minimum(rising, (1 - t) / (1 - fraction))
 
 
-# ---- the three ways to run a baseline --------------------------------------------------------------------------------
+def write_trace(path: str, events: list[dict[str, Any]], steps: int) -> None:
+    """The Trace Event Format: what happened from the first to the last step, in microseconds since the first began.
+
+    Only spans stay, and the names of their rows. Viewers drop a span that overlaps another of its row, which kernels
+    side by side do; it gets a row of its own below.
+    """
+    spans = [e for e in events if e.get("ph") == "X"]
+    marks = [e for e in spans if e["name"] in {f"step {k + 1}" for k in range(steps)}]
+    start, end = min(e["ts"] for e in marks), max(e["ts"] + e["dur"] for e in marks)
+    spans = [e | {"ts": e["ts"] - start} for e in spans if start <= e["ts"] < end]
+    pids, rows = {e["pid"] for e in spans}, {(e["pid"], e["tid"]) for e in spans}
+    names = [
+        {key: value for key, value in e.items() if key != "ts"}
+        for e in events
+        if e.get("ph") == "M" and ((e["pid"], e.get("tid")) in rows if "thread" in e["name"] else e["pid"] in pids)
+    ]
+    free = 1 + max(tid for _, tid in rows)
+    below: dict[tuple[int, int, int], int] = {}  # the row of each process, row and number of rows above it
+    open_until: dict[tuple[int, int], list[float]] = {}
+    for span in sorted(spans, key=lambda e: (e["ts"], -e["dur"])):
+        begin, until, row, depth = span["ts"], span["ts"] + span["dur"], span["tid"], 0
+        while True:
+            ends = open_until.setdefault((span["pid"], row), [])
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            if not ends or until <= ends[-1]:
+                break
+            depth += 1
+            key = (span["pid"], span["tid"], depth)
+            if key not in below:
+                below[key], free = free, free + 1
+                names += [
+                    e | {"tid": below[key], "args": {"name": f"{e['args']['name']} ({depth + 1})"}}
+                    for e in names
+                    if e["name"] == "thread_name" and (e["pid"], e["tid"]) == (span["pid"], span["tid"])
+                ]
+            row = below[key]
+        ends.append(until)
+        span["tid"] = row
+    with open(path, "w") as file:
+        json.dump({"displayTimeUnit": "ns", "traceEvents": names + spans}, file)
+
+
+# ---- the ways to run a baseline --------------------------------------------------------------------------------
 
 
 def build(trainer_class: Any, setup: Setup, data: Data, rates: np.ndarray | None = None) -> tuple[Trainer, float]:
@@ -424,6 +471,7 @@ def parser_for(description: str, modes: tuple[str, ...]) -> argparse.ArgumentPar
     add(
         "--dump", metavar="FILE", help="write loss, activations, logits and gradients of the first batch as npz instead"
     )
+    add("--trace", metavar="FILE", help="write ten single steps for Perfetto or chrome://tracing instead")
     add("--serve", action="store_true", help="take commands as JSON lines on stdin")
     add("--json", action="store_true", help="print one JSON object")
     return parser
@@ -462,6 +510,10 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
         if options.dump:
             np.savez(options.dump, **trainer.probe())
             say(f"wrote {options.dump}")
+        elif options.trace:
+            trainer.run(1)  # what is lazy is done
+            write_trace(options.trace, trainer.trace(TRACED_STEPS), TRACED_STEPS)
+            say(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
         elif options.epochs is not None:
             report["epochs"] = train(trainer, setup, data, options.epochs, rates, say)
         else:

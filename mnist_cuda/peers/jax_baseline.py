@@ -7,11 +7,15 @@ and pairwise maxima, which XLA differentiates faster than reduce_window. The dat
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import baseline
@@ -247,6 +251,16 @@ class Trainer:
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: to_torch(name, np.asarray(value)) for name, value in self.params.items()}
+
+    def trace(self, steps: int) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                for k in range(steps):
+                    with jax.profiler.TraceAnnotation(f"step {k + 1}"):
+                        self.run(1)
+            (path,) = Path(folder).rglob("*.trace.json.gz")
+            events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        return [e for e in events if not e.get("name", "").startswith("$")]  # Python's own calls
 
     def probe(self) -> dict[str, np.ndarray]:
         rows = self.order[0]

@@ -8,7 +8,11 @@ data set, forward, backward, fused SGD, zero grad).
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import baseline
 import numpy as np
@@ -302,6 +306,18 @@ class Trainer:
         arrays = {name: value.detach().double().cpu().numpy() for name, value in values.items()}
         self.optimizer.zero_grad(set_to_none=True)
         return arrays
+
+    def trace(self, steps: int) -> list[dict[str, Any]]:
+        profiler = torch.profiler
+        activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if self.cuda else [])]
+        with profiler.profile(activities=activities, acc_events=True) as profile:
+            for k in range(steps):
+                with profiler.record_function(f"step {k + 1}"):
+                    self.run(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(path))
+            return json.loads(path.read_text())["traceEvents"]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@
 #include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
 #include "kernels/library_gaps.h"
+#include "kernels/linear/cutlass.h"
+#include "kernels/relu/relu.h"
 
 namespace mnist::bench {
 namespace {
@@ -75,15 +77,20 @@ class LayerOwner {
       if (!libraries_.blas) libraries_.blas = cublas::create_context();
       if (ones_.reserve(sizes[0])) cuda::upload(ones_.data(), std::vector<float>(sizes[0], 1.0f), stream);
       libraries_.ones = ones_.data();
-    } else if (!libraries_.dnn) {
-      libraries_.dnn = cudnn::create_context(stream);
-    } else if (libraries_.stream != stream) {
-      MNIST_CUDNN(SetStream(libraries_.dnn.get(), stream));
+    } else {
+      need_dnn(stream);
     }
     libraries_.stream = stream;
     workspace_.reserve(workspace_limit(sizes[0]));
     libraries_.workspace = workspace_.data();
     return layer_.get(sizes, libraries_, std::forward<Args>(args)...);
+  }
+  // cuDNN for a layer that has it, or for one that may fall back to it.
+  void need_dnn(cudaStream_t stream) {
+    if (!libraries_.dnn)
+      libraries_.dnn = cudnn::create_context(stream);
+    else if (libraries_.stream != stream)
+      MNIST_CUDNN(SetStream(libraries_.dnn.get(), stream));
   }
   cudnn::RawContext dnn() const { return libraries_.dnn.get(); }
 
@@ -194,6 +201,11 @@ std::string absent_below(int capability) { return capability ? cuda::code_lacks(
 
 Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
+  Rung<kernels::LinearForward> cutlass{
+      {"cutlass", kernels::linear_forward_cutlass, "register_tiled from CUTLASS's templates, bias in the epilogue"}};
+  cutlass.absent = kernels::cutlass_absent();
+  cutlass.optional = true;
+  ladder.push_back(std::move(cutlass));
   Rung<kernels::LinearForward> sgemm{
       {"cublas", [sgemm = std::make_shared<Sgemm>()](auto... args) { sgemm->forward(args...); },
        "cublasSgemm on top of the bias, which a first call puts in every row", kSumError}};
@@ -205,6 +217,31 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
                 [](auto& owner, float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
                    int in, int out, cudaStream_t stream) {
                   owner.get(stream, {batch, in, out}, "linear", batch, in, out, false).forward(y, x, w, bias);
+                });
+  return ladder;
+}
+
+Ladder<kernels::LinearForward> linear_relu_forward_ladder() {
+  Ladder<kernels::LinearForward> ladder;
+  ladder.push_back({{"two_ops",
+                     [scores = std::make_shared<cuda::DeviceBuffer<float>>(),
+                      pass = std::make_shared<cuda::DeviceBuffer<std::uint8_t>>()](
+                         float* y, float* partial, const float* x, const float* w, const float* bias,
+                         std::int64_t batch, int in, int out, cudaStream_t stream) {
+                       scores->reserve(batch * out);
+                       pass->reserve(batch * out);
+                       kernels::linear_forward_register_tiled(scores->data(), partial, x, w, bias, batch, in, out,
+                                                              stream);
+                       kernels::relu_forward_float4(y, pass->data(), scores->data(), batch * out, stream);
+                     },
+                     "register_tiled, then relu's float4: what lies between is written and read again"}});
+  const std::string no_blas = missing(cublas::api), absent = no_blas.empty() ? missing(cudnn::api) : no_blas;
+  for (const auto& row : kMatmuls)
+    add<Linear>(ladder, row, absent,
+                [](auto& owner, float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
+                   int in, int out, cudaStream_t stream) {
+                  owner.need_dnn(stream);  // where cuBLASLt has no epilogue with relu
+                  owner.get(stream, {batch, in, out}, "linear", batch, in, out, true).forward(y, x, w, bias);
                 });
   return ladder;
 }

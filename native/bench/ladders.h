@@ -25,6 +25,7 @@ struct Rung : kernels::Variant<std::function<std::remove_pointer_t<Function>>> {
   bool library = false;        // nothing in it is ours
   bool channels_last = false;  // takes and gives (.., position, channel) where the op has (.., channel, position)
   std::string absent = {};     // why it cannot run here; empty if it can
+  bool optional = false;       // a build may do without it, and then no test misses it
 };
 template <class Function>
 using Ladder = std::vector<Rung<Function>>;
@@ -45,6 +46,8 @@ Ladder<Function> own_rungs(std::span<const kernels::Variant<Function>> table) {
 }
 
 Ladder<kernels::LinearForward> linear_forward_ladder();
+// linear forward and relu of what it gives: by two launches, or where the product is stored.
+Ladder<kernels::LinearForward> linear_relu_forward_ladder();
 Ladder<kernels::LinearBackward> linear_backward_ladder();
 Ladder<kernels::Conv2dForward> conv2d_forward_ladder();
 Ladder<kernels::Conv2dBackwardData> conv2d_backward_data_ladder();

@@ -10,6 +10,7 @@
 #include "bench/op_cases.h"
 #include "bench/roofs.h"
 #include "cuda/graph.h"
+#include "cuda/kernel_use.h"
 #include "cuda/stream.h"
 #include "mnist/engine.h"
 
@@ -109,7 +110,7 @@ Roofs measure_roofs(int device) {
   return bench::measure_roofs(cuda::Stream());
 }
 
-OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
+OpReport bench_ops(const std::string& wanted, const std::string& variant, std::int64_t batch, int device) {
   MNIST_REQUIRE(batch > 0, "bench: batch size is " << batch << ", expected at least 1");
   std::string names;
   for (const auto& name : bench_op_names()) names += (names.empty() ? "" : ", ") + name;
@@ -125,6 +126,7 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
     cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), stream.get());  // NaN where nothing is written
     rung.run(stream.get());
     row.error = error_of(op, rung.channels_last, stream);
+    row.kernels = cuda::kernels_between_events(cuda::record(stream.get(), [&] { rung.run(stream.get()); }).get())[0];
     row.cold_seconds = timer.cold(rung.run);
     row.warm_seconds = timer.warm(rung.run, row.cold_seconds);
     const double flops = rung.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
@@ -136,6 +138,7 @@ OpReport bench_ops(const std::string& wanted, std::int64_t batch, int device) {
     const bench::OpCase op = entry.make(batch, stream.get());
     const std::size_t first = report.rows.size();
     for (const auto& rung : op.ladder) {
+      if (!variant.empty() && variant != rung.name) continue;
       OpTiming row{entry.name, op.shape, rung.name, rung.why};
       row.library = rung.library;
       row.unit = kernels::name_of(rung.unit);

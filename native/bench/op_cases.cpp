@@ -65,7 +65,7 @@ void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
                          row.absent});
 }
 
-OpCase linear(std::int64_t batch, cudaStream_t stream) {
+OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("fc1: (", batch, ",3136) to 128")};
   const auto checked = std::min(batch, kChecked);
   const auto x = random_input(op, stream, batch * kFeatures, checked * kFeatures);
@@ -77,13 +77,22 @@ OpCase linear(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   reference::linear_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked, kFeatures,
                             kHidden);
+  if (relu)
+    for (double& y : op.want) y = std::max(y, 0.0);
   float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
-  add_rungs(op, linear_forward_ladder(), [&](const auto& row) {
+  add_rungs(op, ladder, [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
       run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
     };
   });
   return op;
+}
+
+OpCase linear(std::int64_t batch, cudaStream_t stream) {
+  return linear_of(linear_forward_ladder(), false, batch, stream);
+}
+OpCase linear_relu(std::int64_t batch, cudaStream_t stream) {
+  return linear_of(linear_relu_forward_ladder(), true, batch, stream);
 }
 
 // dx, dw and dbias one after the other in the output; the reference has to see every image.
@@ -372,6 +381,7 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
 std::span<const OpEntry> op_entries() {
   static constexpr OpEntry kEntries[] = {
       {"linear", linear},
+      {"linear_relu", linear_relu},
       {"linear_backward", linear_backward},
       {"conv2d", conv2d},
       {"conv2d_backward_data", conv2d_backward_data},

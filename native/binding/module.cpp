@@ -60,6 +60,24 @@ nb::dict info_dict(const EngineInfo& info) {
   return d;
 }
 
+nb::list kernels_list(const std::vector<KernelUse>& kernels) {
+  nb::list rows;
+  for (const auto& kernel : kernels) {
+    nb::dict d;
+    d["name"] = kernel.name;
+    d["symbol"] = kernel.symbol;
+    d["grid"] = nb::make_tuple(kernel.grid[0], kernel.grid[1], kernel.grid[2]);
+    d["block"] = nb::make_tuple(kernel.block[0], kernel.block[1], kernel.block[2]);
+    d["registers"] = kernel.registers;
+    d["local_bytes"] = kernel.local_bytes;
+    d["shared_bytes"] = kernel.shared_bytes;
+    d["blocks_per_multiprocessor"] = kernel.blocks_per_multiprocessor;
+    d["occupancy"] = kernel.occupancy;
+    rows.append(d);
+  }
+  return rows;
+}
+
 nb::dict roofs_dict(const Roofs& roofs) {
   nb::dict d;
   d["bytes_per_second"] = roofs.bytes_per_second;
@@ -284,12 +302,12 @@ NB_MODULE(_native, m) {
 
   m.def(
       "bench_ops",
-      [](const std::string& op, std::int64_t batch, int device) {
+      [](const std::string& op, const std::string& variant, std::int64_t batch, int device) {
 #ifdef MNIST_WITH_CUDA
         OpReport report;
         {
           nb::gil_scoped_release release;
-          report = bench_ops(op, batch, device);
+          report = bench_ops(op, variant, batch, device);
         }
         nb::list rows;
         for (const auto& row : report.rows) {
@@ -311,6 +329,7 @@ NB_MODULE(_native, m) {
           d["error"] = if_any(ran, row.error);
           d["percent_of_roof"] = if_any(ran && row.percent_of_roof > 0, row.percent_of_roof);
           d["library_ratio"] = if_any(row.library_ratio > 0, row.library_ratio);
+          d["kernels"] = kernels_list(row.kernels);
           rows.append(d);
         }
         nb::dict d;
@@ -318,12 +337,12 @@ NB_MODULE(_native, m) {
         d["rows"] = rows;
         return d;
 #else
-        (void)op, (void)batch, (void)device;
+        (void)op, (void)variant, (void)batch, (void)device;
         throw UnavailableError("bench ops cannot run here: " + cuda_status().reason);
         return nb::dict();
 #endif
       },
-      "op"_a, "batch"_a, "device"_a);
+      "op"_a, "variant"_a, "batch"_a, "device"_a);
 
   m.def(
       "measure_roofs",
@@ -493,6 +512,10 @@ NB_MODULE(_native, m) {
                d["bytes"] = op.bytes;
                d["flops"] = op.flops;
                d["us"] = 1e6 * op.seconds;
+               nb::list spans;
+               for (const auto& span : op.spans) spans.append(nb::make_tuple(1e6 * span.start, 1e6 * span.seconds));
+               d["spans"] = spans;
+               d["kernels"] = kernels_list(op.kernels);
                rows.append(d);
              }
              return rows;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/stream.h"
+#include "mnist/engine.h"
 
 namespace mnist::cuda {
 
@@ -22,12 +23,22 @@ class EventClock {
     MNIST_CHECK(cudaEventRecordWithFlags(events_[next_++].get(), stream_,
                                          captured ? cudaEventRecordExternal : cudaEventRecordDefault));
   }
-  void restart() { next_ = 0; }
-  // Waits for the last stamp. A launch of the graph later, all times are new.
-  std::vector<double> take() const {
-    std::vector<double> seconds;
-    for (std::size_t i = 1; i < next_; ++i) seconds.push_back(1e-3 * elapsed_ms(events_[i - 1], events_[i]));
-    return seconds;
+  // The first event is where the time begins; it is not for a stream that is being captured.
+  void restart() {
+    next_ = 0;
+    stamp();
+  }
+  // What lies between the stamps; waits for the last one. A launch of the graph later, all times are new.
+  std::vector<Span> take() const {
+    std::vector<Span> spans;
+    if (next_ < 2) return spans;
+    double start = 1e-3 * elapsed_ms(events_[0], events_[1]);
+    for (std::size_t i = 2; i < next_; ++i) {  // each difference by itself: a long time has no room for its digits
+      const double seconds = 1e-3 * elapsed_ms(events_[i - 1], events_[i]);
+      spans.push_back({start, seconds});
+      start += seconds;
+    }
+    return spans;
   }
 
  private:

@@ -11,10 +11,13 @@
 
 namespace mnist::cuda {
 
-// An executable graph; empty until it comes from capture().
+using RecordedGraph = Handle<cudaGraphDestroy>;
+
+// An executable graph; empty until it is made of a recorded one.
 class Graph {
  public:
   Graph() = default;
+  explicit Graph(const RecordedGraph& recorded) { MNIST_CHECK(cudaGraphInstantiate(exec_.put(), recorded.get(), 0)); }
   explicit operator bool() const { return bool(exec_); }
   void launch(cudaStream_t stream) const {
     random_delay();
@@ -22,17 +25,15 @@ class Graph {
   }
 
  private:
-  template <class F>
-  friend Graph capture(cudaStream_t stream, F&& queue);
   Handle<cudaGraphExecDestroy> exec_;
 };
 
 // Records what `queue()` puts on `stream` without running it. `queue` must not synchronise nor allocate; other
 // threads may go on using CUDA. If it throws, the recording is dropped and the stream is usable again.
 template <class F>
-Graph capture(cudaStream_t stream, F&& queue) {
+RecordedGraph record(cudaStream_t stream, F&& queue) {
   MNIST_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  Handle<cudaGraphDestroy> graph;
+  RecordedGraph graph;
   try {
     std::forward<F>(queue)();
   } catch (...) {
@@ -41,9 +42,13 @@ Graph capture(cudaStream_t stream, F&& queue) {
     throw;
   }
   MNIST_CHECK(cudaStreamEndCapture(stream, graph.put()));
-  Graph result;
-  MNIST_CHECK(cudaGraphInstantiate(result.exec_.put(), graph.get(), 0));
-  return result;
+  return graph;
+}
+
+// The same, ready to be launched.
+template <class F>
+Graph capture(cudaStream_t stream, F&& queue) {
+  return Graph(record(stream, std::forward<F>(queue)));
 }
 
 }  // namespace mnist::cuda

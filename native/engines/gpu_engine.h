@@ -8,6 +8,7 @@
 #include "cuda/buffer.h"
 #include "cuda/event_clock.h"
 #include "cuda/graph.h"
+#include "cuda/kernel_use.h"
 #include "cuda/nvtx.h"
 #include "cuda/stream.h"
 #include "engines/step_timer.h"
@@ -46,13 +47,18 @@ class GpuEngine : public Engine {
   template <class Queue>
   std::vector<OpTime> time_ops(std::int64_t runs, Queue queue) {
     timer_.record(queue);  // everything lazy happens, and the clock makes its events
-    return timer_.record([&] {
-      const cuda::Graph step = cuda::capture(stream(), queue);
+    std::vector<std::vector<KernelUse>> kernels;
+    auto ops = timer_.record([&] {
+      const auto recorded = cuda::record(stream(), queue);
+      kernels = cuda::kernels_between_events(recorded.get());
+      const cuda::Graph step(recorded);
       for (std::int64_t run = 1; run < runs; ++run) {
         step.launch(stream());
         timer_.collect();
       }
     });
+    for (std::size_t i = 0; i < ops.size(); ++i) ops[i].kernels = std::move(kernels.at(i + 1));
+    return ops;
   }
   static void require_for_profile(bool on_device) {
     MNIST_REQUIRE(on_device, "profile: the data set is on the host, expected it in the GPU's memory");

@@ -13,7 +13,8 @@
 namespace mnist {
 
 // Off but in record(); a mark costs a comparison then. An op lasts from its mark to the next, so that the ops of a step
-// add up to the step. Clock's stamp() notes the time; take() gives the seconds between the stamps since restart().
+// add up to the step. Clock's stamp() notes the time; take() gives what lies between the stamps, in time since
+// restart().
 template <class Clock>
 class StepTimer {
  public:
@@ -37,7 +38,8 @@ class StepTimer {
     if (on_) steps_.push_back(clock_.take());
   }
 
-  // Runs `steps` with the timer on. Each op with its median over the collected steps, 0 where there were none.
+  // Runs `steps` with the timer on. Each op with its times of the collected steps and their median, 0 where there were
+  // none.
   template <class F>
   std::vector<OpTime> record(F&& steps) {
     ops_.clear();
@@ -53,7 +55,11 @@ class StepTimer {
     on_ = false;
     std::vector<double> seconds(steps_.size());
     for (std::size_t i = 0; i < ops_.size() && !seconds.empty(); ++i) {
-      for (std::size_t k = 0; k < steps_.size(); ++k) seconds[k] = steps_[k].at(i);
+      for (std::size_t k = 0; k < steps_.size(); ++k) {
+        const Span span = steps_[k].at(i);
+        ops_[i].spans.push_back({span.start - steps_[0][0].start, span.seconds});
+        seconds[k] = span.seconds;
+      }
       const auto middle = seconds.begin() + std::ptrdiff_t(seconds.size() / 2);
       std::ranges::nth_element(seconds, middle);
       ops_[i].seconds = *middle;
@@ -66,24 +72,30 @@ class StepTimer {
   bool on_ = false;
   const char* phase_ = "";
   std::vector<OpTime> ops_;
-  std::vector<std::vector<double>> steps_;
+  std::vector<std::vector<Span>> steps_;
 };
 
 // The host's clock, for engines that compute while they are called.
 class HostClock {
  public:
   void stamp() { stamps_.push_back(std::chrono::steady_clock::now()); }
-  void restart() { stamps_.clear(); }
-  std::vector<double> take() {
-    std::vector<double> seconds;
-    for (std::size_t i = 1; i < stamps_.size(); ++i)
-      seconds.push_back(std::chrono::duration<double>(stamps_[i] - stamps_[i - 1]).count());
+  void restart() {
     stamps_.clear();
-    return seconds;
+    start_ = Clock::now();
+  }
+  std::vector<Span> take() {
+    const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+    std::vector<Span> spans;
+    for (std::size_t i = 1; i < stamps_.size(); ++i)
+      spans.push_back({seconds(stamps_[i - 1] - start_), seconds(stamps_[i] - stamps_[i - 1])});
+    stamps_.clear();
+    return spans;
   }
 
  private:
-  std::vector<std::chrono::steady_clock::time_point> stamps_;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_;
+  std::vector<Clock::time_point> stamps_;
 };
 using HostTimer = StepTimer<HostClock>;
 

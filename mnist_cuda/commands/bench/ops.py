@@ -1,11 +1,13 @@
 """Check every variant of the GPU ops against float64 and time it.
 
 It is timed with an empty L2 cache (cold) and back to back (warm), against the best that this GPU was measured to do.
+A second table has what each kernel takes of a multiprocessor. --sass and --ptx print the code of a variant instead.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mnist_cuda.commands.flags import add_json_flag, gpu, positive
 
@@ -16,6 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images (default: %(default)s)"
     parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
     parser.add_argument("--device", type=gpu, default=0, metavar="N", help="GPU (default: %(default)s)")
+    parser.add_argument("--variant", default="", metavar="NAME", help="this one only (default: all)")
+    add = parser.add_argument
+    add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
+        help="other languages for kernels: triton, numba or nothing (default: both)")  # fmt: skip
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    code = parser.add_mutually_exclusive_group()
+    code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant by cuobjdump")
+    code.add_argument("--ptx", action="store_true", help="print its PTX, where the build keeps it")
     add_json_flag(parser)
 
 

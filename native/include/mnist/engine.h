@@ -14,6 +14,7 @@
 #include "mnist/communicator.h"
 #include "mnist/errors.h"
 #include "mnist/initial.h"
+#include "mnist/kernel_use.h"
 #include "mnist/model.h"
 
 namespace mnist {
@@ -74,12 +75,19 @@ struct Probe {
   Routing routing;                // the one that was used
 };
 
+// When something ran: seconds since the first step began, and how long.
+struct Span {
+  double start = 0, seconds = 0;
+};
+
 // One op of a step as profile() saw it: its time, and the least that it has to move and to compute.
 struct OpTime {
   std::string phase, op;
   std::string unit;             // what multiplies: "fma", or tensor cores: "tf32", "3xtf32", "bf16", "fp16", "3xfp16"
   double bytes = 0, flops = 0;  // a multiply-add is two operations
   double seconds = 0;           // median over the steps
+  std::vector<Span> spans;      // of each step
+  std::vector<KernelUse> kernels;  // that it launches
 };
 
 // How an engine adds up what is summed over a batch below float64, which says how far it may be from float64:

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "mnist/kernel_use.h"
+
 namespace mnist {
 
 // What this GPU was measured to do at its best, the ceilings that `percent of roof` is of.
@@ -30,6 +32,7 @@ struct OpTiming {
   double percent_of_roof = 0;   // the larger of bytes and flops at their roof, over the cold time; 0 without that roof
   double library_ratio = 0;     // cold time over that of the op's fastest library row of the same unit; 0 if there is
                                 // none
+  std::vector<KernelUse> kernels;  // that a run launches
 };
 
 struct OpReport {
@@ -40,7 +43,8 @@ struct OpReport {
 // The names of the ops, in the order of the report.
 std::vector<std::string> bench_op_names();
 
-// `op` empty: all of them. `batch`: images. Throws ArgumentError for an unknown op, UnavailableError without a GPU.
-OpReport bench_ops(const std::string& op, std::int64_t batch, int device);
+// `op` empty: all of them; `variant` empty: all of each. `batch`: images. Throws ArgumentError for an unknown op,
+// UnavailableError without a GPU.
+OpReport bench_ops(const std::string& op, const std::string& variant, std::int64_t batch, int device);
 
 }  // namespace mnist

@@ -37,6 +37,7 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
        "one pass, two atomicAdd a thread: inexact, never the same twice, 12x naive's time at B=256 on an H200", 1e-4},
       {"shuffle", batch_norm_statistics_shuffle,
        "two passes; a block's sum takes one barrier. The reads decide: nothing gained"},
+      {"cub", batch_norm_statistics_cub, "shuffle's two passes; a block's sum is one call of CUB, header only"},
       {"welford", batch_norm_statistics_welford,
        "one pass, exact; a division a number: 1.5x naive's time at B=256 on an H200"},
       {"groups", batch_norm_statistics_groups,

@@ -47,6 +47,13 @@ void batch_norm_statistics_atomics(float* mean, float* var, float* partial, cons
 void batch_norm_statistics_shuffle(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                    int channels, int area, cudaStream_t stream);
 
+// batch_norm_statistics_cub: `shuffle` with cub::BlockReduce in the place of its shuffles.
+//   launch   naive's
+//   numerics fixed order: BlockReduce's default adds warps first to last
+//   why      what NVIDIA's building blocks give without a line about warps; CUB comes with every toolkit, header only
+void batch_norm_statistics_cub(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
+                               int channels, int area, cudaStream_t stream);
+
 // batch_norm_statistics_welford: mean and sum of squared deviations in one pass, without cancellation: with d = x -
 // mean before x came, mean += d/n, squares += d * (x - mean after) (Welford 1962); two groups merge by Chan's formula.
 //   launch   one block a channel and a chunk, 256 threads; then one warp a channel merges the chunks

@@ -1,8 +1,10 @@
 // native/cuda: buffers, copies, events across streams, graphs, and what running out of memory says.
 #include "cuda/buffer.h"
 #include "cuda/graph.h"
+#include "cuda/kernel_use.h"
 #include "cuda/nvtx.h"
 #include "cuda/stream.h"
+#include "kernels/relu/relu.h"
 #include "testing.h"
 
 using namespace mnist::cuda;
@@ -83,6 +85,39 @@ void test_graphs() {
   CHECK(got[3] == 0x02020202);
 }
 
+// What a graph launches, cut where it records events; the driver's numbers against the runtime's.
+void test_kernels() {
+  Stream stream;
+  const DeviceBuffer<float> x(1024), y(1024);
+  const DeviceBuffer<std::uint8_t> pass(1024);
+  const Event event(0);
+  const auto graph = record(stream.get(), [&] {
+    for (const int launches : {0, 2, 1}) {
+      for (int k = 0; k < launches; ++k)
+        mnist::kernels::relu_forward_float4(y.data(), pass.data(), x.data(), launches == 2 ? 1024 : 1000 + k,
+                                            stream.get());
+      MNIST_CHECK(cudaEventRecordWithFlags(event.get(), stream.get(), cudaEventRecordExternal));
+    }
+    fill_bytes(y.data(), 0, 4, stream.get());
+  });
+  const auto found = kernels_between_events(graph.get());
+  CHECK(found.size() == 4 && found[0].empty() && found[1].size() == 1 && found[2].size() == 1 && found[3].empty());
+  const mnist::KernelUse& use = found.at(1).at(0);
+  CHECK(use.name == "relu_forward_float4_kernel" && use.symbol.find("relu_forward_float4_kernel") != std::string::npos);
+  const int threads = int(use.block[0]);
+  CHECK(threads % 32 == 0 && int(use.grid[0]) * threads * 4 >= 1024 && use.grid[1] == 1 && use.block[2] == 1);
+  CHECK(use.registers > 0 && use.registers <= 255 && use.shared_bytes == 0);
+  cudaDeviceProp gpu{};
+  MNIST_CHECK(cudaGetDeviceProperties(&gpu, 0));
+  CHECK(use.blocks_per_multiprocessor * threads <= gpu.maxThreadsPerMultiProcessor &&
+        use.blocks_per_multiprocessor * threads * use.registers <= gpu.regsPerMultiprocessor);
+  CHECK(use.occupancy == double(use.blocks_per_multiprocessor) * threads / gpu.maxThreadsPerMultiProcessor);
+
+  const std::string of_a_template = "_ZN5mnist7kernels5naive12_GLOBAL__N_119relu_forward_kernelIfEEvPT_PhPKS4_l";
+  CHECK(readable_kernel_name(of_a_template) == "naive::relu_forward_kernel<float>");
+  CHECK(readable_kernel_name("sm90_gemm") == "sm90_gemm");
+}
+
 void test_errors() {
   std::string sentence;
   try {
@@ -112,6 +147,7 @@ int main() {
   test_buffers();
   test_streams();
   test_graphs();
+  test_kernels();
   test_errors();
   return testing::finish();
 }

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Ops in Triton: a program computes a tile, and the compiler places its threads. Needs triton, torch and numpy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import op_baseline
+from op_baseline import Kernel
+
+try:
+    import torch
+    import triton
+    from triton import language as tl
+except ImportError as error:
+    sys.exit(f"error: {sys.executable} has no Triton ({error}); PyTorch for CUDA brings it")
+
+ELEMENTS = 1024  # of a program that treats each by itself
+ROWS = 64  # of log_softmax a program
+TILE, DEPTH = 64, 32  # linear: outputs of a program on either side, and how far its sum goes at once
+
+
+@triton.jit
+def relu_kernel(y, passed, x, count, ELEMENTS: tl.constexpr):
+    """y = max(x, 0), and where x passed."""
+    k = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    inside = k < count
+    values = tl.load(x + k, mask=inside, other=0.0)
+    stopped = values <= 0  # a NaN passes
+    tl.store(y + k, tl.where(stopped, 0.0, values), mask=inside)
+    tl.store(passed + k, tl.where(stopped, 0, 1).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def log_softmax_kernel(y, x, rows, classes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile of whole rows, which are narrow."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    at = row[:, None] * classes + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < classes)
+    values = tl.load(x + at, mask=inside, other=float("-inf"))
+    highest = tl.max(tl.where(row[:, None] < rows, values, 0.0), 1)
+    shifted = values - highest[:, None]
+    total = tl.sum(tl.exp(shifted), 1)
+    tl.store(y + at, shifted - tl.log(total)[:, None], mask=inside)
+
+
+@triton.jit
+def linear_kernel(
+    partial, x, w, batch, inner, outer, depth, TILE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr
+):
+    """partial[slice] = x w^T over the slice's terms: a tile of it a program."""
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    first = tl.program_id(2) * depth
+    last = tl.minimum(first + depth, inner)
+    total = tl.zeros((TILE, TILE), dtype=tl.float32)
+    for begin in range(first, last, DEPTH):
+        k = begin + tl.arange(0, DEPTH)
+        of_x = tl.load(
+            x + row[:, None] * inner + k[None, :], mask=(row[:, None] < batch) & (k[None, :] < last), other=0.0
+        )
+        of_w = tl.load(
+            w + column[None, :] * inner + k[:, None], mask=(column[None, :] < outer) & (k[:, None] < last), other=0.0
+        )
+        total = tl.dot(of_x, of_w, total, input_precision=PRECISION)
+    at = (tl.program_id(2) * batch + row[:, None]) * outer + column[None, :]
+    tl.store(partial + at, total, mask=(row[:, None] < batch) & (column[None, :] < outer))
+
+
+@triton.jit
+def add_slices_kernel(y, partial, bias, count, outer, slices, RELU: tl.constexpr, ELEMENTS: tl.constexpr):
+    """y = the slices, first to last, + bias; then relu, if it is to be fused."""
+    k = tl.program_id(0) * ELEMENTS + tl.arange(0, ELEMENTS)
+    inside = k < count
+    total = tl.zeros((ELEMENTS,), dtype=tl.float32)
+    for piece in range(slices):
+        total += tl.load(partial + piece * count + k, mask=inside, other=0.0)
+    total += tl.load(bias + k % outer, mask=inside, other=0.0)
+    if RELU:
+        total = tl.where(total <= 0, 0.0, total)
+    tl.store(y + k, total, mask=inside)
+
+
+def launched(compiled: Any, name: str, grid: tuple[int, ...]) -> Kernel:
+    """What a launch returned, in the protocol's words."""
+    metadata = compiled.metadata
+    return Kernel(name, grid, (32 * metadata.num_warps,), compiled.n_regs, metadata.shared)
+
+
+def relu(place: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], op_baseline.Run]:
+    """x of any shape; y of the same, and where it passed."""
+    x = inputs["x"]
+    outputs = {"y": place.new(tuple(x.shape), np.float32), "passed": place.new(tuple(x.shape), np.uint8)}
+    grid = (triton.cdiv(x.numel(), ELEMENTS),)
+
+    def run() -> list[Kernel]:
+        kernel = relu_kernel[grid](outputs["y"], outputs["passed"], x, x.numel(), ELEMENTS)
+        return [launched(kernel, "relu_kernel", grid)]
+
+    return outputs, run
+
+
+def log_softmax(place: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], op_baseline.Run]:
+    """x and y (rows, classes)."""
+    x = inputs["x"]
+    rows, classes = x.shape
+    outputs = {"y": place.new((rows, classes), np.float32)}
+    grid = (triton.cdiv(rows, ROWS),)
+
+    def run() -> list[Kernel]:
+        columns = triton.next_power_of_2(classes)
+        kernel = log_softmax_kernel[grid](outputs["y"], x, rows, classes, ROWS, columns)
+        return [launched(kernel, "log_softmax_kernel", grid)]
+
+    return outputs, run
+
+
+def linear(precision: str, fuse_relu: bool) -> op_baseline.Make:
+    """y (B,O) = x (B,I) w^T (O,I) + bias (O), with relu or without; products in that `input_precision` of tl.dot."""
+
+    def make(place: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], op_baseline.Run]:
+        x, w, bias = (inputs[name] for name in ("x", "w", "bias"))
+        (batch, inner), outer = x.shape, w.shape[0]
+        slices, depth = op_baseline.slices_of(batch, inner, outer, TILE, DEPTH)
+        y, partial = place.new((batch, outer), np.float32), place.new((slices, batch, outer), np.float32)
+        tiles = (triton.cdiv(batch, TILE), triton.cdiv(outer, TILE), slices)
+        adders = (triton.cdiv(batch * outer, 128),)
+
+        def run() -> list[Kernel]:
+            product = linear_kernel[tiles](partial, x, w, batch, inner, outer, depth, TILE, DEPTH, precision)
+            sums = add_slices_kernel[adders](y, partial, bias, batch * outer, outer, slices, fuse_relu, 128)
+            return [launched(product, "linear_kernel", tiles), launched(sums, "add_slices_kernel", adders)]
+
+        return {"y": y}, run
+
+    return make
+
+
+VARIANTS = {
+    ("relu", "triton"): relu,
+    ("log_softmax", "triton"): log_softmax,
+    ("linear", "triton"): linear("ieee", False),
+    ("linear", "triton_tf32"): linear("tf32", False),
+    ("linear_relu", "triton"): linear("ieee", True),
+    ("linear_relu", "triton_tf32"): linear("tf32", True),
+}
+
+if __name__ == "__main__":
+    versions = {"triton": triton.__version__, "torch": torch.__version__}
+    op_baseline.serve(VARIANTS, op_baseline.TorchArrays, versions)

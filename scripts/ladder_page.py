@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Writes docs/ladder.md, every technique with its file, its command and its measured time, or with --check fails where
+it differs.
+
+The rows of the ops come from the tables in native/kernels and native/bench and in mnist_cuda/bench/op_peers.py, the
+times from the newest record of `mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnist_cuda.bench.op_peers import OP_PEERS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "ladder.md"
+RECORD = max((ROOT / "docs" / "records").glob("*-op-ladder/ops256.json"))  # the newest, by its date
+LEFT_OUT = ROOT / "docs" / "records" / "2026-11-22-left-out"
+CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")
+
+START = """# The ladder
+
+The techniques of CUDA courses as code that runs here: where it is, how to run it, and how long it takes.
+[scripts/ladder_page.py](../scripts/ladder_page.py) makes this page from the tables of the code and from {record}.
+Every row with a time was within its bound of float64 there, on outputs that were filled with NaN before.
+A time is in microseconds, with nothing of the op in the L2 cache.
+In brackets it is a multiple of the time of the fastest library row of the same arithmetic.
+Rows without a time are newer than the record, or the machine lacked what they need.
+
+`mnist-cuda bench ops` runs all rows, `--op` and `--variant` some of them; `--sass` and `--ptx` print the code of one.
+Its second table has registers, shared memory and occupancy of each kernel.
+"""
+
+# What is not an op: technique, file, command, and the line of the record of left-out techniques that measures it.
+AROUND = (
+    ("A first kernel, one thread an output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive", ""),
+    ("Streams, events that one waits for", "native/cuda/stream.h", "mnist-cuda train --engine cudnn --data host", ""),
+    (
+        "Pinned memory, copies beside the computation",
+        "native/engines/host_feed.h",
+        "mnist-cuda train --engine fused --data host",
+        "images copied from pinned memory, then read",
+    ),
+    ("CUDA graphs", "native/cuda/graph.h", "mnist-cuda train --engine naive", "a launch, of 100 in a CUDA graph"),
+    ("Launches by the host", "native/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive",
+     "a launch, of 100 by the host"),
+    ("Times on the GPU's clock", "native/cuda/event_clock.h", "mnist-cuda profile --engine naive", ""),
+    ("A timeline for Perfetto", "mnist_cuda/trace.py", "mnist-cuda profile --engine fused --trace trace.json", ""),
+    ("NVTX ranges for Nsight", "native/cuda/nvtx.h", "mnist-cuda profile --engine naive", ""),
+    ("cuBLASLt with epilogues", "native/cuda/cublas.h", "mnist-cuda profile --engine cudnn", ""),
+    ("cuDNN, compiled for the shape", "native/cuda/cudnn_graph.h", "mnist-cuda profile --engine cudnn", ""),
+    ("mma.sync from registers", "native/kernels/device/mma.cuh", "mnist-cuda profile --engine fused", ""),
+    ("wgmma from shared memory", "native/kernels/device/wgmma.cuh", "mnist-cuda profile --engine fused", ""),
+    ("cp.async and the copy engine", "native/kernels/device/copies.cuh", "mnist-cuda profile --engine fused", ""),
+    ("Warps with roles, barriers between them", "native/kernels/device/barriers.cuh",
+     "mnist-cuda profile --engine fused", ""),
+    ("Launches that begin before the one before ends", "native/kernels/device/dependent_launch.cuh",
+     "mnist-cuda train --engine fused", ""),
+    ("Kernels fused into six of a step", "native/engines/fused/steps.h", "mnist-cuda train --engine fused", ""),
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+class StaleError(Exception):
+    """The code has no longer the form that this script reads."""
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A row of an op's ladder."""
+
+    name: str
+    why: str
+    file: Path
+
+
+# ---- the tables of the code ------------------------------------------------------------------------------------------
+
+
+def body(text: str, start: str) -> str:
+    """A function from `start` to the brace that ends it."""
+    match = re.search(re.escape(start) + r".*?\n}\n", text, re.DOTALL)
+    if match is None:
+        raise StaleError(f"there is no `{start}`")
+    return match[0]
+
+
+def rows_of(table: str) -> Iterator[tuple[str, str, str]]:
+    """Name, function and reason of each row of a C++ table."""
+    pattern = r'\{"(\w+)",\s*(?:\w+\()?([\w:]+)\)?,\s*((?:"(?:[^"\\]|\\.)*"\s*)+)'
+    for name, function, why in re.findall(pattern, table):
+        yield name, function, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why))
+
+
+def file_of(folder: Path, variant: str, function: str) -> Path:
+    """The file below a folder that defines a launcher; where the table's own file wraps one, the variant's file."""
+    name = function.rsplit("::", 1)[-1]
+    for path in sorted(folder.rglob("*.cu")):
+        if re.search(rf"^void {name}\(", path.read_text(), re.MULTILINE):
+            return path
+    named = folder / f"{variant}.cu"
+    if not named.exists():
+        raise StaleError(f"{folder.relative_to(ROOT)} has neither a function {name} nor a file {named.name}")
+    return named
+
+
+def own_tables() -> dict[str, list[Technique]]:
+    """The rows of each table of native/kernels, by the name of the function that returns it."""
+    tables = {}
+    for path in sorted((ROOT / "native" / "kernels").glob("*/*.cpp")):
+        text = path.read_text()
+        for name in re.findall(r"std::span<const Variant<\w+>> (\w+)_variants\(\) \{", text):
+            rows = rows_of(body(text, f" {name}_variants() {{"))
+            tables[name] = [Technique(row, why, file_of(path.parent, row, function)) for row, function, why in rows]
+    return tables
+
+
+def ladders() -> dict[str, list[Technique]]:
+    """The rows of each op that are ours, in the order of the benchmark."""
+    cases, ladder_text, tables = (ROOT / CASES).read_text(), (ROOT / LADDERS).read_text(), own_tables()
+    entries = re.findall(r'\{"(\w+)", (\w+)\},', body(cases, "std::span<const OpEntry> op_entries() {"))
+    found: dict[str, list[Technique]] = {}
+    for op, function in entries:
+        made = re.search(r"(\w+)_(ladder|variants)\(", body(cases, f"OpCase {function}("))
+        if made is None:
+            raise StaleError(f"{CASES}: {function} takes no ladder")
+        inside = body(ladder_text, f" {made[1]}_ladder(") if made[2] == "ladder" else ""
+        own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
+        name = made[1] if made[2] == "variants" else own[1] if own else ""
+        found[op] = list(tables.pop(name)) if name else []
+        for row, launcher, why in rows_of(inside):
+            if launcher.startswith("kernels::"):
+                found[op].append(Technique(row, why, file_of(ROOT / "native" / "kernels", row, launcher)))
+    if tables:
+        raise StaleError(f"no op of {CASES} has the rows of {next(iter(tables))}_variants")
+    for peer in OP_PEERS.values():
+        for variant in peer.variants:
+            script = ROOT / "mnist_cuda" / "peers" / peer.script
+            found[variant.op].append(Technique(variant.name, variant.why, script))
+    return found
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def link(path: Path) -> str:
+    """A link from docs/, by the file's name in its folder."""
+    inside = path.relative_to(ROOT)
+    return f"[{'/'.join(inside.parts[-2:])}](../{inside.as_posix()})"
+
+
+def count(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def time_of(row: Row | None) -> str:
+    """Cold microseconds, and the multiple of the library's."""
+    if row is None or row["absent"]:
+        return ""
+    if not row["error"] <= row["bound"]:
+        raise StaleError(f"{RECORD.relative_to(ROOT)}: {row['op']} {row['variant']} is wrong there")
+    ratio = row["library_ratio"]
+    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "")
+
+
+def op_section(op: str, techniques: list[Technique], record: Row) -> Iterator[str]:
+    """The table of an op: our rows, then those of the record that are libraries'."""
+    measured = {row["variant"]: row for row in record["rows"] if row["op"] == op}
+    shape = next((row["shape"] for row in measured.values()), "")
+    yield f"\n### {op}\n"
+    yield f"{shape and shape + '; '}`mnist-cuda bench ops --op {op}`.\n"
+    yield "| row | technique | file | us |\n| --- | --- | --- | ---: |"
+    named = {technique.name for technique in techniques}
+    for technique in techniques:
+        time = time_of(measured.get(technique.name))
+        yield f"| `{technique.name}` | {technique.why} | {link(technique.file)} | {time} |"
+    for name, row in measured.items():
+        if name not in named:
+            yield f"| `{name}` | {row['why']} | {link(ROOT / LADDERS)} | {time_of(row)} |"
+
+
+def left_out() -> dict[str, float]:
+    """Microseconds by the lines of the record of left-out techniques; empty until there is one."""
+    file = LEFT_OUT / "measure.txt"
+    text = file.read_text() if file.exists() else ""
+    return {name: float(us) for name, us in re.findall(r"^(.+?) +([\d.]+)$", text, re.MULTILINE)}
+
+
+def around_section(us: dict[str, float]) -> Iterator[str]:
+    """The techniques that are no op."""
+    yield "\n## Around the ops\n"
+    yield "| technique | file | command | us |\n| --- | --- | --- | ---: |"
+    for technique, file, command, line in AROUND:
+        if not (ROOT / file).is_file():
+            raise StaleError(f"{file} is not there any more")
+        yield f"| {technique} | {link(ROOT / file)} | `{command}` | {count(us[line]) if line and us else ''} |"
+
+
+def left_out_section(us: dict[str, float]) -> Iterator[str]:
+    """What is not worth code here, with its number or its source."""
+
+    def of(line: str) -> str:
+        return f"{count(us[line])} us" if us else "(not run on a GPU yet)"
+
+    yield "\n## Not worth code here\n"
+    program = LEFT_OUT.relative_to(ROOT / "docs").as_posix()
+    yield f"[A program]({program}) measures it, the host's calls and waiting included.\n"
+    yield f"""\
+- **Unified memory**: the training images, written by the host, take {of("images in unified memory, first read")} to be read for the first time; copied from pinned memory, they are there and read after {of("images copied from pinned memory, then read")}.
+  From then on reading them takes {of("images on the device, read")}, from unified memory {of("images in unified memory, read again")}.
+- **Dynamic parallelism**: a launch by a kernel takes {of("a launch, of 100 by dynamic parallelism")}, by the host {of("a launch, of 100 by the host")}, in a CUDA graph {of("a launch, of 100 in a CUDA graph")}.
+  A step's launches are known before it begins, so a graph has them.
+- **cuBLASXt** spreads a product of arrays in the host's memory over GPUs: fc1's at batch 256 takes {of("fc1's product by cuBLASXt, from pinned memory")}, by cuBLAS with the arrays on the GPU {of("fc1's product by cuBLAS, on the device")}.
+- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own: NVIDIA's *Multi-Instance GPU User Guide*.
+  That is a setting of the machine, made by its administrator, and a program just sees a smaller GPU; it was not measured."""  # noqa: E501
+
+
+def page() -> str:
+    """The whole page."""
+    record, us = json.loads(RECORD.read_text()), left_out()
+    folder = RECORD.relative_to(ROOT / "docs").parent.as_posix()
+    lines = [START.format(record=f"[what an H200 measured]({folder})"), "## The ops"]
+    for op, techniques in ladders().items():
+        lines += op_section(op, techniques, record)
+    lines += around_section(us)
+    lines += left_out_section(us)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is stale")
+    args = parser.parse_args()
+    try:
+        text = page()
+    except (StaleError, KeyError) as error:
+        print(f"scripts/ladder_page.py: {error}", file=sys.stderr)
+        return 1
+    if PAGE.exists() and PAGE.read_text() == text:
+        return 0
+    if args.check:
+        print(f"{PAGE.relative_to(ROOT)} is stale: run scripts/ladder_page.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""scripts/ladder_page.py: docs/ladder.md holds the tables of the code and the times of the record."""
+
+import json
+import shutil
+
+import pytest
+from conftest import ROOT
+from script_module import load_script
+
+from mnist_cuda.bench.op_peers import OP_PEERS
+
+
+@pytest.fixture
+def script():
+    return load_script("ladder_page.py")
+
+
+@pytest.fixture
+def copied(script, tmp_path, monkeypatch):
+    """The script at work on a copy of the code that it reads."""
+    for folder in ("native", "mnist_cuda/peers"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+
+    def change(file, old, new):
+        text = (tmp_path / file).read_text()
+        assert old in text
+        (tmp_path / file).write_text(text.replace(old, new))
+
+    return change
+
+
+def test_the_page_is_current(script, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["ladder_page.py", "--check"])
+    assert script.main() == 0, capsys.readouterr().err
+
+
+def test_every_row_of_the_record_and_of_the_languages_is_there(script):
+    page, record = script.page(), json.loads(script.RECORD.read_text())
+    for row in record["rows"]:
+        section = page.partition(f"\n### {row['op']}\n")[2].partition("\n###")[0]
+        assert f"\n| `{row['variant']}` |" in section, row
+        if not row["absent"]:
+            assert f" | {script.time_of(row)} |\n" in section
+    names = {(op, technique.name) for op, rows in script.ladders().items() for technique in rows}
+    assert {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants} < names
+    own = {(row["op"], row["variant"]) for row in record["rows"] if not row["library"]}
+    assert len(own & names) >= 20
+
+
+def test_files(script):
+    files = {(op, t.name): t.file.relative_to(ROOT).as_posix() for op, rows in script.ladders().items() for t in rows}
+    assert files["relu", "float4"] == "native/kernels/relu/float4.cu"
+    assert files["linear", "naive"] == "native/kernels/linear/naive.cu"  # by a function of the table's own file
+    assert files["log_softmax", "warp"] == "native/kernels/log_softmax/online.cu"
+    assert files["relu", "numba"] == "mnist_cuda/peers/numba_ops.py"
+
+
+def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
+    table = "native/kernels/relu/relu.cpp"
+    copied(table, "  };", '      {"float8", relu_forward_float4, "a \\"test\\" "\n       "in two pieces"},\n  };')
+    assert script.ladders()["relu"][2].why == 'a \\"test\\" in two pieces'
+    copied(table, 'relu_forward_float4, "a', 'relu_forward_float8, "a')
+    with pytest.raises(
+        script.StaleError, match=r"relu has neither a function relu_forward_float8 nor a file float8\.cu"
+    ):
+        script.ladders()
+
+
+def test_a_table_without_an_op_is_noticed(script, copied):
+    copied("native/bench/op_cases.cpp", '      {"relu", relu},\n', "")
+    with pytest.raises(script.StaleError, match="has the rows of relu_forward_variants"):
+        script.ladders()
+
+
+def test_a_wrong_row_of_the_record_is_refused(script):
+    row = {"op": "relu", "variant": "naive", "absent": "", "error": None, "bound": 0, "library_ratio": 2.0}
+    row |= {"library": False, "cold_us": 12.34}
+    assert script.time_of({**row, "error": 0.0}) == "12.3 (2.00x)"
+    assert script.time_of({**row, "error": 0.0, "library": True}) == "12.3"
+    for error in (1e-9, float("nan")):
+        with pytest.raises(script.StaleError, match="relu naive is wrong there"):
+            script.time_of({**row, "error": error})

@@ -8,9 +8,11 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <map>
-#include <set>
+#include <mutex>
+#include <thread>
 
 #include "engines/fused/arena.h"
 #include "engines/fused/kernels.h"
@@ -118,10 +120,12 @@ struct Expected {
 };
 
 inline std::map<std::string, double> largest_shares;  // of a bound, by array; printed at the end
+inline std::mutex one_at_a_time;                      // runs of a phase, and reports: cases have threads of their own
 
 // Elements in the order of `axes`; the first one beyond its bound is named. An equal infinity is right, a NaN never.
 inline void check_elements(const std::string& array, const std::string& where, const Axes& axes,
                            const std::vector<double>& got, const Expected& want) {
+  const std::lock_guard lock(one_at_a_time);
   std::int64_t wrong = 0, first = -1;
   double& largest = largest_shares[array];
   for (std::int64_t i = 0; i < std::int64_t(want.value.size()); ++i) {
@@ -227,6 +231,7 @@ class PhaseMemory {
   // run(state, stream), then all memory is here.
   template <class Run>
   void run(Run run) {
+    const std::lock_guard lock(one_at_a_time);
     before_ = host_;
     cuda::upload(memory_.data(), host_, nullptr);
     MNIST_CHECK(cudaDeviceSynchronize());
@@ -260,6 +265,7 @@ class PhaseMemory {
   // Nothing but results has changed.
   void check_rest(const std::string& where) const {
     const auto differs = std::ranges::mismatch(host_, before_);
+    const std::lock_guard lock(one_at_a_time);
     if (differs.in1 == host_.end()) return report(true, where, __FILE__, __LINE__);
     const std::int64_t at = differs.in1 - host_.begin();
     const auto array =
@@ -309,12 +315,13 @@ struct Cut {
 };
 
 // Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that may come
-// to it; in each precision. A size that none of them comes to is a failure.
+// to it; in each precision, several at a time. A size that none of them comes to is a failure.
 template <class Test>
 void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   int shared = 0;
   MNIST_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   const bool has_wgmma = fused::runs_wgmma();
+  std::vector<Case> cases;
   for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
     const fused::Kernels kernels = fused::kernels_for(precision);
     const auto all = kernels.tiles();
@@ -336,22 +343,33 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
                                 : tile.phase != Phase::kConvForward || phase != Phase::kConv2Backward ||
                                       (tile.layout == size.layout && tile.rows >= size.rows))
           tiles.push_back(tile);
-      int tested = 0;
+      const std::size_t before = cases.size();
       for (const bool wgmma : {true, false})
         for (const Cut& cut : cuts) {
           if (wgmma && !has_wgmma) continue;
           const Limits gpu{cut.multiprocessors, shared, wgmma};
           const auto plan = fused::plan_for(tiles, gpu, cut.batch);
           if (!plan) continue;
-          ++tested;
-          test(Case{precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
-                    name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
-                        " multiprocessors" + (wgmma ? "" : " without wgmma")});
+          cases.push_back(
+              {precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
+               name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
+                   " multiprocessors" + (wgmma ? "" : " without wgmma")});
         }
       const bool too_new = (size.wgmma || size.layout != Layout::kPixels) && !has_wgmma;
-      report(tested > 0 || too_new, name + ": no batch comes to it", __FILE__, __LINE__);
+      report(cases.size() > before || too_new, name + ": no batch comes to it", __FILE__, __LINE__);
     }
   }
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < cases.size(); i = next++) try {
+        test(cases[i]);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(one_at_a_time);
+        report(false, cases[i].name + ": " + error.what(), __FILE__, __LINE__);
+      }
+  };
+  std::vector<std::jthread> threads(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  for (auto& thread : threads) thread = std::jthread(work);
 }
 
 // ---- data -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 // fc1 of `fused`, forward and backward, by itself in every size: bn2 from its sums, the sums over features, dy2 with
 // its sums over the batch, and the weight's gradient and update.
-#include "cpu/reference_ops.h"
 #include "fused_phase.h"
 
 using namespace testing;
@@ -39,22 +38,22 @@ std::vector<double> a2_of(const Case& now, const std::vector<double>& pooled_z2,
   return a2;
 }
 
-// a^T b of (count, rows) and (count, columns), or a b^T of (rows, count) and (columns, count); with bounds.
-Expected product(const Case& now, bool sum_over_rows, const std::vector<double>& a, std::int64_t rows,
-                 const std::vector<double>& b, std::int64_t columns, std::int64_t count) {
+// Values (rows, columns): the sum over k < count of a(row, k) b[k][column], with bounds.
+template <class A>
+Expected product(const Case& now, A a, std::int64_t rows, const std::vector<double>& b, std::int64_t columns,
+                 std::int64_t count) {
   Expected want(rows * columns);
-  const auto add = [&](std::int64_t at, double x) {
-    want.value[at] += x;
-    want.bound[at] += std::abs(x);
-  };
-  if (sum_over_rows)
-    for (std::int64_t k = 0; k < count; ++k)
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < columns; ++c) add(r * columns + c, a[k * rows + r] * b[k * columns + c]);
-  else
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t c = 0; c < columns; ++c)
-        for (std::int64_t k = 0; k < count; ++k) add(r * columns + c, a[r * count + k] * b[c * count + k]);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    double *const value = want.value.data() + row * columns, *const bound = want.bound.data() + row * columns;
+    for (std::int64_t k = 0; k < count; ++k) {
+      const double x = a(row, k);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const double term = x * b[k * columns + c];
+        value[c] += term;
+        bound[c] += std::abs(term);
+      }
+    }
+  }
   for (auto& bound : want.bound) bound *= multiplying(now.precision) + summing(double(count));
   return want;
 }
@@ -119,9 +118,13 @@ void test_forward(Case now, bool population) {
   const auto slices = memory.result(s.h_slices, now.plan.fc1_slices * size);
   std::vector<double> got(size);
   for (std::size_t i = 0; i < slices.size(); ++i) got[i % size] += slices[i];
-  check_elements(
-      "h_slices, added up", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got,
-      product(now, false, a2_of(now, inputs.pooled_z2, scale, shift), batch, inputs.weight, kHidden, kFeatures));
+  const auto a2 = a2_of(now, inputs.pooled_z2, scale, shift);
+  std::vector<double> transposed(inputs.weight.size());
+  for (int h = 0; h < kHidden; ++h)
+    for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + h] = inputs.weight[h * kFeatures + f];
+  const auto of_sample = [&](std::int64_t b, std::int64_t feature) { return a2[b * kFeatures + feature]; };
+  check_elements("h_slices, added up", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got,
+                 product(now, of_sample, batch, transposed, kHidden, kFeatures));
   memory.check_rest(now.name);
 }
 
@@ -150,10 +153,8 @@ void test_backward(Case now, bool reports_gradients) {
 
   // dy2, of what relu let pass.
   const auto a2 = a2_of(now, inputs.pooled_z2, bn2.scale, bn2.shift);
-  std::vector<double> transposed(inputs.weight.size());
-  for (int h = 0; h < kHidden; ++h)
-    for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + h] = inputs.weight[h * kFeatures + f];
-  Expected dy2 = product(now, false, dh, batch, transposed, kFeatures, kHidden);
+  const auto of_sample = [&](std::int64_t b, std::int64_t unit) { return dh[b * kHidden + unit]; };
+  Expected dy2 = product(now, of_sample, batch, inputs.weight, kFeatures, kHidden);
   for (std::size_t i = 0; i < a2.size(); ++i) {
     dy2.bound[i] = a2[i] > 0 ? dy2.bound[i] + storing(now.precision) * std::abs(dy2.value[i]) : 0;
     dy2.value[i] = a2[i] > 0 ? dy2.value[i] : 0;
@@ -187,7 +188,8 @@ void test_backward(Case now, bool reports_gradients) {
 
   // fc1.weight, its gradient and its copy.
   const Axes weights{{"hidden unit", kHidden}, {"cell", fused::kCells2}, {"channel", kConv2Channels}};
-  const Expected gradient = product(now, true, dh, kHidden, a2, kFeatures, batch);
+  const auto of_unit = [&](std::int64_t unit, std::int64_t b) { return dh[b * kHidden + unit]; };
+  const Expected gradient = product(now, of_unit, kHidden, a2, kFeatures, batch);
   Expected updated(kHidden * kFeatures);
   for (std::size_t i = 0; i < master.size(); ++i) {
     const double step = learning_rate * gradient.value[i];

@@ -1255,7 +1255,7 @@ HOST = [
 FUSED = [
     *of(
         "native/kernels/device/loads.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "last-row-added-twice",
             "off by one",
@@ -1272,7 +1272,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/policy.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         ("small-by-big-forgotten", "rounding", "    mma_tf32(c, a_small, big_term(b0), big_term(b1));\n", ""),
         ("big-by-small-forgotten", "rounding", "    mma_tf32(c, a_big, small_term(b0), small_term(b1));\n", ""),
         (
@@ -1285,7 +1285,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/policy.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "tf32-not-rounded-when-stored",
             "rounding",
@@ -1296,7 +1296,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/image.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "padding-below-is-not-set",
             "boundary",
@@ -1308,7 +1308,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/fp16_terms.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "range-of-the-first-channels",
             "scale from a part",
@@ -1320,7 +1320,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/routing.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "second-of-equals-wins",
             "tie",
@@ -1337,7 +1337,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "filter-scale-forgotten",
             "unit",
@@ -1348,7 +1348,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "plane-of-the-second-seven-rows",
             "parity",
@@ -1367,7 +1367,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         ("shift-in-another-unit", "unit", "scale *= inverse_scale, shift *= inverse_scale;", "scale *= inverse_scale;"),
         (
             "filter-without-its-small-part",
@@ -1379,7 +1379,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "first-step-not-added",
             "accumulator",
@@ -1409,7 +1409,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Term + tap / 3", "(tap / 3"),
         (
             "scale-of-a1-alone",
@@ -1421,7 +1421,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward.cuh",
-        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
+        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         (
             "third-image-does-not-wait",
             "race",
@@ -1444,13 +1444,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2.cuh",
-        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
+        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         ("eighth-window-is-no-padding", "boundary", "  if (g == 7) return;", "  if (g == 8) return;"),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "last-groups-sums-forgotten",
             "partial sum",
@@ -1467,7 +1467,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "last-row-of-a1-left-zero",
             "boundary",
@@ -1521,12 +1521,12 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
             "unit",
             "left.load_scale(s), right.load_scale(s);",
-            "left.load_scale(s), right.unit = 1.f;",
+            "left.load_scale(s), right.acc_scale = 1.f;",
         ),
         (
             "one-part-of-a1-stored",
@@ -1538,7 +1538,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "half-of-fc1s-inputs-above-4224",
             "boundary",
@@ -1608,7 +1608,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/bn2.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "scale-of-the-first-half-only",
             "state",
@@ -1625,7 +1625,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/bn2.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "mean-without-what-rounding-took",
             "rounding",
@@ -1642,7 +1642,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "sums-never-drained",
             "accumulator",
@@ -1653,7 +1653,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/head/head.cuh",
-        (),
+        ("ctest test_fused_head",),
         (
             "labels-of-the-first-rows-again",
             "pipeline",
@@ -1695,7 +1695,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/dgrad.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "dgrad-does-not-wait-for-head",
             "race",
@@ -1718,7 +1718,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/batch_tiles.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
             "boundary",
@@ -1783,7 +1783,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "last-step-of-a-ragged-chunk",
             "off by one",
@@ -1812,7 +1812,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/dgrad.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "last-products-not-drained",
             "accumulator",
@@ -1829,7 +1829,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "tf32-copy-of-fc1-not-updated",
             "stale copy",
@@ -1840,13 +1840,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/make_dz2.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("gradient-to-every-tie", "tie", "      left &= ~here;\n", ""),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("last-cell-counted-again", "boundary", "    if (group + k * kGroups < kCells2) {\n", "    {\n"),
         (
             "beta-not-updated",
@@ -1876,7 +1876,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "padding-row-of-half-an-image",
             "boundary",
@@ -1887,7 +1887,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "mean-as-rounded",
             "rounding",
@@ -1910,7 +1910,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "neighbour-row-of-half-an-image",
             "boundary",
@@ -1921,7 +1921,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_halves.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
         (
             "next-image-before-this-one-is-read",
@@ -1933,7 +1933,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/block.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "first-channels-for-both-parts",
             "layout",
@@ -1944,7 +1944,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/roles.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "zeros-for-its-own-channels",
             "layout",
@@ -1955,7 +1955,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        ("test_engines.py -k little_shared_memory",),
+        ("ctest test_fused_fc1", "test_engines.py -k little_shared_memory"),
         (
             "halves-over-the-last-tile",
             "race",
@@ -1966,7 +1966,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/routed_taps.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "plain-sum-of-nothing",
             "partial sum",
@@ -1977,7 +1977,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/roles.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-image",
             "parity",
@@ -2018,7 +2018,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "row-above-dz2-not-cleared",
             "boundary",
@@ -2035,7 +2035,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("row-below-a1-multiplied", "boundary", "if (in < 1 || in > kPool1Side) continue;", "if (in < 1) continue;"),
         (
             "second-order-of-the-planes",
@@ -2047,7 +2047,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-unit",
             "parity",
@@ -2070,13 +2070,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/dgrad.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("big-by-small-of-dgrad", "rounding", "      multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("first-four-rows-not-drained", "accumulator", "      if (P::kFp16Terms == 2 && first > 0) add(dw);\n", ""),
         (
             "scale-of-the-weights-forgotten",
@@ -2088,7 +2088,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/kernel.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "scale-of-half-of-the-channels",
             "scale from a part",
@@ -2111,7 +2111,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv1.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "next-batchs-moments-are-this-ones",
             "state",
@@ -2141,7 +2141,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/pack.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         ("filter-of-dgrad-not-flipped", "layout", "const int flipped = kTaps - 1 - tap;", "const int flipped = tap;"),
         (
@@ -2154,7 +2154,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/head.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "loss-is-a-sum",
             "unit",
@@ -2165,13 +2165,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("an-old-order-of-B2s-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("scale-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_scales[0] = scale;\n", ""),
         precision="fp32",
     ),

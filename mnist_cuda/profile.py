@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -14,11 +13,11 @@ import numpy as np
 
 from mnist_cuda import console, machine
 from mnist_cuda.bench.ops import roofs_text
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.errors import UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
+from mnist_cuda.options import DataOptions, EngineOptions, OutputOptions
 from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
 
 STEPS, STEPS_SECONDS = 100, 5.0  # as many steps as fit into that time, but at least MINIMUM_STEPS
@@ -147,22 +146,28 @@ def profile(engine: Engine, batch_size: int, *, steps: int | None = None, device
     return Profile(engine, batch_size, step, steps, roofs, engine.profile(batch_size, steps))
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(EngineOptions, DataOptions, OutputOptions):
+    """What to profile. batch_size: images a step. steps: to time, by default as `profile` chooses them."""
+
+    batch_size: int = 64
+    steps: int | None = None
+
+
+def command(options: ProfileOptions) -> int:
     """`mnist-cuda profile`."""
-    output = JsonOutput(args.json)
-    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    batch, count = args.batch_size, len(data.train_labels)
+    output = JsonOutput(options.json)
+    engine = options.make()
+    data = options.load()
+    batch, count = options.batch_size, len(data.train_labels)
     if batch > count:
         raise UsageError(f"batch size {batch} exceeds the {count} training images of {data.name}")
     engine.set_parameters(init_parameters(0))
     engine.set_dataset(data.train_images, data.train_labels)
-    found = profile(engine, batch, steps=args.steps, device=args.device)
+    found = profile(engine, batch, steps=options.steps, device=options.device)
     ops, roofs = found.ops, found.roofs
 
-    source = ["--dataset", data.name, *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
+    source = ["--dataset", data.name, *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
     workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)

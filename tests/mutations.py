@@ -2689,7 +2689,7 @@ SWEEPS = [
         ),
     ),
     *of(
-        "mnist_cuda/sweeps/command.py",
+        "mnist_cuda/commands/sweep_run.py",
         ("test_sweep.py -k 'grid or prints or refused'",),
         ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
         ("deviation-of-all", "reported value", "/ max(1, len(values) - 1))", "/ len(values))"),

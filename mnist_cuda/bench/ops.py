@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from typing import Any
 
 from mnist_cuda import _native, console
@@ -10,6 +10,7 @@ from mnist_cuda.errors import OutOfMemoryError, UnavailableError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.machine import circumstances, gpu
+from mnist_cuda.options import OutputOptions
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -51,10 +52,19 @@ def passes(row: dict[str, Any]) -> bool:
     return bool(row["absent"] or row["error"] <= row["bound"])
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class OpsOptions(OutputOptions):
+    """What to measure, as `measure` takes it."""
+
+    op: str = ""
+    batch_size: int = 256
+    device: int = 0
+
+
+def command(options: OpsOptions) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
-    output = JsonOutput(args.json)
-    report = measure(args.op, args.batch_size, args.device)
+    output = JsonOutput(options.json)
+    report = measure(options.op, options.batch_size, options.device)
     rows = report["rows"]
     if output:
         output.write(circumstances(gpu=gpu()) | report)

@@ -45,6 +45,12 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+def no_statistics(what: str, remedy: str = "") -> CheckpointError:
+    """The error of a model that is used for what needs its population statistics, and has none."""
+    text = f"{what} has no population statistics, which a run that was stopped early does not save"
+    return CheckpointError(f"{text}; {remedy}" if remedy else text)
+
+
 def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> None:
     """Write a model file, atomically: what was there before stays until the new one is complete.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.options import DataOptions, OutputOptions
 from mnist_cuda.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 
 Tensors = dict[str, NDArray[Any]]
@@ -107,26 +108,43 @@ def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels
             return {name.removeprefix("gradient."): arrays[name] for name in arrays}
 
 
-def command(args: argparse.Namespace) -> int:
-    """`mnist-cuda compare`."""
-    from mnist_cuda.data import dataset
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(DataOptions, OutputOptions):
+    """What to compare: engines, and other frameworks by an interpreter that has them; on which step.
 
-    output = JsonOutput(args.json)
-    infos = [find_engine(name) for name in some_words("--engines", args.engines)]
+    precision: None is each engine's first. batch_size: training images. seed: of weights and batch. weights: a saved
+    model to start from instead.
+    """
+
+    engines: Sequence[str] = ("auto",)
+    peers: Sequence[str] = ()
+    peer_python: Path | None = None
+    precision: str | None = None
+    threads: int = 0
+    device: int = 0
+    batch_size: int = 64
+    seed: int = 0
+    weights: Path | None = None
+
+
+def command(options: CompareOptions) -> int:
+    """`mnist-cuda compare`."""
+    output = JsonOutput(options.json)
+    infos = [find_engine(name) for name in some_words("--engines", options.engines)]
     on_gpu = any(info.device == "cuda" for info in infos)
     engines = []
     for info in infos:
-        device = 0 if on_gpu and info.device == "cpu" else args.device  # the GPU's number is for those that use it
-        engines.append(Engine(info.name, args.precision, threads=args.threads, device=device))
-    peers = first_variants(words(args.peers), "cuda" if on_gpu else "cpu", args.peer_python or PEER_PYTHON)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    if args.batch_size > len(data.train_labels):
-        raise UsageError(f"--batch-size {args.batch_size} exceeds the {len(data.train_labels)} images of {data.name}")
-    chosen = np.random.default_rng(args.seed).permutation(len(data.train_labels))[: args.batch_size]
+        device = 0 if on_gpu and info.device == "cpu" else options.device  # the GPU's number is for those that use it
+        engines.append(Engine(info.name, options.precision, threads=options.threads, device=device))
+    peers = first_variants(words(options.peers), "cuda" if on_gpu else "cpu", options.peer_python or PEER_PYTHON)
+    data = options.load()
+    if options.batch_size > len(data.train_labels):
+        raise UsageError(
+            f"--batch-size {options.batch_size} exceeds the {len(data.train_labels)} images of {data.name}"
+        )
+    chosen = np.random.default_rng(options.seed).permutation(len(data.train_labels))[: options.batch_size]
     images, labels = data.train_images[chosen], data.train_labels[chosen]
-    weights = load_model(args.weights).parameters if args.weights else init_parameters(args.seed)
+    weights = load_model(options.weights).parameters if options.weights else init_parameters(options.seed)
 
     reference = Engine("reference")
     reference.set_parameters(weights)
@@ -139,12 +157,12 @@ def command(args: argparse.Namespace) -> int:
         name, precision = engine.info.name, engine.precision
         results.append((name, precision, compare(name, precision, len(labels), tensors_of(probe), free, frozen)))
     for peer in peers:
-        precision = args.precision or "fp32"
+        precision = options.precision or "fp32"
         values = peer_values(peer, precision, images, labels, weights)
         results.append((peer.label, precision, compare("torch", precision, len(labels), values, free, None)))
 
     holds = all(row.holds for _, _, rows in results for row in rows)
-    start = str(args.weights) if args.weights else f"seed {args.seed}"
+    start = str(options.weights) if options.weights else f"seed {options.seed}"
     if output:
         report = {
             "batch_size": len(labels),

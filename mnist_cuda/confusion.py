@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from mnist_cuda.checkpoint import Model, load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
+from mnist_cuda.errors import DataError
 from mnist_cuda.evaluation import BATCH_SIZE, Predictions, set_model
 from mnist_cuda.run_folder import recorded_data_dir
 
@@ -90,19 +91,45 @@ def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: Batch
     return Answers(Predictions(np.concatenate(logits)), labels)
 
 
+def load_data_of(
+    path: Path,
+    model: Model,
+    *,
+    name: str | None = None,
+    data_dir: Path | None = None,
+    offline: bool = False,
+    mirror: str | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Dataset:
+    """Load the data set `name`, by default the one that the model at `path`, a file or a run's folder, was trained on.
+
+    That comes from the folder that the run read, if it still exists, which a line for `say` then names; but not where
+    name, data_dir or mirror say otherwise. The rest is as for `dataset.load`.
+    """
+    found, gone = name or model.metadata.get("dataset") or "auto", ""
+    if data_dir and not name and found == "synthetic":
+        found = "auto"  # files were named, and synthetic digits have none
+    recorded = None if name or data_dir or mirror or found == "synthetic" else recorded_data_dir(path)
+    if recorded and recorded.is_dir():
+        data_dir = recorded
+        say(f"reading {found} from {recorded}, as the training run did")
+    elif recorded:
+        gone = f"; {recorded}, which the training run read, is gone: name the folder by --data-dir"
+    try:
+        return dataset.load(found, data_dir=data_dir, offline=offline, mirror=mirror)
+    except DataError as error:
+        raise DataError(f"{error}{gone}") from error
+
+
 def score_model(
     engine: Engine, path: Path, *, data_dir: Path | None = None, offline: bool = False, mirror: str | None = None
 ) -> tuple[Answers, Model, Dataset]:
-    """Score the test images of the data set that the model at `path`, a file or a run's folder, was trained on.
+    """Score the test images of the data set that the model at `path` was trained on: see `load_data_of`.
 
-    data_dir: where they are, by default where the run read them if that is still there; offline, mirror: as for
-    `dataset.load`. The engine keeps the model. Raises CheckpointError, DataError and UsageError as those who read do.
+    The engine keeps the model. Raises CheckpointError, DataError and UsageError as those who read do.
     """
     model = load_model(path)
-    name = model.metadata.get("dataset") or "auto"
-    recorded = None if name == "synthetic" or mirror else recorded_data_dir(path)
-    folder = data_dir or (recorded if recorded and recorded.is_dir() else None)
-    data = dataset.load(name, data_dir=folder, offline=offline, mirror=mirror)
+    data = load_data_of(path, model, data_dir=data_dir, offline=offline, mirror=mirror)
     set_model(engine, model)
     if model.statistics is None:
         engine.set_dataset(data.train_images, data.train_labels)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.checkpoint import Model, load_model
+from mnist_cuda.checkpoint import Model, load_model, no_statistics
 from mnist_cuda.data.arrays import images_of
 from mnist_cuda.engine import BatchNorm, Engine
-from mnist_cuda.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mnist_cuda.training import TrainingResult
@@ -98,9 +97,7 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     pixels = images_of(images)
     ready = engine_of(model, engine, precision)
     if ready.statistics is None:
-        raise CheckpointError(
-            "the model has no population statistics: Engine.compute_statistics makes them from its data"
-        )
+        raise no_statistics("the model", "Engine.compute_statistics makes them from its data")
     parts = [ready.logits(pixels[first : first + CHUNK]) for first in range(0, len(pixels), CHUNK)]
     return Predictions(np.concatenate(parts) if parts else np.empty((0, 10)))
 

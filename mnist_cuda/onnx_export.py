@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.checkpoint import Model
+from mnist_cuda.checkpoint import Model, no_statistics
 from mnist_cuda.errors import CheckpointError, UnavailableError
 
 Input = Literal["uint8", "float"]
@@ -43,9 +43,7 @@ def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) ->
         remedy = f"run `{sys.executable} -m pip install onnx`"
         raise UnavailableError(f"the package onnx is needed and cannot be imported ({error}): {remedy}") from error
     if model.statistics is None:
-        raise CheckpointError(
-            "the model has no population statistics, which a run that was stopped early does not save"
-        )
+        raise no_statistics("the model")
     tensors = {name: np.asarray(value, np.float64) for name, value in model.parameters.items()}
     tensors |= {name: np.asarray(value, np.float64) for name, value in model.statistics.items()}
     if fold_bn:

@@ -1,11 +1,17 @@
-"""What a training can be asked for. Imports nothing heavy: the command line takes its defaults from here."""
+"""What a training, and commands alike, can be asked for. Imports nothing heavy: flags take their defaults from here."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mnist_cuda.errors import UsageError
+
+if TYPE_CHECKING:
+    from mnist_cuda.data.dataset import Dataset
+    from mnist_cuda.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,46 @@ class TrainOptions:
             value = getattr(self, name)
             if value not in choices:
                 raise UsageError(f"{name} is {value!r}, expected {' or '.join(choices)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which data set, and where from: as `dataset.load` takes them."""
+
+    dataset: str = "auto"
+    data_dir: Path | None = None
+    offline: bool = False
+    mirror: str | None = None
+
+    def load(self) -> Dataset:
+        """The data set, after its warning on stderr if it has one. Raises what `dataset.load` does."""
+        from mnist_cuda import console
+        from mnist_cuda.data import dataset
+
+        data = dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)
+        if data.warning:
+            console.print_warning(data.warning)
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Which engine computes, and how: as `Engine` takes them."""
+
+    engine: str = "auto"
+    precision: str | None = None
+    threads: int = 0
+    device: int = 0
+
+    def make(self) -> Engine:
+        """The engine. Raises what `Engine` does."""
+        from mnist_cuda.engine import Engine
+
+        return Engine(self.engine, self.precision, threads=self.threads, device=self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """json: where the object for programs goes, as JsonOutput takes it."""
+
+    json: Path | None = None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mnist_cuda import console, kernel_use, machine
 from mnist_cuda.bench.ops import roofs_text
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import atomic_write, require_writable
 from mnist_cuda.json_output import JsonOutput, dumps
 from mnist_cuda.model import init_parameters
+from mnist_cuda.options import DataOptions, EngineOptions, OutputOptions
 from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
 from mnist_cuda.trace import trace_events
 
@@ -150,24 +150,34 @@ def profile(engine: Engine, batch_size: int, *, steps: int | None = None, device
     return Profile(engine, batch_size, step, steps, roofs, engine.profile(batch_size, steps))
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(EngineOptions, DataOptions, OutputOptions):
+    """What to profile. batch_size: images a step. steps: to time, by default as `profile` chooses them.
+
+    trace: a JSON file for some steps as a trace.
+    """
+
+    batch_size: int = 64
+    steps: int | None = None
+    trace: Path | None = None
+
+
+def command(options: ProfileOptions) -> int:
     """`mnist-cuda profile`."""
-    output = JsonOutput(args.json)
-    if args.trace:
-        require_writable(args.trace)
-    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    batch, count = args.batch_size, len(data.train_labels)
+    output = JsonOutput(options.json)
+    if options.trace:
+        require_writable(options.trace)
+    engine = options.make()
+    data = options.load()
+    batch, count = options.batch_size, len(data.train_labels)
     if batch > count:
         raise UsageError(f"batch size {batch} exceeds the {count} training images of {data.name}")
     engine.set_parameters(init_parameters(0))
     engine.set_dataset(data.train_images, data.train_labels)
-    found = profile(engine, batch, steps=args.steps, device=args.device)
+    found = profile(engine, batch, steps=options.steps, device=options.device)
     ops, roofs = found.ops, found.roofs
 
-    source = ["--dataset", data.name, *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
+    source = ["--dataset", data.name, *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
     workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)
@@ -183,10 +193,10 @@ def command(args: argparse.Namespace) -> int:
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
     out.print(_summary(found))
     kernel_use.print_table(out, "op", _kernels(ops))
-    if args.trace:
+    if options.trace:
         title = f"mnist-cuda {engine.info.name} {engine.arithmetic}, batch {batch}, {where}"
-        atomic_write(args.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
-        out.print(f"wrote {args.trace}, for ui.perfetto.dev or chrome://tracing")
+        atomic_write(options.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
+        out.print(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)

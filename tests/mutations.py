@@ -1399,7 +1399,7 @@ HOST = [
 FUSED = [
     *of(
         "native/kernels/device/loads.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "last-row-added-twice",
             "off by one",
@@ -1416,7 +1416,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/policy.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         ("small-by-big-forgotten", "rounding", "    mma_tf32(c, a_small, big_term(b0), big_term(b1));\n", ""),
         ("big-by-small-forgotten", "rounding", "    mma_tf32(c, a_big, small_term(b0), small_term(b1));\n", ""),
         (
@@ -1429,7 +1429,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/policy.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "tf32-not-rounded-when-stored",
             "rounding",
@@ -1440,7 +1440,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/image.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "padding-below-is-not-set",
             "boundary",
@@ -1452,7 +1452,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/fp16_terms.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "range-of-the-first-channels",
             "scale from a part",
@@ -1464,7 +1464,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/routing.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "second-of-equals-wins",
             "tie",
@@ -1481,7 +1481,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "filter-scale-forgotten",
             "unit",
@@ -1492,7 +1492,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "plane-of-the-second-seven-rows",
             "parity",
@@ -1511,7 +1511,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         ("shift-in-another-unit", "unit", "scale *= inverse_scale, shift *= inverse_scale;", "scale *= inverse_scale;"),
         (
             "filter-without-its-small-part",
@@ -1523,7 +1523,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "first-step-not-added",
             "accumulator",
@@ -1553,7 +1553,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Term + tap / 3", "(tap / 3"),
         (
             "scale-of-a1-alone",
@@ -1565,7 +1565,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward.cuh",
-        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
+        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         (
             "third-image-does-not-wait",
             "race",
@@ -1588,13 +1588,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2.cuh",
-        ("test_engine_sizes.py -m gpu -k '{spec} and older_gpu'",),
+        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         ("eighth-window-is-no-padding", "boundary", "  if (g == 7) return;", "  if (g == 8) return;"),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv_forward/conv2.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "last-groups-sums-forgotten",
             "partial sum",
@@ -1611,7 +1611,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "last-row-of-a1-left-zero",
             "boundary",
@@ -1665,12 +1665,12 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
             "unit",
             "left.load_scale(s), right.load_scale(s);",
-            "left.load_scale(s), right.unit = 1.f;",
+            "left.load_scale(s), right.acc_scale = 1.f;",
         ),
         (
             "one-part-of-a1-stored",
@@ -1682,7 +1682,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "half-of-fc1s-inputs-above-4224",
             "boundary",
@@ -1752,7 +1752,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/bn2.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "scale-of-the-first-half-only",
             "state",
@@ -1769,7 +1769,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/bn2.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "mean-without-what-rounding-took",
             "rounding",
@@ -1786,7 +1786,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "sums-never-drained",
             "accumulator",
@@ -1797,7 +1797,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/head/head.cuh",
-        (),
+        ("ctest test_fused_head",),
         (
             "labels-of-the-first-rows-again",
             "pipeline",
@@ -1839,7 +1839,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/dgrad.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "dgrad-does-not-wait-for-head",
             "race",
@@ -1862,7 +1862,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/batch_tiles.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
             "boundary",
@@ -1927,7 +1927,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "last-step-of-a-ragged-chunk",
             "off by one",
@@ -1956,7 +1956,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/dgrad.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "last-products-not-drained",
             "accumulator",
@@ -1973,7 +1973,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "tf32-copy-of-fc1-not-updated",
             "stale copy",
@@ -1984,13 +1984,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/make_dz2.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("gradient-to-every-tie", "tie", "      left &= ~here;\n", ""),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("last-cell-counted-again", "boundary", "    if (group + k * kGroups < kCells2) {\n", "    {\n"),
         (
             "beta-not-updated",
@@ -2020,7 +2020,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "padding-row-of-half-an-image",
             "boundary",
@@ -2031,7 +2031,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "mean-as-rounded",
             "rounding",
@@ -2054,7 +2054,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "neighbour-row-of-half-an-image",
             "boundary",
@@ -2065,7 +2065,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_halves.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
         (
             "next-image-before-this-one-is-read",
@@ -2077,7 +2077,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/block.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "first-channels-for-both-parts",
             "layout",
@@ -2088,7 +2088,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/roles.cuh",
-        ("test_engines.py -k 'several_units and (l4 or rtx)'",),
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "zeros-for-its-own-channels",
             "layout",
@@ -2099,7 +2099,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        ("test_engines.py -k little_shared_memory",),
+        ("ctest test_fused_fc1", "test_engines.py -k little_shared_memory"),
         (
             "halves-over-the-last-tile",
             "race",
@@ -2110,7 +2110,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma/routed_taps.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "plain-sum-of-nothing",
             "partial sum",
@@ -2121,7 +2121,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/roles.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-image",
             "parity",
@@ -2162,7 +2162,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "row-above-dz2-not-cleared",
             "boundary",
@@ -2179,7 +2179,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/weight_gradient.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("row-below-a1-multiplied", "boundary", "if (in < 1 || in > kPool1Side) continue;", "if (in < 1) continue;"),
         (
             "second-order-of-the-planes",
@@ -2191,7 +2191,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-unit",
             "parity",
@@ -2214,13 +2214,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/dgrad.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("big-by-small-of-dgrad", "rounding", "      multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         ("first-four-rows-not-drained", "accumulator", "      if (P::kFp16Terms == 2 && first > 0) add(dw);\n", ""),
         (
             "scale-of-the-weights-forgotten",
@@ -2232,7 +2232,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/kernel.cuh",
-        (),
+        ("ctest test_fused_conv2_backward",),
         (
             "scale-of-half-of-the-channels",
             "scale from a part",
@@ -2255,7 +2255,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv1.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "next-batchs-moments-are-this-ones",
             "state",
@@ -2285,7 +2285,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/pack.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         ("filter-of-dgrad-not-flipped", "layout", "const int flipped = kTaps - 1 - tap;", "const int flipped = tap;"),
         (
@@ -2298,7 +2298,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/head.cuh",
-        (),
+        ("ctest test_fused_update",),
         (
             "loss-is-a-sum",
             "unit",
@@ -2309,13 +2309,13 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("an-old-order-of-B2s-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        (),
+        ("ctest test_fused_update",),
         ("scale-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_scales[0] = scale;\n", ""),
         precision="fp32",
     ),
@@ -2833,7 +2833,7 @@ SWEEPS = [
         ),
     ),
     *of(
-        "mnist_cuda/sweeps/command.py",
+        "mnist_cuda/commands/sweep_run.py",
         ("test_sweep.py -k 'grid or prints or refused'",),
         ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
         ("deviation-of-all", "reported value", "/ max(1, len(values) - 1))", "/ len(values))"),

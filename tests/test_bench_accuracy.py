@@ -11,6 +11,7 @@ from mnist_cuda import cli
 from mnist_cuda.bench import accuracy
 from mnist_cuda.bench.accuracy import Row, Run
 from mnist_cuda.bench.competitors import Competitor, first_variants
+from mnist_cuda.commands.flags import options_of
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import UnavailableError, UsageError
@@ -117,10 +118,14 @@ def test_training_that_diverges(own_peer, capsys):
     assert "cpu fp32: training diverged: its loss is nan" in out
 
 
+def planned(*argv):
+    args = cli.make_parser().parse_args(["bench", "accuracy", *argv])
+    return accuracy.plan(options_of(accuracy.AccuracyOptions, args))
+
+
 def test_who_takes_part(own_peer):
     def rows(*argv):
-        args = cli.make_parser().parse_args(["bench", "accuracy", *argv])
-        return [(row.competitor.label, row.precision) for row in accuracy.plan(args)]
+        return [(row.competitor.label, row.precision) for row in planned(*argv)]
 
     here = [(row.name, p) for row in engines() if not row.unavailable for p in row.precisions if p != "fp64"]
     precisions = list(dict.fromkeys(p for _, p in here))
@@ -132,8 +137,7 @@ def test_who_takes_part(own_peer):
 
 def test_what_an_older_gpu_lacks_takes_no_part(own_peer, older_gpu):
     def rows(*argv):
-        args = cli.make_parser().parse_args(["bench", "accuracy", "--engines", "cudnn", *argv])
-        return [row.precision for row in accuracy.plan(args) if not row.competitor.peer]
+        return [row.precision for row in planned("--engines", "cudnn", *argv) if not row.competitor.peer]
 
     assert rows() == ["fp32"]
     with pytest.raises(UnavailableError, match=f"engine 'cudnn' cannot run here in tf32: {older_gpu}"):

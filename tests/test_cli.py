@@ -192,6 +192,14 @@ for line in ("trian", "train --epoch 3", "train -epochs 3", "train -n 1.5", "tra
 """
 
 
+def test_only_commands_see_the_command_line():
+    """What a program may import takes arguments with names and types, not what argparse made of the flags."""
+    package = Path(cli.__file__).parent
+    others = [p for p in package.rglob("*.py") if p.parent.name != "commands" and p.parents[1].name != "commands"]
+    assert len(others) > 50
+    assert [str(path) for path in others if "Namespace" in path.read_text()] == []
+
+
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_errors_are_the_same_in_every_python(version):
     """The parser relies on names in argparse that no documentation promises."""

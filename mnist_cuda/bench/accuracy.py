@@ -7,10 +7,10 @@ standard error stands beside the difference.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,11 +23,11 @@ from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
 from mnist_cuda.checkpoint import Model, save_model
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import engines
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
+from mnist_cuda.options import DataOptions, OutputOptions
 from mnist_cuda.training import epoch_order
 
 if TYPE_CHECKING:
@@ -150,17 +150,36 @@ def train(row: Row, setup: dict[str, Any], epochs: int, steps: int, group: Compe
     return Run(setup["seed"], accuracies, losses, seconds, digest)
 
 
-def plan(args: argparse.Namespace) -> list[Row]:
+@dataclass(frozen=True, kw_only=True)
+class AccuracyOptions(DataOptions, OutputOptions):
+    """Who trains, and how. engines, precisions: None is all that run here. peer: one, by an interpreter that has it.
+
+    seeds: runs, of seeds from 0 on. jobs: runs at a time. threads: of a run on the CPU, 0 divides the cores by jobs.
+    """
+
+    engines: Sequence[str] | None = None
+    precisions: Sequence[str] | None = None
+    peer: str = "torch"
+    peer_python: Path | None = None
+    seeds: int = 10
+    epochs: int = 3
+    batch_size: int = 64
+    lr: float = 0.05
+    jobs: int = 1
+    threads: int = 0
+
+
+def plan(options: AccuracyOptions) -> list[Row]:
     """A row for each engine and precision, and one of the peer for each of these precisions."""
     names = [row.name for row in engines() if not row.unavailable and row.name != "reference"]
-    if args.engines is not None:
-        names = some_words("--engines", args.engines)
+    if options.engines is not None:
+        names = some_words("--engines", options.engines)
     ours = engine_competitors(names)
     for engine in ours:
         if engine.unavailable:
             raise UnavailableError(f"engine '{engine.label}' cannot run here: {engine.unavailable}")
     offered = list(dict.fromkeys(p for engine in ours for p in engine.precisions))
-    wanted = None if args.precisions is None else some_words("--precisions", args.precisions)
+    wanted = None if options.precisions is None else some_words("--precisions", options.precisions)
     rows = [
         Row(engine, p)
         for engine in ours
@@ -173,14 +192,14 @@ def plan(args: argparse.Namespace) -> list[Row]:
     if not rows:
         raise UsageError(f"--precisions is {' '.join(wanted or offered)}, expected some of {', '.join(offered)}")
     device = "cuda" if any(row.competitor.device == "cuda" for row in rows) else "cpu"
-    (peer,) = first_variants([args.peer], device, args.peer_python or PEER_PYTHON)
+    (peer,) = first_variants([options.peer], device, options.peer_python or PEER_PYTHON)
     of_peer = {precision: Row(peer, precision) for precision in dict.fromkeys(row.precision for row in rows)}
     for row in rows:
         row.peer = of_peer[row.precision]
     return [*of_peer.values(), *rows]
 
 
-def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: int) -> list[dict[str, Any]]:
+def write_files(folder: Path, data: Dataset, options: AccuracyOptions, steps: int) -> list[dict[str, Any]]:
     """Write the data and each seed's initial weights and order of all epochs; returns the set-ups' fields, by seed."""
     npz = folder / "data.npz"
     write_arrays(
@@ -190,14 +209,18 @@ def write_files(folder: Path, data: Dataset, args: argparse.Namespace, steps: in
         test_images=data.test_images,
         test_labels=data.test_labels,
     )
-    memory.require(2 * 4 * args.epochs * steps * args.batch_size, f"the order of the images in {args.epochs} epochs")
+    memory.require(
+        2 * 4 * options.epochs * steps * options.batch_size, f"the order of the images in {options.epochs} epochs"
+    )
     setups = []
-    for seed in range(args.seeds):
+    for seed in range(options.seeds):
         weights, order = folder / f"weights{seed}.safetensors", folder / f"order{seed}.npy"
         values = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
         save_model(weights, Model(values), steps=0)
         count = len(data.train_labels)
-        epochs = [epoch_order(seed, epoch, count)[: steps * args.batch_size] for epoch in range(1, args.epochs + 1)]
+        epochs = [
+            epoch_order(seed, epoch, count)[: steps * options.batch_size] for epoch in range(1, options.epochs + 1)
+        ]
         write_array(order, np.concatenate(epochs))
         setups.append({"seed": seed, "npz": str(npz), "weights": str(weights), "order": str(order)})
     return setups
@@ -260,33 +283,31 @@ def print_rows(out: Console, rows: list[Row], epochs: int) -> None:
             out.print(f"{row.label}: {row.fault}")
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: AccuracyOptions) -> int:
     """`mnist-cuda bench accuracy`."""
-    output = JsonOutput(args.json)
-    rows = plan(args)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
+    output = JsonOutput(options.json)
+    rows = plan(options)
+    data = options.load()
     count = len(data.train_labels)
-    steps = count // args.batch_size
+    steps = count // options.batch_size
     if steps == 0:
-        raise UsageError(f"--batch-size {args.batch_size} exceeds the {count} images of {data.name}")
-    threads = args.threads or max(1, len(os.sched_getaffinity(0)) // args.jobs)
+        raise UsageError(f"--batch-size {options.batch_size} exceeds the {count} images of {data.name}")
+    threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.jobs)
     facts = report.Facts(data, threads)
     out = console.make_console(stderr=output.on_stdout)
     out.print(
-        f"test accuracy in per cent, mean over {console.plural(args.seeds, 'seed')}: "
-        f"{console.plural(args.epochs, 'epoch')} on {data.name}, batch {args.batch_size}, lr {args.lr:g}, the same "
-        "initial weights and sample order for all\n"
+        f"test accuracy in per cent, mean over {console.plural(options.seeds, 'seed')}: "
+        f"{console.plural(options.epochs, 'epoch')} on {data.name}, batch {options.batch_size}, lr {options.lr:g}, the "
+        "same initial weights and sample order for all\n"
         "difference: from the peer in the same precision after the last epoch, with its standard error\n"
     )
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
-        common = {"batch_size": args.batch_size, "lr": args.lr, "threads": threads, "data": "device"}
-        setups = [common | files for files in write_files(Path(folder), data, args, steps)]
-        run_all(rows, setups, args.epochs, steps, args.jobs, live)
-    print_rows(out, rows, args.epochs)
+        common = {"batch_size": options.batch_size, "lr": options.lr, "threads": threads, "data": "device"}
+        setups = [common | files for files in write_files(Path(folder), data, options, steps)]
+        run_all(rows, setups, options.epochs, steps, options.jobs, live)
+    print_rows(out, rows, options.epochs)
     if output:
-        settings = {name: getattr(args, name) for name in ("epochs", "batch_size", "lr", "seeds", "jobs")}
+        settings = {name: getattr(options, name) for name in ("epochs", "batch_size", "lr", "seeds", "jobs")}
         settings["bound_points"] = BOUND
         facts.write(output, [row.as_json() for row in rows], settings, evaluation=EVALUATION)
         if output.file:

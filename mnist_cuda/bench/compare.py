@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ from mnist_cuda.bench.competitors import (
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.checkpoint import Model, save_model
-from mnist_cuda.data import dataset
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
+from mnist_cuda.options import DataOptions, OutputOptions
 from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
 from mnist_cuda.training import epoch_order
 
@@ -168,46 +167,63 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
     return rows
 
 
-def _choose(args: argparse.Namespace) -> tuple[list[Competitor], list[Cell]]:
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(DataOptions, OutputOptions):
+    """What to measure: engines and peers, by an interpreter that has these, and the cells in which they compete.
+
+    batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
+    of the training images, a table each. threads: on the CPU, 0 is one a core. blocks, seconds: of each competitor.
+    """
+
+    engines: Sequence[str] = ("auto",)
+    peers: Sequence[str] = ("torch",)
+    peer_python: Path | None = None
+    batch_sizes: Sequence[str] = ("64", "256", "1024")
+    precisions: Sequence[str] | None = None
+    data: Sequence[str] = ("device",)
+    threads: int = 0
+    blocks: int = 20
+    seconds: float = 10.0
+
+
+def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     """The competitors and the cells that the flags ask for."""
-    ours = engine_competitors(some_words("--engines", args.engines))
+    ours = engine_competitors(some_words("--engines", options.engines))
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
-    peers = peer_competitors(words(args.peers), (c.device for c in ours), args.peer_python or PEER_PYTHON)
-    if args.precisions is None:
+    peers = peer_competitors(words(options.peers), (c.device for c in ours), options.peer_python or PEER_PYTHON)
+    if options.precisions is None:
         precisions = list(dict.fromkeys(c.precisions[0] for c in ours))
     else:
-        precisions = some_words("--precisions", args.precisions)
+        precisions = some_words("--precisions", options.precisions)
         offered = list(dict.fromkeys(p for c in ours for p in c.precisions))
         if not set(precisions) <= set(offered):
             raise UsageError(f"--precisions is {' '.join(precisions)}, expected some of {', '.join(offered)}")
     try:
-        batch_sizes = [int(size) for size in words(args.batch_sizes)]
+        batch_sizes = [int(size) for size in words(options.batch_sizes)]
     except ValueError:
         batch_sizes = [0]
     if min(batch_sizes, default=0) < 1:
-        raise UsageError(f"--batch-sizes is {' '.join(args.batch_sizes)}, expected whole numbers of at least 1")
-    cells = [Cell(b, data, p) for b in batch_sizes for data in args.data for p in precisions]
+        raise UsageError(f"--batch-sizes is {' '.join(options.batch_sizes)}, expected whole numbers of at least 1")
+    cells = [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
     return ours + peers, cells
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: BenchOptions) -> int:
     """`mnist-cuda bench`."""
-    output = JsonOutput(args.json)
-    competitors, cells = _choose(args)
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
+    output = JsonOutput(options.json)
+    competitors, cells = _choose(options)
+    data = options.load()
     largest = max(cell.batch_size for cell in cells)
     if largest > len(data.train_labels):
         raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
-    threads = args.threads or len(os.sched_getaffinity(0))
+    threads = options.threads or len(os.sched_getaffinity(0))
     out = console.make_console(stderr=output.on_stdout)
     facts = report.Facts(data, threads)
     out.print(facts.headline())
     if facts.busy():
         console.print_warning(facts.busy())
-    rows = plan(competitors, cells, args.precisions is not None)
+    rows = plan(competitors, cells, options.precisions is not None)
     report.print_absent_peers(out, rows)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
@@ -234,8 +250,8 @@ def command(args: argparse.Namespace) -> int:
                     run_cell(
                         [r for r in of_table if r.cell == cell and not r.fault],
                         setup,
-                        args.blocks,
-                        args.seconds,
+                        options.blocks,
+                        options.seconds,
                         lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
                             fraction, f"batch {c.batch_size} {c.precision}", text
                         ),
@@ -246,7 +262,7 @@ def command(args: argparse.Namespace) -> int:
                 facts.write(
                     output,
                     [report.row_as_json(row) for row in finished],
-                    {"blocks": args.blocks, "seconds": args.seconds, "lr": LEARNING_RATE},
+                    {"blocks": options.blocks, "seconds": options.seconds, "lr": LEARNING_RATE},
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,
                     warm_up_seconds=WARM_UP_SECONDS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mnist_cuda import _native, console, kernel_use, machine_code
@@ -12,6 +14,7 @@ from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.machine import circumstances, gpu
+from mnist_cuda.options import OutputOptions
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -53,26 +56,40 @@ def passes(row: dict[str, Any]) -> bool:
     return bool(row["absent"] or row["error"] <= row["bound"])
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class OpsOptions(OutputOptions):
+    """What to measure, as `measure` takes it, beside which peers; or whose code to print, as `sass` or as `ptx`."""
+
+    op: str = ""
+    variant: str = ""
+    batch_size: int = 256
+    device: int = 0
+    peers: Sequence[str] = ()
+    peer_python: Path | None = None
+    sass: bool = False
+    ptx: bool = False
+
+
+def command(options: OpsOptions) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
-    if args.sass or args.ptx:
-        return _print_code(args)
-    output = JsonOutput(args.json)
-    peers = op_peers.chosen(words(args.peers))
+    if options.sass or options.ptx:
+        return _print_code(options)
+    output = JsonOutput(options.json)
+    peers = op_peers.chosen(words(options.peers))
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.
-    of_peer = any(args.variant == v.name for name in peers for v in op_peers.OP_PEERS[name].variants)
-    report = measure(args.op, "" if of_peer else args.variant, args.batch_size, args.device)
-    python = args.peer_python or PEER_PYTHON
+    of_peer = any(options.variant == v.name for name in peers for v in op_peers.OP_PEERS[name].variants)
+    report = measure(options.op, "" if of_peer else options.variant, options.batch_size, options.device)
+    python = options.peer_python or PEER_PYTHON
     found = op_peers.rows(
-        report["rows"], report["roofs"], peers, python, args.batch_size, args.device, variant=args.variant
+        report["rows"], report["roofs"], peers, python, options.batch_size, options.device, variant=options.variant
     )
     ops = list(dict.fromkeys(row["op"] for row in report["rows"]))
     rows = sorted([*report["rows"], *found], key=lambda row: ops.index(row["op"]))  # the order within an op stays
     if of_peer:
-        rows = [row for row in rows if row["variant"] == args.variant or row["library"]]
+        rows = [row for row in rows if row["variant"] == options.variant or row["library"]]
     report["rows"] = rows
     if not rows:
-        raise UsageError(f"variant '{args.variant}' is unknown; `mnist-cuda bench ops` without it names all")
+        raise UsageError(f"variant '{options.variant}' is unknown; `mnist-cuda bench ops` without it names all")
     if output:
         output.write(circumstances(gpu=gpu()) | report)
     if output.on_stdout:
@@ -97,26 +114,26 @@ def command(args: argparse.Namespace) -> int:
     return 0 if all(map(passes, rows)) else 1
 
 
-def _print_code(args: argparse.Namespace) -> int:
+def _print_code(options: OpsOptions) -> int:
     """The code of a variant: of the kernels that it launches, or without a GPU of all in its source file."""
-    if not (args.op and args.variant):
+    if not (options.op and options.variant):
         raise UsageError("--sass and --ptx print one variant's code: name it by --op and --variant")
     if reason := _native.cuda_status()["reason"]:
         console.print_warning(
             f"{reason}; so this is all of the variant's source file, not only the kernels that it launches"
         )
-        symbols, capability = machine_code.kernels_of(args.op, args.variant), ""
+        symbols, capability = machine_code.kernels_of(options.op, options.variant), ""
     else:
-        rows = measure(args.op, args.variant, 1, args.device)["rows"]
+        rows = measure(options.op, options.variant, 1, options.device)["rows"]
         if not rows:
-            raise UsageError(f"op '{args.op}' has no variant '{args.variant}' of ours")
+            raise UsageError(f"op '{options.op}' has no variant '{options.variant}' of ours")
         if rows[0]["absent"]:
-            raise UnavailableError(f"{args.variant} cannot run here: {rows[0]['absent']}")
+            raise UnavailableError(f"{options.variant} cannot run here: {rows[0]['absent']}")
         if rows[0]["library"]:
-            raise UsageError(f"{args.variant} is a library's; only our own code is here to print")
+            raise UsageError(f"{options.variant} is a library's; only our own code is here to print")
         symbols = list(dict.fromkeys(kernel["symbol"] for kernel in rows[0]["kernels"]))
-        capability = _native.gpus()[args.device]["compute_capability"]
-    print(machine_code.ptx(symbols) if args.ptx else machine_code.sass(symbols, capability), end="")
+        capability = _native.gpus()[options.device]["compute_capability"]
+    print(machine_code.ptx(symbols) if options.ptx else machine_code.sass(symbols, capability), end="")
     return 0
 
 

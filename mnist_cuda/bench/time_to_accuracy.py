@@ -9,7 +9,6 @@ the target. That budget is the result: it was chosen by the test set, its recipe
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import math
@@ -36,6 +35,7 @@ from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.evaluation import evaluate_again
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
+from mnist_cuda.options import DataOptions, EngineOptions, OutputOptions
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.timing import time_steps
 from mnist_cuda.training import epoch_order
@@ -328,30 +328,49 @@ def select(
     return sorted(chosen, key=Result.train_seconds), tried
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class TimeToAccuracyOptions(EngineOptions, DataOptions, OutputOptions):
+    """The target, in per cent of the test images, and the candidates; None of these is BUDGETS, SCHEDULES, PEAKS.
+
+    seeds: of the result. selection_seeds: of each candidate. hold_out: training images to choose by. peers: who trains
+    by the result's recipe, too, by an interpreter that has them.
+    """
+
+    target: float = 99.0
+    budgets: Sequence[str] | None = None
+    schedules: Sequence[str] | None = None
+    peaks: Sequence[str] | None = None
+    seeds: int = 20
+    selection_seeds: int = 5
+    hold_out: int = 5000
+    peers: Sequence[str] = ()
+    peer_python: Path | None = None
+
+
+def command(options: TimeToAccuracyOptions) -> int:
     """`mnist-cuda bench time-to-accuracy`."""
-    output = JsonOutput(args.json)
-    budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", args.budgets or BUDGETS))))
-    shapes = some_words("--schedules", args.schedules or SCHEDULES)
-    peaks = parse_peaks(some_words("--peaks", args.peaks or map(str, PEAKS)))
+    output = JsonOutput(options.json)
+    budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", options.budgets or BUDGETS))))
+    shapes = some_words("--schedules", options.schedules or SCHEDULES)
+    peaks = parse_peaks(some_words("--peaks", options.peaks or map(str, PEAKS)))
     for shape in shapes:
         parse_schedule(shape, 0)
-    engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
-    peers = peer_competitors(words(args.peers), [engine.info.device], args.peer_python or PEER_PYTHON)
+    engine = options.make()
+    peers = peer_competitors(words(options.peers), [engine.info.device], options.peer_python or PEER_PYTHON)
     for peer in peers:
         if peer.unavailable:
             raise UnavailableError(f"{peer.label} cannot run here: {peer.unavailable}")
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        console.print_warning(data.warning)
-    count, target = len(data.train_labels), args.target / 100
-    kept = count - args.hold_out
+    data = options.load()
+    count, target = len(data.train_labels), options.target / 100
+    kept = count - options.hold_out
     largest = max(budget.batch_size for budget in budgets)
     if kept < largest:
-        raise UsageError(f"the {count} training images less {args.hold_out} held out do not fill a batch of {largest}")
-    facts = report.Facts(data, args.threads or len(os.sched_getaffinity(0)))
+        raise UsageError(
+            f"the {count} training images less {options.hold_out} held out do not fill a batch of {largest}"
+        )
+    facts = report.Facts(data, options.threads or len(os.sched_getaffinity(0)))
     out = console.make_console(stderr=output.on_stdout)
-    out.print(f"training time to {args.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
+    out.print(f"training time to {options.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 
     def recipes(budget: Budget) -> list[Recipe]:
         return [Recipe(budget, shape, peak) for shape, peak in itertools.product(shapes, peaks)]
@@ -360,17 +379,18 @@ def command(args: argparse.Namespace) -> int:
     train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
     scored = data.train_images[held_out], data.train_labels[held_out]
     trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
-    seeds = range(SELECTION_SEED, SELECTION_SEED + args.selection_seeds)
+    seeds = range(SELECTION_SEED, SELECTION_SEED + options.selection_seeds)
     each = sum(trainee.expected_seconds(budgets).values())
-    times = (each * len(recipes(budgets[0])) * (1 + len(seeds)), each * count / kept * (1 + args.seeds))
+    times = (each * len(recipes(budgets[0])) * (1 + len(seeds)), each * count / kept * (1 + options.seeds))
     choosing, training = map(console.format_duration, times)
     peers_too = "; the peers come on top of that" if peers else ""
     out.print(f"it takes about {choosing} to choose the recipes and at most {training} to train by them{peers_too}")
     with console.LiveLine(out) as live:
         chosen, tried = select(trainee, budgets, recipes, seeds, live)
     out.print(
-        f"\nthe best recipe of each budget by {args.hold_out} held-out training images, of {len(recipes(budgets[0]))} "
-        f"with {console.plural(len(seeds), 'seed')} each, after training on the other {kept}:"
+        f"\nthe best recipe of each budget by {options.hold_out} held-out training images, of "
+        f"{len(recipes(budgets[0]))} with {console.plural(len(seeds), 'seed')} each, after training on the other "
+        f"{kept}:"
     )
     print_results(out, chosen, target)
 
@@ -383,8 +403,8 @@ def command(args: argparse.Namespace) -> int:
     with console.LiveLine(out) as live:
         trainee = EngineTrainee(engine, data.train_images, data.train_labels, (data.test_images, data.test_labels))
         for done, held in enumerate(chosen):
-            live.show(done / len(chosen), f"recipe {held.recipe}, {args.seeds} seeds")
-            rows.append(measure(trainee, held.recipe, range(args.seeds)))
+            live.show(done / len(chosen), f"recipe {held.recipe}, {options.seeds} seeds")
+            rows.append(measure(trainee, held.recipe, range(options.seeds)))
             reached = rows[-1].median() >= target
             if reached:
                 break
@@ -396,12 +416,12 @@ def command(args: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder, console.LiveLine(out) as live:
             others = []
             for done, peer in enumerate(peers):
-                live.show(done / len(peers), f"{peer.label}, {args.seeds} seeds")
+                live.show(done / len(peers), f"{peer.label}, {options.seeds} seeds")
                 try:
                     with ExitStack() as stack:
                         process = stack.enter_context(CompetitorProcess(peer.command))
                         other = PeerTrainee(process, peer, engine.precision, data, Path(folder))
-                        others.append(measure(other, rows[-1].recipe, range(args.seeds)))
+                        others.append(measure(other, rows[-1].recipe, range(options.seeds)))
                 except CompetitorError as error:
                     faults.append(f"{peer.label}: {error}")
         print_results(out, others, target)
@@ -409,10 +429,10 @@ def command(args: argparse.Namespace) -> int:
         for fault in faults:
             out.print(fault)
     if not reached:
-        out.print(f"\nno budget brought half of its seeds to {args.target:g} %")
+        out.print(f"\nno budget brought half of its seeds to {options.target:g} %")
     if output:
         names = ("target", "seeds", "selection_seeds", "hold_out", "device")
-        settings = {name: getattr(args, name) for name in names}
+        settings = {name: getattr(options, name) for name in names}
         settings |= {"engine": engine.info.name, "precision": engine.precision}
         selection = {"selection": [result.as_json(target) for result in tried]}
         records = [result.as_json(target) for result in rows]

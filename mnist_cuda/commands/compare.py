@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, gpu, non_negative, positive, threads
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, gpu, non_negative, options_of, positive, threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
     """Compare."""
     from mnist_cuda import compare
 
-    return compare.command(args)
+    return compare.command(options_of(compare.CompareOptions, args))

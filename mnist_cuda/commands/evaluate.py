@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from mnist_cuda.commands.flags import (
     add_data_flags,
@@ -13,12 +12,6 @@ from mnist_cuda.commands.flags import (
     add_model_argument,
     model_file,
 )
-from mnist_cuda.errors import DataError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mnist_cuda.data.dataset import Dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,30 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
-
-
-def _load_data(args: argparse.Namespace, trained_on: str | None, out: Console) -> Dataset:
-    """The data set asked for, by default the model's own: from the folder that its run read, if that still exists.
-
-    A mirror that was named is asked instead of that folder.
-    """
-    from mnist_cuda.data import dataset
-    from mnist_cuda.run_folder import recorded_data_dir
-
-    name, data_dir, gone = args.dataset or trained_on or "auto", args.data_dir, ""
-    if data_dir and not args.dataset and name == "synthetic":
-        name = "auto"  # files were named, and synthetic digits have none
-    named = data_dir or args.dataset or args.mirror
-    recorded = None if named or name == "synthetic" else recorded_data_dir(args.file)
-    if recorded and recorded.is_dir():
-        data_dir = recorded
-        out.print(f"reading {name} from {recorded}, as the training run did")
-    elif recorded:
-        gone = f"; {recorded}, which the training run read, is gone: name the folder by --data-dir"
-    try:
-        return dataset.load(name, data_dir=data_dir, offline=args.offline, mirror=args.mirror)
-    except DataError as error:
-        raise DataError(f"{error}{gone}") from error
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     set_model(engine, model)
     out = console.make_console(stderr=output.on_stdout)
     trained_on = model.metadata.get("dataset")
-    data = _load_data(args, trained_on, out)
+    data = confusion.load_data_of(
+        args.file, model, name=args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror,
+        say=out.print,
+    )  # fmt: skip
     if data.warning:
         console.print_warning(data.warning)
     computed = args.eval_bn == "population" and model.statistics is None

@@ -6,13 +6,23 @@ import argparse
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mnist_cuda import MAX_THREADS
 from mnist_cuda.data.catalogue import CHOICES
 from mnist_cuda.errors import UsageError
 
 _MOST = 2**31 - 1  # what an engine counts with
+
+Options = TypeVar("Options")
+
+
+def options_of(kind: type[Options], args: argparse.Namespace) -> Options:
+    """A command's options, a dataclass, from its flags: each field is the flag of its name."""
+    values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**values)
 
 
 def integer(text: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag, model_file
-from mnist_cuda.errors import CheckpointError, DataError
+from mnist_cuda.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from mnist_cuda import console
-    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.data.picture_file import require_pillow
     from mnist_cuda.engine import Engine
     from mnist_cuda.evaluation import predict, set_model
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     file = model_file(args.model)
     model = load_model(file)
     if model.statistics is None:
-        raise CheckpointError(f"{file}: has no population statistics, which a run that was stopped early does not save")
+        raise no_statistics(str(file))
     if model.metadata.get("dataset") == "fashion-mnist":
         console.print_warning(f"{file} was trained on fashion-mnist: the classes that it names are not digits")
     files = [found for named in args.image for found in _files(named)]

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, file_ending_in, positive
+from mnist_cuda.commands.flags import (
+    add_data_flags,
+    add_engine_flags,
+    add_json_flag,
+    file_ending_in,
+    options_of,
+    positive,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,4 +39,4 @@ def run(args: argparse.Namespace) -> int:
     Startup(args.engine, args.device, args.dataset)
     from mnist_cuda import profile
 
-    return profile.command(args)
+    return profile.command(options_of(profile.ProfileOptions, args))

@@ -76,6 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train them."""
-    from mnist_cuda.sweeps import command
+    from mnist_cuda.commands import sweep_run
 
-    return command.command(args)
+    return sweep_run.command(args)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, positive, rate, threads
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate, threads
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
@@ -51,4 +51,4 @@ def run(args: argparse.Namespace) -> int:
     """Compare engines and peers."""
     from mnist_cuda.bench import compare
 
-    return compare.command(args)
+    return compare.command(options_of(compare.BenchOptions, args))

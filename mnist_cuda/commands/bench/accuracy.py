@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, positive, rate, threads
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate, threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +38,4 @@ def run(args: argparse.Namespace) -> int:
     """Compare test accuracies."""
     from mnist_cuda.bench import accuracy
 
-    return accuracy.command(args)
+    return accuracy.command(options_of(accuracy.AccuracyOptions, args))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_json_flag, gpu, positive
+from mnist_cuda.commands.flags import add_json_flag, gpu, options_of, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,4 +33,4 @@ def run(args: argparse.Namespace) -> int:
     """Check and time the ops."""
     from mnist_cuda.bench import ops
 
-    return ops.command(args)
+    return ops.command(options_of(ops.OpsOptions, args))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, positive, rate
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, options_of, positive, rate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +38,4 @@ def run(args: argparse.Namespace) -> int:
     """Find the least training time."""
     from mnist_cuda.bench import time_to_accuracy
 
-    return time_to_accuracy.command(args)
+    return time_to_accuracy.command(options_of(time_to_accuracy.TimeToAccuracyOptions, args))

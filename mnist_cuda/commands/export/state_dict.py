@@ -39,18 +39,14 @@ def run(args: argparse.Namespace) -> int:
     """Export."""
     from safetensors.numpy import save
 
-    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.commands.export import target
-    from mnist_cuda.errors import CheckpointError
     from mnist_cuda.files import atomic_write, require_writable
 
     file = model_file(args.model)
     model = load_model(file)
     if model.statistics is None and not args.parameters_only:
-        raise CheckpointError(
-            f"{file}: has no population statistics, which a run that was stopped early does not save; export it by "
-            "--parameters-only"
-        )
+        raise no_statistics(str(file), "export it by --parameters-only")
     out = target(args.out, file, "state-dict.safetensors")
     require_writable(out)
     tensors = _state_dict(model, args.parameters_only)

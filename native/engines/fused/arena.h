@@ -1,11 +1,58 @@
 // The device memory that steps share: what every step uses, and the intermediate values of a batch, an allocation each.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/buffer.h"
 #include "engines/fused/gpu.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
+
+// Of a value as the kernels of a precision keep it.
+inline int stored_bytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
+
+// How large each array is: calls place(name, pointer of the state, bytes) for those that every step uses.
+template <class Place>
+void for_arrays_of_engine(State& s, Precision precision, Place place) {
+  const std::int64_t value_bytes = stored_bytes(precision);
+  place("conv2_forward", s.conv2_forward, kConv2Values * value_bytes);
+  place("conv2_dgrad", s.conv2_dgrad, kConv2Values * value_bytes);
+  place("conv2_dgrad_wgmma", s.conv2_dgrad_wgmma,
+        std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
+  place("conv2_scales", s.conv2_scales, 2 * 4);
+  place("conv2_max", s.conv2_max, kConv2Values / 32 * 4);
+  // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
+  if (precision != Precision::kFp32) place("fc1", s.fc1, kHidden * kFeatures * value_bytes);
+  place("conv1", s.conv1, 2 * 4 * kConv1Channels * 16 * 2);
+  place("bn1", s.bn1.values, Bn1Operand::kRows * kConv1Channels * 4);
+  place("bn2", s.bn2.values, Bn2Operand::kRows * kConv2Channels * 4);
+  place("bn2_sign", s.bn2_sign, kConv2Channels * 4);
+  place("moments", s.moments, kConv1Blocks * kMoments * 8);
+}
+
+// The same for the intermediate values of a batch, on so many multiprocessors.
+template <class Place>
+void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
+  const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1;
+  const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;  // as conv2_backward wants them
+  place("a1", s.a1, batch * kConv1Channels * cells1 * value_bytes);
+  place("route1", s.route1, batch * kRoute1Words * 4);
+  place("z2", s.z2, batch * kConv2Channels * cells1 * value_bytes);
+  place("pooled_z2", s.pooled_z2, batch * kFeatures * value_bytes);
+  place("dy2", s.dy2, batch * kFeatures * value_bytes);
+  place("z2_sums", s.z2_sums, blocks1 * 2 * kConv2Channels * 4);
+  place("h_slices", s.h_slices, (blocks1 * 128 + batch) * kHidden * 4);
+  place("h", s.h, batch * kHidden * 4);
+  place("logits", s.logits, batch * kClasses * 4);
+  place("dh", s.dh, (batch + kDhTile - 1) / kDhTile * kDhTile * kHidden * value_bytes);
+  place("head_sums", s.head_sums, blocks2 * kHeadValues * 4);
+  place("dy2_sums", s.dy2_sums, 2 * kFeatures * 4);
+  place("dy2_max", s.dy2_max, 2 * kCells2 * kGradientWarps * 4);
+  place("conv2_sums", s.conv2_sums, blocks2 * kConv2Values * 4);
+  place("routed_tap_sums", s.routed_tap_sums, blocks2 * kConv1Channels * kRoutedTapColumns * 4);
+  place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
+}
 
 class Arena {
  public:
@@ -23,7 +70,7 @@ class Arena {
 
   // Every pointer and what the GPU can do; a batch's cuts are not in it.
   const State& state() const { return state_; }
-  int value_bytes() const { return value_bytes_; }
+  int value_bytes() const { return stored_bytes(precision_); }
 
   // What a graph of steps reads and writes at fixed addresses.
   std::int32_t* order() const { return order_; }  // (kMostSteps + 1, batch)
@@ -35,7 +82,8 @@ class Arena {
  private:
   void grow(std::int64_t batch);
 
-  int multiprocessors_, value_bytes_;
+  Precision precision_;
+  int multiprocessors_;
   cuda::DeviceBuffer<float> parameters_{kParameterCount}, upstream_{1}, rates_{kMostSteps};
   cuda::DeviceBuffer<StepResult> results_{kMostSteps};
   cuda::DeviceBuffer<std::uint8_t> small_, workspace_;

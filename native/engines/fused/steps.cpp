@@ -21,10 +21,7 @@ Steps::Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer
   stream_.synchronize();
 }
 
-State Steps::state_for(std::int64_t batch, const Samples& samples) const {
-  const Plan plan = plan_for(kernels_.tiles(), gpu_.limits, int(batch)).value();  // or there were no such engine
-  State s = arena_.state();
-  s.samples = samples;
+void cut_up(State& s, const Plan& plan, std::int64_t batch) {
   s.batch = int(batch);
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
   s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
@@ -42,6 +39,12 @@ State Steps::state_for(std::int64_t batch, const Samples& samples) const {
   s.conv2_backward_rows = plan.conv2_backward.rows;
   s.conv2_backward_parts = std::uint8_t(plan.conv2_backward.parts);
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
+}
+
+State Steps::state_for(std::int64_t batch, const Samples& samples) const {
+  State s = arena_.state();
+  s.samples = samples;
+  cut_up(s, plan_for(kernels_.tiles(), gpu_.limits, int(batch)).value(), batch);  // or there were no such engine
   return s;
 }
 

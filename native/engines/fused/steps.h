@@ -13,6 +13,9 @@
 
 namespace mnist::fused {
 
+// Sets what of a state depends on a batch's size, by its plan.
+void cut_up(State& s, const Plan& plan, std::int64_t batch);
+
 // Every method only queues work on `stream`, with the GPU selected, unless it says that it waits.
 class Steps {
  public:

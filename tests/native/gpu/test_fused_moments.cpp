@@ -1,33 +1,7 @@
 // The pixel moments of the fused engine: sums over 3x3 patches of normalised pixels, on their grid.
-#include "gpu_testing.h"
-#include "kernels/fused/state.h"
+#include "fused_phase.h"
 
-using namespace mnist;
 using namespace testing;
-
-namespace {
-
-// Moment by moment as moments.cu defines them, before rounding to the grid.
-std::vector<double> moments_of(const std::uint8_t* image) {
-  const auto value = [&](int y, int x, int tap) {
-    const int p = y + tap / 3 - 1, q = x + tap % 3 - 1;
-    const bool inside = p >= 0 && p < kImageSide && q >= 0 && q < kImageSide;
-    return inside ? image[p * kImageSide + q] - 255 * kPixelMean : 0.0;
-  };
-  std::vector<double> moments;
-  const auto add = [&](int j, int k) {
-    double total = 0;
-    for (int y = 0; y < kImageSide; ++y)
-      for (int x = 0; x < kImageSide; ++x) total += value(y, x, j) * (k < 0 ? 1.0 : value(y, x, k));
-    moments.push_back(total);
-  };
-  for (int j = 0; j < kTaps; ++j) add(j, -1);
-  for (int j = 0; j < kTaps; ++j)
-    for (int k = j; k < kTaps; ++k) add(j, k);
-  return moments;
-}
-
-}  // namespace
 
 int main() {
   require_gpu();

@@ -1,0 +1,475 @@
+// What the tests of one phase of `fused` share: its arrays between guard words, the sizes in which it comes, and a
+// comparison that names the first wrong element.
+//
+// A phase runs by itself on a State in which everything is NaN but what the test gives it. So a value that it should
+// not read shows in its results, and whatever it changes beyond them is found: all memory is compared with what it was.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "engines/fused/arena.h"
+#include "engines/fused/kernels.h"
+#include "engines/fused/steps.h"
+#include "gpu_testing.h"
+
+namespace testing {
+
+using namespace mnist;
+using fused::Layout;
+using fused::Limits;
+using fused::Phase;
+using fused::Plan;
+using fused::State;
+using fused::Tile;
+
+// ---- values as they are stored --------------------------------------------------------------------------------------
+
+inline float to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+inline float to_tf32(float x) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);
+}
+inline float to_fp16(float x) { return __half2float(__float2half_rn(x)); }
+
+// As a precision stores it, and its relative error at most.
+inline float stored(Precision precision, double x) {
+  return precision == Precision::kBf16   ? to_bf16(float(x))
+         : precision == Precision::kTf32 ? to_tf32(float(x))
+                                         : float(x);
+}
+inline double storing(Precision precision) {
+  return std::ldexp(1.001, precision == Precision::kBf16 ? -8 : precision == Precision::kTf32 ? -11 : -24);
+}
+// What fp32 loses of a product, which it makes of three; the others' products are exact.
+inline double multiplying(Precision precision) { return precision == Precision::kFp32 ? std::ldexp(1.0, -20) : 0.0; }
+// What a float sum loses of the sum of its terms' magnitudes: tensor cores cut off as they add, and terms cancel.
+inline double summing(double terms) { return std::ldexp(8 + std::sqrt(terms), -23); }
+
+// 16 bits of a value that is exact in them.
+inline std::uint16_t bits_of_bf16(float x) { return std::uint16_t(std::bit_cast<std::uint32_t>(x) >> 16); }
+inline std::uint16_t bits_of_fp16(float x) { return std::bit_cast<std::uint16_t>(__float2half_rn(x)); }
+inline float from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t(x) << 16); }
+inline float from_fp16(std::uint16_t x) { return __half2float(std::bit_cast<__half>(x)); }
+
+// How many terms of fp16 conv2's operands are, where they are: see fp16_terms.cuh.
+inline int fp16_terms(Precision precision) {
+  return precision == Precision::kBf16 ? 0 : precision == Precision::kTf32 ? 1 : 2;
+}
+inline std::vector<float> terms_of(double x, int count) {
+  std::vector<float> terms;
+  for (float rest = float(x); count > 0; --count) {
+    terms.push_back(to_fp16(rest));
+    rest -= terms.back();
+  }
+  return terms;
+}
+// The least power of two of which `largest` holds fewer than 2^bits, but at least 2^at_least.
+inline double power_of_two_scale(double largest, int bits, int at_least) {
+  const int exponent = largest > 0 ? std::ilogb(largest) + 1 - bits : -1000;
+  return std::ldexp(1.0, std::max(exponent, at_least));
+}
+
+// ---- random values --------------------------------------------------------------------------------------------------
+
+struct Random {
+  std::mt19937 bits;
+  explicit Random(unsigned seed) : bits(seed) {}
+  double uniform(double low, double high) { return low + (high - low) * double(bits()) / 4294967296.0; }
+  std::vector<double> values(std::int64_t count, double low, double high) {
+    std::vector<double> values(count);
+    for (auto& value : values) value = uniform(low, high);
+    return values;
+  }
+};
+
+// ---- a comparison that names the place ------------------------------------------------------------------------------
+
+struct Axis {
+  const char* name;
+  std::int64_t size;
+};
+using Axes = std::vector<Axis>;
+
+inline std::int64_t count_of(const Axes& axes) {
+  std::int64_t count = 1;
+  for (const auto& axis : axes) count *= axis.size;
+  return count;
+}
+inline std::string place_in(const Axes& axes, std::int64_t i) {
+  std::string text;
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis, text = text.empty() ? text : ", " + text) {
+    text = std::string(axis->name) + " " + std::to_string(i % axis->size) + text;
+    i /= axis->size;
+  }
+  return text.substr(text.rfind(", ", 0) == 0 ? 2 : 0);
+}
+
+// Values in the order of their axes, and how far a result may be from each.
+struct Expected {
+  std::vector<double> value, bound;
+  explicit Expected(std::int64_t count) : value(count), bound(count) {}
+};
+
+inline std::map<std::string, double> largest_shares;  // of a bound, by array; printed at the end
+inline std::mutex one_at_a_time;                      // runs of a phase, and reports: cases have threads of their own
+
+// Elements in the order of `axes`; the first one beyond its bound is named. An equal infinity is right, a NaN never.
+inline void check_elements(const std::string& array, const std::string& where, const Axes& axes,
+                           const std::vector<double>& got, const Expected& want) {
+  const std::lock_guard lock(one_at_a_time);
+  std::int64_t wrong = 0, first = -1;
+  double& largest = largest_shares[array];
+  for (std::int64_t i = 0; i < std::int64_t(want.value.size()); ++i) {
+    const double error = std::abs(got[i] - want.value[i]);
+    if (!(error <= want.bound[i])) {
+      if (wrong++ == 0) first = i;
+    } else if (want.bound[i] > 0) {
+      largest = std::max(largest, error / want.bound[i]);
+    }
+  }
+  const bool sizes = got.size() == want.value.size() && count_of(axes) == std::int64_t(got.size());
+  char text[512];
+  if (!sizes)
+    std::snprintf(text, sizeof text, "%s, %s: %zu values, expected %zu", where.c_str(), array.c_str(), got.size(),
+                  want.value.size());
+  else if (first >= 0)
+    std::snprintf(text, sizeof text, "%s, %s at %s: %.9g, expected %.9g to within %.2g; %lld of %zu are wrong",
+                  where.c_str(), array.c_str(), place_in(axes, first).c_str(), got[first], want.value[first],
+                  want.bound[first], static_cast<long long>(wrong), got.size());
+  report(sizes && wrong == 0, sizes && first < 0 ? array : text, __FILE__, __LINE__);
+}
+
+// The same of values that have to be equal.
+inline void check_equal(const std::string& array, const std::string& where, const Axes& axes,
+                        const std::vector<double>& got, const std::vector<double>& want) {
+  Expected expected(std::int64_t(want.size()));
+  expected.value = want;
+  check_elements(array, where, axes, got, expected);
+}
+
+inline int finish_phase() {
+  for (const auto& [array, share] : largest_shares)
+    std::printf("%-28s largest error: %5.1f %% of its bound\n", array.c_str(), 100 * share);
+  return finish();
+}
+
+// ---- a step's memory ------------------------------------------------------------------------------------------------
+
+// Every array of a step, and the parameters, gradients and inputs, in one allocation of bytes 0xff, which are NaN, with
+// guards of them between the arrays.
+class PhaseMemory {
+ public:
+  static constexpr int kSamples = 7;  // of the data set
+
+  PhaseMemory(Precision precision, const Limits& gpu, const Plan& plan, std::int64_t batch, bool overlap)
+      : precision_(precision) {
+    state_.overlap = overlap;
+    state_.wgmma = gpu.wgmma;
+    const auto list = [&](auto place) {
+      fused::for_arrays_of_engine(state_, precision, place);
+      fused::for_arrays_of_batch(state_, precision, gpu.multiprocessors, batch, place);
+      place("parameters", state_.parameters, kParameterCount * 4);
+      place("gradients", state_.gradients, kParameterCount * 4);
+      place("learning_rate", state_.learning_rate, 4);
+      place("upstream", state_.upstream, 4);
+      place("results", state_.results, 4 * sizeof(StepResult));
+      place("route2", state_.route2, batch * kPool2Size);
+      place("images", state_.samples.images, kSamples * kImagePixels);
+      place("labels", state_.samples.labels, kSamples);
+      place("pixel moments", state_.samples.moments, kSamples * fused::kMoments * 8);
+      place("order", state_.samples.order, 4 * batch * 4);
+    };
+    std::int64_t bytes = kGuard;
+    list([&](const char* name, auto& pointer, std::int64_t size) {
+      arrays_.push_back({name, bytes, size});
+      bytes += (size + kGuard - 1) / kGuard * kGuard + kGuard;
+    });
+    memory_.reserve(bytes);
+    auto array = arrays_.begin();
+    list([&](const char*, auto& pointer, std::int64_t) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory_.data() + array++->offset);
+    });
+    if (precision == Precision::kFp32) state_.fc1 = state_.parameters + kParameters[kFc1Weight].offset;
+    host_.assign(bytes, 0xff);
+    fused::cut_up(state_, plan, batch);
+  }
+
+  State& state() { return state_; }
+
+  // An input.
+  template <class T>
+  void give(const T* to, const std::vector<T>& values) {
+    std::ranges::copy(values, reinterpret_cast<T*>(host_.data() + offset_of(to)));
+  }
+  // Of doubles, as another type.
+  template <class T>
+  void give_as(const T* to, const std::vector<double>& values) {
+    give(to, std::vector<T>(values.begin(), values.end()));
+  }
+  // As the precision stores them.
+  void give_stored(const void* to, const std::vector<double>& values) {
+    if (precision_ == Precision::kBf16) {
+      std::vector<std::uint16_t> bits(values.size());
+      std::ranges::transform(values, bits.begin(), [](double x) { return bits_of_bf16(to_bf16(float(x))); });
+      give(static_cast<const std::uint16_t*>(to), bits);
+    } else {
+      std::vector<float> floats(values.size());
+      std::ranges::transform(values, floats.begin(), [&](double x) { return stored(precision_, x); });
+      give(static_cast<const float*>(to), floats);
+    }
+  }
+
+  // run(state, stream), then all memory is here.
+  template <class Run>
+  void run(Run run) {
+    const std::lock_guard lock(one_at_a_time);
+    before_ = host_;
+    cuda::upload(memory_.data(), host_, nullptr);
+    MNIST_CHECK(cudaDeviceSynchronize());
+    run(state_, nullptr);
+    MNIST_CHECK(cudaGetLastError());
+    MNIST_CHECK(cudaDeviceSynchronize());
+    cuda::download(host_, memory_.data(), nullptr);
+  }
+
+  // A result, or a part of an array that is one: `count` values from `from` on.
+  template <class T>
+  std::vector<double> result(const T* from, std::int64_t count) {
+    const auto values = read(from, count);
+    std::copy_n(host_.begin() + offset_of(from), count * sizeof(T), before_.begin() + offset_of(from));
+    return values;
+  }
+  std::vector<double> stored_result(const void* from, std::int64_t count) {
+    if (precision_ != Precision::kBf16) return result(static_cast<const float*>(from), count);
+    auto values = result(static_cast<const std::uint16_t*>(from), count);
+    for (auto& value : values) value = from_bf16(std::uint16_t(value));
+    return values;
+  }
+
+  // What is there, without a claim that it is a result.
+  template <class T>
+  std::vector<double> read(const T* from, std::int64_t count) const {
+    const auto* values = reinterpret_cast<const T*>(host_.data() + offset_of(from));
+    return {values, values + count};
+  }
+
+  // Nothing but results has changed.
+  void check_rest(const std::string& where) const {
+    const auto differs = std::ranges::mismatch(host_, before_);
+    const std::lock_guard lock(one_at_a_time);
+    if (differs.in1 == host_.end()) return report(true, where, __FILE__, __LINE__);
+    const std::int64_t at = differs.in1 - host_.begin();
+    const auto array =
+        std::prev(std::ranges::upper_bound(arrays_, std::max(at, arrays_[0].offset), {}, &Array::offset));
+    const bool guard = at < array->offset || at >= array->offset + array->bytes;
+    report(false,
+           where + ": wrote to byte " + std::to_string(at - array->offset) + " of " + array->name +
+               (guard ? ", which is a guard" : ", which is no result"),
+           __FILE__, __LINE__);
+  }
+
+ private:
+  static constexpr std::int64_t kGuard = 1024;
+  struct Array {
+    const char* name;
+    std::int64_t offset, bytes;
+  };
+
+  std::int64_t offset_of(const void* pointer) const {
+    return static_cast<const std::uint8_t*>(pointer) - memory_.data();
+  }
+
+  Precision precision_;
+  cuda::DeviceBuffer<std::uint8_t> memory_;
+  State state_{};
+  std::vector<Array> arrays_;
+  std::vector<std::uint8_t> host_, before_;  // before_: what has to be there after the run
+};
+
+// ---- the sizes of a phase -------------------------------------------------------------------------------------------
+
+// A phase in one size, and a batch as a GPU with so many multiprocessors cuts it up.
+struct Case {
+  Precision precision;
+  fused::Kernels kernels;
+  Limits gpu;
+  Plan plan;
+  int batch;
+  Random random;
+  std::string name;
+
+  PhaseMemory memory() const { return {precision, gpu, plan, batch, kernels.overlaps()}; }
+};
+
+struct Cut {
+  int multiprocessors, batch;
+};
+
+// Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that may come
+// to it; in each precision, several at a time. A size that none of them comes to is a failure.
+template <class Test>
+void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
+  int shared = 0;
+  MNIST_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  const bool has_wgmma = fused::runs_wgmma();
+  std::vector<Case> cases;
+  for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
+    const fused::Kernels kernels = fused::kernels_for(precision);
+    const auto all = kernels.tiles();
+    for (const Tile& size : all) {
+      if (size.phase != phase) continue;
+      const std::string name = std::string(to_string(precision)) + ", " + std::to_string(size.rows) + " rows" +
+                               (size.many ? " again and again" : "") +
+                               (size.parts > 1 ? ", channels in " + std::to_string(size.parts) + " parts" : "") +
+                               (size.stages ? ", " + std::to_string(size.stages) + " stages" : "") +
+                               (size.wgmma || size.layout != Layout::kPixels ? ", wgmma" : "");
+      if (size.shared() > shared) {
+        not_tested(name, "it needs " + std::to_string(size.shared()) + " bytes of shared memory a block");
+        continue;
+      }
+      // No other size of this phase is to be had, and conv forward has to leave the layout that this one reads.
+      std::vector<Tile> tiles;
+      for (const Tile& tile : all)
+        if (tile.phase == phase ? &tile == &size
+                                : tile.phase != Phase::kConvForward || phase != Phase::kConv2Backward ||
+                                      (tile.layout == size.layout && tile.rows >= size.rows))
+          tiles.push_back(tile);
+      const std::size_t before = cases.size();
+      for (const bool wgmma : {true, false})
+        for (const Cut& cut : cuts) {
+          if (wgmma && !has_wgmma) continue;
+          const Limits gpu{cut.multiprocessors, shared, wgmma};
+          const auto plan = fused::plan_for(tiles, gpu, cut.batch);
+          if (!plan) continue;
+          cases.push_back(
+              {precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
+               name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
+                   " multiprocessors" + (wgmma ? "" : " without wgmma")});
+        }
+      const bool too_new = (size.wgmma || size.layout != Layout::kPixels) && !has_wgmma;
+      report(cases.size() > before || too_new, name + ": no batch comes to it", __FILE__, __LINE__);
+    }
+  }
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < cases.size(); i = next++) try {
+        test(cases[i]);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(one_at_a_time);
+        report(false, cases[i].name + ": " + error.what(), __FILE__, __LINE__);
+      }
+  };
+  std::vector<std::jthread> threads(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  for (auto& thread : threads) thread = std::jthread(work);
+}
+
+// ---- data -----------------------------------------------------------------------------------------------------------
+
+// Images with flat areas, strokes and noise; their labels; and an order of four batches.
+struct Samples {
+  std::vector<std::uint8_t> images, labels;
+  std::vector<std::int32_t> order;
+
+  Samples(Random& random, int batch) : images(PhaseMemory::kSamples * kImagePixels), order(4 * batch) {
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      const int kind = int(i / kImagePixels) % 3, y = int(i / kImageSide) % kImageSide;
+      const auto noise = std::uint8_t(random.bits());
+      images[i] = kind == 0 ? noise : kind == 1 ? (y / 5 % 2 ? noise : 0) : random.bits() % 4 ? 0 : noise;
+    }
+    for (int i = 0; i < PhaseMemory::kSamples; ++i) labels.push_back(std::uint8_t(random.bits() % kClasses));
+    for (auto& sample : order) sample = std::int32_t(random.bits() % PhaseMemory::kSamples);
+  }
+  const std::uint8_t* image(int step, int batch, std::int64_t b) const {
+    return images.data() + order[step * batch + b] * kImagePixels;
+  }
+};
+
+// An image's pixel moments one by one as moments.cu defines them, before rounding to the grid.
+inline std::vector<double> moments_of(const std::uint8_t* image) {
+  const auto value = [&](int y, int x, int tap) {
+    const int p = y + tap / 3 - 1, q = x + tap % 3 - 1;
+    const bool inside = p >= 0 && p < kImageSide && q >= 0 && q < kImageSide;
+    return inside ? image[p * kImageSide + q] - 255 * kPixelMean : 0.0;
+  };
+  std::vector<double> moments;
+  const auto add = [&](int j, int k) {
+    double total = 0;
+    for (int y = 0; y < kImageSide; ++y)
+      for (int x = 0; x < kImageSide; ++x) total += value(y, x, j) * (k < 0 ? 1.0 : value(y, x, k));
+    moments.push_back(total);
+  };
+  for (int j = 0; j < kTaps; ++j) add(j, -1);
+  for (int j = 0; j < kTaps; ++j)
+    for (int k = j; k < kTaps; ++k) add(j, k);
+  return moments;
+}
+
+// Where the phases are in a graph: neither the first step nor the last.
+inline constexpr int kGraphStep = 1;
+
+// ---- layouts of images with channels --------------------------------------------------------------------------------
+
+inline int slot_of(int padded_x) { return (padded_x & 1) * 8 + (padded_x >> 1); }
+
+// Where a1, or z2, lies: value (b, c, y, x), of which a term may be one of several; and how many values there are.
+struct PixelOrder {
+  Layout layout;
+  int channels, of_chunk, terms = 1;
+
+  std::int64_t count(std::int64_t batch) const {
+    const bool pixels = layout == Layout::kPixels;
+    return batch * terms * channels * (pixels ? fused::kCells1 : kPool1Side * 16);
+  }
+  std::int64_t at(std::int64_t b, int c, int y, int x, int term = 0) const {
+    if (layout == Layout::kPixels) return (b * fused::kCells1 + y * kPool1Side + x) * channels + c;
+    const int column = terms_in_order() ? x + 1 : slot_of(x + 1), chunks = channels / of_chunk;
+    return (((b * terms + term) * chunks + c / of_chunk) * kPool1Side * 16 + y * 16 + column) * of_chunk + c % of_chunk;
+  }
+  bool terms_in_order() const { return layout == Layout::kFp16Terms && of_chunk == 8; }
+};
+inline PixelOrder order_of_a1(Precision precision, Layout layout) {
+  return {layout, kConv1Channels, 8, layout == Layout::kFp16Terms ? fp16_terms(precision) : 1};
+}
+inline PixelOrder order_of_z2(Precision precision, Layout layout) {
+  return {layout, kConv2Channels, precision == Precision::kBf16 ? 8 : 4};
+}
+
+// From the order of `order` to (batch, channels, 14, 14), and back, with 0 in padding; each term by itself.
+inline std::vector<double> pixels_from(const PixelOrder& order, std::int64_t batch, const std::vector<double>& values,
+                                       int term = 0) {
+  std::vector<double> pixels;
+  pixels.reserve(batch * order.channels * fused::kCells1);
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (int c = 0; c < order.channels; ++c)
+      for (int y = 0; y < kPool1Side; ++y)
+        for (int x = 0; x < kPool1Side; ++x) pixels.push_back(values[order.at(b, c, y, x, term)]);
+  return pixels;
+}
+inline void pixels_to(const PixelOrder& order, std::int64_t batch, std::vector<double>& values,
+                      const std::vector<double>& pixels, int term = 0) {
+  values.resize(order.count(batch));
+  auto pixel = pixels.begin();
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (int c = 0; c < order.channels; ++c)
+      for (int y = 0; y < kPool1Side; ++y)
+        for (int x = 0; x < kPool1Side; ++x) values[order.at(b, c, y, x, term)] = *pixel++;
+}
+// Padding is 0.
+inline void check_padding(const std::string& array, const std::string& where, const PixelOrder& order,
+                          std::int64_t batch, std::vector<double> values) {
+  for (int term = 0; term < order.terms; ++term)
+    pixels_to(order, batch, values, std::vector<double>(batch * order.channels * fused::kCells1), term);
+  check_equal("padding of " + array, where, {{"value", std::int64_t(values.size())}}, values,
+              std::vector<double>(values.size()));
+}
+
+}  // namespace testing

@@ -1,0 +1,144 @@
+// head of `fused` by itself: h, the logits, the gradients of everything above fc1's output, and the next batch's pixel
+// moments.
+#include "fused_phase.h"
+
+using namespace testing;
+
+namespace {
+
+void test(Case now) {
+  PhaseMemory memory = now.memory();
+  State& s = memory.state();
+  const std::int64_t batch = now.batch;
+  const int slices = now.plan.fc1_slices;
+  const double upstream = 1.5;
+  const Samples samples(now.random, now.batch);
+  const auto floats = [&](std::int64_t count, double low, double high) {
+    auto values = now.random.values(count, low, high);
+    for (auto& value : values) value = float(value);
+    return values;
+  };
+  const auto h_slices = floats(slices * batch * kHidden, -1, 1), bias = floats(kHidden, -1, 1);
+  auto weight = floats(kClasses * kHidden, -0.5, 0.5), class_bias = floats(kClasses, -1, 1);
+  std::copy_n(weight.begin() + 3 * kHidden, kHidden, weight.begin() + 7 * kHidden);  // ties: the first maximum counts
+  class_bias[7] = class_bias[3];
+  std::vector<double> moments(PhaseMemory::kSamples * fused::kMoments);
+  for (auto& x : moments) x = double(std::int32_t(now.random.bits())) / 2048;
+  memory.give(s.samples.order, samples.order);
+  memory.give(s.samples.labels, samples.labels);
+  memory.give(s.samples.moments, moments);
+  memory.give_as(s.h_slices, h_slices);
+  memory.give_as(s.parameters + kParameters[kFc1Bias].offset, bias);
+  memory.give_as(s.parameters + kParameters[kFc2Weight].offset, weight);
+  memory.give_as(s.parameters + kParameters[kFc2Bias].offset, class_bias);
+  memory.give_as(s.upstream, {upstream});
+  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.head(s, kGraphStep, stream); });
+
+  Expected h(batch * kHidden), logits(batch * kClasses), dh(batch * kHidden), sums(fused::kHeadValues);
+  for (std::int64_t i = 0; i < batch * kHidden; ++i) {
+    double total = bias[i % kHidden], magnitude = std::abs(total);
+    for (int k = 0; k < slices; ++k) {
+      const double x = h_slices[k * batch * kHidden + i];
+      total += x, magnitude += std::abs(x);
+    }
+    h.value[i] = std::max(total, 0.0);
+    h.bound[i] = summing(slices + 1) * magnitude;
+  }
+  const auto got_h = memory.result(s.h, batch * kHidden);
+  check_elements("h", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got_h, h);
+
+  const auto w = [&](int k, int unit) { return weight[k * kHidden + unit]; };
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (int k = 0; k < kClasses; ++k) {
+      double total = class_bias[k], magnitude = std::abs(total);
+      for (int unit = 0; unit < kHidden; ++unit) {
+        const double x = got_h[b * kHidden + unit] * w(k, unit);
+        total += x, magnitude += std::abs(x);
+      }
+      logits.value[b * kClasses + k] = total;
+      logits.bound[b * kClasses + k] = summing(kHidden) * magnitude;
+    }
+  const auto got_logits = memory.result(s.logits, batch * kClasses);
+  check_elements("logits", now.name, {{"sample", batch}, {"class", kClasses}}, got_logits, logits);
+
+  // From the logits and h that it made. A probability is expf of x, which is as exact as x is as a float.
+  double *const d_weight = sums.value.data(), *const d_bias = d_weight + kClasses * kHidden,
+                *const d_class_bias = d_bias + kHidden, *const loss = d_class_bias + kClasses, *const hits = loss + 1;
+  std::vector<double> magnitude(fused::kHeadValues), slack(fused::kHeadValues);
+  const auto add = [&](double* to, double x, double error) {
+    *to += x;
+    magnitude[to - d_weight] += std::abs(x);
+    slack[to - d_weight] += error;
+  };
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const double* x = got_logits.data() + b * kClasses;
+    const int label = samples.labels[samples.order[kGraphStep * batch + b]];
+    const auto top = std::max_element(x, x + kClasses);
+    double total = 0, d[kClasses], error[kClasses];
+    for (int k = 0; k < kClasses; ++k) total += std::exp(x[k] - *top);
+    const auto exponential = [&](double x) { return 0x1p-23 * (4 + std::abs(x - *top) + 2 * std::log(total)); };
+    for (int k = 0; k < kClasses; ++k) {
+      const double p = std::exp(x[k] - *top) / total;
+      d[k] = upstream / double(batch) * (p - (k == label));
+      error[k] = upstream / double(batch) * exponential(x[k]) * p + 0x1p-22 * std::abs(d[k]);
+      add(d_class_bias + k, d[k], error[k]);
+    }
+    add(loss, std::log(total) - (x[label] - *top), exponential(x[label]));
+    add(hits, top - x == label, 0);
+    for (int unit = 0; unit < kHidden; ++unit) {
+      const double h = got_h[b * kHidden + unit];
+      double value = 0, of_value = 0, terms = 0;
+      for (int k = 0; k < kClasses; ++k) {
+        add(d_weight + k * kHidden + unit, d[k] * h, error[k] * h);
+        value += d[k] * w(k, unit);
+        of_value += error[k] * std::abs(w(k, unit));
+        terms += std::abs(d[k] * w(k, unit));
+      }
+      const double bound = of_value + summing(kClasses) * terms;
+      const std::int64_t i = b * kHidden + unit;
+      dh.value[i] = h > 0 ? value : 0;
+      dh.bound[i] = h > 0 ? bound + storing(now.precision) * std::abs(value) : 0;
+      if (h > 0) add(d_bias + unit, value, bound);
+    }
+  }
+  check_elements("dh", now.name, {{"sample", batch}, {"hidden unit", kHidden}},
+                 memory.stored_result(s.dh, batch * kHidden), dh);
+  for (int i = 0; i < fused::kHeadValues - 1; ++i)
+    sums.bound[i] = slack[i] + summing(double(batch)) * magnitude[i];  // hits are exact
+  const int blocks = now.plan.head_blocks;
+  const auto add_up = [&](const std::vector<double>& rows, std::int64_t width) {
+    std::vector<double> total(width);
+    for (std::size_t i = 0; i < rows.size(); ++i) total[i % width] += rows[i];
+    return total;
+  };
+  const auto got = add_up(memory.result(s.head_sums, blocks * fused::kHeadValues), fused::kHeadValues);
+  const auto part = [&](const char* array, const Axes& axes, std::int64_t first) {
+    const auto count = count_of(axes);
+    Expected want(count);
+    std::copy_n(sums.value.begin() + first, count, want.value.begin());
+    std::copy_n(sums.bound.begin() + first, count, want.bound.begin());
+    check_elements(array, now.name, axes, {got.begin() + first, got.begin() + first + count}, want);
+  };
+  part("head_sums of fc2.weight", {{"class", kClasses}, {"hidden unit", kHidden}}, 0);
+  part("head_sums of fc1.bias", {{"hidden unit", kHidden}}, kClasses * kHidden);
+  part("head_sums of fc2.bias", {{"class", kClasses}}, kClasses * kHidden + kHidden);
+  part("head_sums of loss, hits", {{"value", 2}}, kClasses * kHidden + kHidden + kClasses);
+
+  std::vector<double> next(fused::kMoments);
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (int i = 0; i < fused::kMoments; ++i)
+      next[i] += moments[samples.order[(kGraphStep + 1) * batch + b] * fused::kMoments + i];
+  check_equal("moment_sums", now.name, {{"moment", fused::kMoments}},
+              add_up(memory.result(s.moment_sums, blocks * fused::kMoments), fused::kMoments), next);
+  memory.check_rest(now.name);
+}
+
+}  // namespace
+
+int main() {
+  require_gpu();
+  require_code(cuda::kTensorCapability);
+  // A sample a block and many; as many slices as there are, and one.
+  for_every_size(Phase::kHead, {{132, 1}, {132, 3}, {60, 70}, {5, 13}, {2, 131}, {132, 300}}, test);
+  return finish_phase();
+}

@@ -1717,7 +1717,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward_wgmma.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "cell-behind-a-slice-counted",
             "boundary",
@@ -1879,7 +1879,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/fc1_backward/fc1_backward_wgmma.cuh",
-        (),
+        ("ctest test_fused_fc1",),
         (
             "hidden-units-of-one-warpgroup",
             "layout",
@@ -1904,7 +1904,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/head/head.cuh",
-        ("test_engines.py -m gpu -k '{spec} and smaller_batch'",),
+        ("ctest test_fused_head", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
         (
             "dh-of-the-batch-before-stays",
             "stale",
@@ -1915,7 +1915,7 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/shared/routing.cuh",
-        (),
+        ("ctest test_fused_conv_forward",),
         (
             "last-of-equals-wins-in-pairs",
             "tie",

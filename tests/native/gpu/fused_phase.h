@@ -337,16 +337,19 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
         continue;
       }
       // No other size of this phase is to be had, and conv forward has to leave the layout that this one reads.
-      std::vector<Tile> tiles;
+      // Small batches may have it, too.
+      std::vector<Tile> tiles = {size};
+      tiles[0].more_than = 0;
       for (const Tile& tile : all)
-        if (tile.phase == phase ? &tile == &size
-                                : tile.phase != Phase::kConvForward || phase != Phase::kConv2Backward ||
-                                      (tile.layout == size.layout && tile.rows >= size.rows))
+        if (tile.phase != phase && (tile.phase != Phase::kConvForward || phase != Phase::kConv2Backward ||
+                                    (tile.layout == size.layout && tile.rows >= size.rows)))
           tiles.push_back(tile);
       const std::size_t before = cases.size();
+      const bool of_hopper = size.wgmma || size.layout != Layout::kPixels;
+      const bool of_all = phase == Phase::kHead || phase == Phase::kUpdate;  // they do what the others want
       for (const bool wgmma : {true, false})
         for (const Cut& cut : cuts) {
-          if (wgmma && !has_wgmma) continue;
+          if (wgmma ? !has_wgmma || !(of_hopper || of_all) : of_hopper) continue;
           const Limits gpu{cut.multiprocessors, shared, wgmma};
           const auto plan = fused::plan_for(tiles, gpu, cut.batch);
           if (!plan) continue;
@@ -355,8 +358,7 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
                name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
                    " multiprocessors" + (wgmma ? "" : " without wgmma")});
         }
-      const bool too_new = (size.wgmma || size.layout != Layout::kPixels) && !has_wgmma;
-      report(cases.size() > before || too_new, name + ": no batch comes to it", __FILE__, __LINE__);
+      report(cases.size() > before || (of_hopper && !has_wgmma), name + ": no batch comes to it", __FILE__, __LINE__);
     }
   }
   std::atomic<std::size_t> next = 0;
@@ -415,6 +417,21 @@ inline std::vector<double> moments_of(const std::uint8_t* image) {
 
 // Where the phases are in a graph: neither the first step nor the last.
 inline constexpr int kGraphStep = 1;
+
+// ---- dh -------------------------------------------------------------------------------------------------------------
+
+// Where dh of sample b and hidden unit h lies, and how many values there are: tiles of samples for fc1's backward by
+// wgmma, which end in zeros.
+struct DhOrder {
+  bool tiles;
+  std::int64_t count(std::int64_t batch) const {
+    return (tiles ? (batch + fused::kDhTile - 1) / fused::kDhTile * fused::kDhTile : batch) * kHidden;
+  }
+  std::int64_t at(std::int64_t b, int h) const {
+    if (!tiles) return b * kHidden + h;
+    return ((b / fused::kDhTile * (kHidden / 8) + h / 8) * fused::kDhTile + b % fused::kDhTile) * 8 + h % 8;
+  }
+};
 
 // ---- layouts of images with channels --------------------------------------------------------------------------------
 

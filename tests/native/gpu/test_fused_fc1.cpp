@@ -144,7 +144,10 @@ void test_backward(Case now, bool reports_gradients) {
   memory.give_as(s.learning_rate, {learning_rate});
   auto dh = now.random.values(batch * kHidden, -1, 1), master = now.random.values(kHidden * kFeatures, -0.05, 0.05);
   for (auto& x : dh) x = now.random.bits() % 4 ? stored(now.precision, x) : 0;
-  memory.give_stored(s.dh, dh);
+  const DhOrder order{now.plan.fc1_backward.wgmma};
+  std::vector<double> ordered(order.count(batch));
+  for (std::int64_t i = 0; i < batch * kHidden; ++i) ordered[order.at(i / kHidden, int(i % kHidden))] = dh[i];
+  memory.give_stored(s.dh, ordered);
   if (now.precision == Precision::kFp32) master = inputs.weight;  // the same array
   for (auto& x : master) x = float(x);
   memory.give_as(s.parameters + at, master);

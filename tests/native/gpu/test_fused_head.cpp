@@ -101,8 +101,17 @@ void test(Case now) {
       if (h > 0) add(d_bias + unit, value, bound);
     }
   }
-  check_elements("dh", now.name, {{"sample", batch}, {"hidden unit", kHidden}},
-                 memory.stored_result(s.dh, batch * kHidden), dh);
+  const DhOrder order{now.plan.fc1_backward.wgmma};
+  auto ordered = memory.stored_result(s.dh, order.count(batch));
+  std::vector<double> got_dh;
+  for (std::int64_t i = 0; i < batch * kHidden; ++i) {
+    auto& value = ordered[order.at(i / kHidden, int(i % kHidden))];
+    got_dh.push_back(value);
+    value = 0;
+  }
+  check_elements("dh", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got_dh, dh);
+  check_equal("dh beyond the batch", now.name, {{"value", order.count(batch)}}, ordered,
+              std::vector<double>(ordered.size()));
   for (int i = 0; i < fused::kHeadValues - 1; ++i)
     sums.bound[i] = slack[i] + summing(double(batch)) * magnitude[i];  // hits are exact
   const int blocks = now.plan.head_blocks;

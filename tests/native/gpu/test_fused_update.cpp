@@ -43,7 +43,7 @@ struct Filter {
     for (int tap = 0; tap < kTaps; ++tap) {
       float rest = float(sign * weight[tap] / divisor);
       for (int term = 0; term < count; ++term) {
-        terms[term][tap] = precision == Precision::kBf16 ? to_bf16(rest) : to_fp16(rest);
+        terms[term][tap] = to_fp16(rest);
         rest -= float(terms[term][tap]);
         value[tap] += divisor * terms[term][tap];
       }
@@ -98,9 +98,8 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
         for (int position = 0; position < 4; ++position) {
           const int row = tap / 3 + (gamma[c] == 0 ? 0 : position / 2),
                     column = tap % 3 + (gamma[c] == 0 ? 0 : position % 2);
-          const float value = float(filter.terms[term][tap]);
           packed[((term * 4 + position) * kConv1Channels + c) * 16 + 4 * row + column] =
-              now.precision == Precision::kBf16 ? bits_of_bf16(value) : bits_of_fp16(value);
+              bits_of_fp16(float(filter.terms[term][tap]));
         }
     }
     const double scale = std::abs(gamma[c]) * pixels.inv_sigma_of(filter), zero = kPixelScale * fused::kZeroPixelExact,

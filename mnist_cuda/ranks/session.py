@@ -39,7 +39,8 @@ def rank_0(world: World, facts: Facts, seconds: float, argv: Sequence[str]) -> I
                 processes = Processes(world, listener.getsockname()[1], argv)
             connections = gather(listener, world, facts, seconds, processes.watch if processes else lambda: None)
         met = True
-        with _ended_by(connections, lambda: _end(processes)):
+        with _ended_by(connections, lambda: _end(processes)), contextlib.ExitStack() as stack:
+            to_the_end = [stack.enter_context(connection.dup()) for connection in connections]
             ranks = Ranks(_communicator(world, connections))
             try:
                 yield ranks
@@ -55,6 +56,7 @@ def rank_0(world: World, facts: Facts, seconds: float, argv: Sequence[str]) -> I
                 ranks.leave(_exit_code(error), str(error) or "an error")
                 raise
             ranks.leave(ranks.exit_code, "the end")
+            _hear_out(to_the_end)
     finally:
         if processes:
             processes.close(_CLOSING_SECONDS if met else 0.5)
@@ -129,6 +131,16 @@ def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -
     finally:
         over.set()
         os.close(woken)
+
+
+def _hear_out(connections: Sequence[socket.socket]) -> None:
+    """Wait until the others have closed: after a reset, as unread bytes make it, a goodbye may not arrive."""
+    for connection in connections:
+        connection.settimeout(_CLOSING_SECONDS)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
 
 
 def _end(processes: Processes | None) -> None:

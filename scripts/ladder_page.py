@@ -21,7 +21,7 @@ from mnist_cuda.bench.op_peers import OP_PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
-RECORD = max((ROOT / "docs" / "records").glob("*-op-ladder/ops256.json"))  # the newest, by its date
+RECORD = max((ROOT / "docs" / "records").glob("*ladder*/ops256.json"))  # the newest, by its date
 LEFT_OUT = ROOT / "docs" / "records" / "2026-11-22-left-out"
 CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")
 

@@ -21,7 +21,7 @@ from mnist_cuda.bench.op_peers import OP_PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
-RECORD = max((ROOT / "docs" / "records").glob("*-op-ladder/ops256.json"))  # the newest, by its date
+RECORD = max((ROOT / "docs" / "records").glob("*ladder*/ops256.json"))  # the newest, by its date
 LEFT_OUT = ROOT / "docs" / "records" / "2026-11-22-left-out"
 CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")
 
@@ -94,22 +94,22 @@ def body(text: str, start: str) -> str:
 
 
 def rows_of(table: str) -> Iterator[tuple[str, str, str]]:
-    """Name, function and reason of each row of a C++ table."""
-    pattern = r'\{"(\w+)",\s*(?:\w+\()?([\w:]+)\)?,\s*((?:"(?:[^"\\]|\\.)*"\s*)+)'
-    for name, function, why in re.findall(pattern, table):
-        yield name, function, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why))
+    """Name, what runs it, and reason of each row of a C++ table that has the three."""
+    for name, run, why in re.findall(r'\{"(\w+)",\s*([^"]+?),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', table):
+        yield name, run, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why))
 
 
-def file_of(folder: Path, variant: str, function: str) -> Path:
-    """The file below a folder that defines a launcher; where the table's own file wraps one, the variant's file."""
-    name = function.rsplit("::", 1)[-1]
-    for path in sorted(folder.rglob("*.cu")):
-        if re.search(rf"^void {name}\(", path.read_text(), re.MULTILINE):
-            return path
-    named = folder / f"{variant}.cu"
-    if not named.exists():
-        raise StaleError(f"{folder.relative_to(ROOT)} has neither a function {name} nor a file {named.name}")
-    return named
+def file_of(folder: Path, variant: str, run: str) -> Path:
+    """The file below a folder that defines the first launcher that `run` names; if none does, the variant's file."""
+    texts = {path: path.read_text() for path in sorted(folder.rglob("*.cu"))}
+    for word in re.findall(r"\w+", run):
+        for path, text in texts.items():
+            if re.search(rf"^void {word}\(", text, re.MULTILINE):
+                return path
+    named = [path for path in texts if path.stem == variant]
+    if len(named) != 1:
+        raise StaleError(f"{folder.relative_to(ROOT)} has no function of `{run}`, and {len(named)} files {variant}.cu")
+    return named[0]
 
 
 def own_tables() -> dict[str, list[Technique]]:
@@ -118,8 +118,10 @@ def own_tables() -> dict[str, list[Technique]]:
     for path in sorted((ROOT / "native" / "kernels").glob("*/*.cpp")):
         text = path.read_text()
         for name in re.findall(r"std::span<const Variant<\w+>> (\w+)_variants\(\) \{", text):
-            rows = rows_of(body(text, f" {name}_variants() {{"))
-            tables[name] = [Technique(row, why, file_of(path.parent, row, function)) for row, function, why in rows]
+            table = body(text, f" {name}_variants() {{")
+            tables[name] = [Technique(row, why, file_of(path.parent, row, run)) for row, run, why in rows_of(table)]
+            if len(tables[name]) != len(re.findall(r'^ *\{"', table, re.MULTILINE)):
+                raise StaleError(f"{path.relative_to(ROOT)}: cannot read every row of {name}_variants")
     return tables
 
 
@@ -136,9 +138,9 @@ def ladders() -> dict[str, list[Technique]]:
         own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
         name = made[1] if made[2] == "variants" else own[1] if own else ""
         found[op] = list(tables.pop(name)) if name else []
-        for row, launcher, why in rows_of(inside):
-            if launcher.startswith("kernels::"):
-                found[op].append(Technique(row, why, file_of(ROOT / "native" / "kernels", row, launcher)))
+        for row, run, why in rows_of(inside):
+            if "kernels::" in run:  # our code, or of templates that we compile; the others call a library
+                found[op].append(Technique(row, why, file_of(ROOT / "native" / "kernels", row, run)))
     if tables:
         raise StaleError(f"no op of {CASES} has the rows of {next(iter(tables))}_variants")
     for peer in OP_PEERS.values():

@@ -53,6 +53,9 @@ def test_files(script):
     assert files["relu", "float4"] == "native/kernels/relu/float4.cu"
     assert files["linear", "naive"] == "native/kernels/linear/naive.cu"  # by a function of the table's own file
     assert files["log_softmax", "warp"] == "native/kernels/log_softmax/online.cu"
+    assert files["batch_norm_backward", "naive"] == "native/kernels/batch_norm/naive.cu"  # by a template's argument
+    assert files["conv2d", "fft"] == "native/kernels/conv2d/fft.cu"
+    assert files["linear", "cutlass"] == "native/kernels/linear/cutlass.cu"
     assert files["relu", "numba"] == "mnist_cuda/peers/numba_ops.py"
 
 
@@ -62,8 +65,14 @@ def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
     assert script.ladders()["relu"][2].why == 'a \\"test\\" in two pieces'
     copied(table, 'relu_forward_float4, "a', 'relu_forward_float8, "a')
     with pytest.raises(
-        script.StaleError, match=r"relu has neither a function relu_forward_float8 nor a file float8\.cu"
+        script.StaleError, match=r"relu has no function of `relu_forward_float8`, and 0 files float8\.cu"
     ):
+        script.ladders()
+
+
+def test_a_row_that_cannot_be_read_is_noticed(script, copied):
+    copied("native/kernels/relu/relu.cpp", '"one element a thread"', "kReason")
+    with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
         script.ladders()
 
 

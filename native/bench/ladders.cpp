@@ -230,11 +230,10 @@ Ladder<kernels::LinearForward> linear_relu_forward_ladder() {
                          std::int64_t batch, int in, int out, cudaStream_t stream) {
                        scores->reserve(batch * out);
                        pass->reserve(batch * out);
-                       kernels::linear_forward_register_tiled(scores->data(), partial, x, w, bias, batch, in, out,
-                                                              stream);
+                       kernels::linear_forward_prefetched(scores->data(), partial, x, w, bias, batch, in, out, stream);
                        kernels::relu_forward_float4(y, pass->data(), scores->data(), batch * out, stream);
                      },
-                     "register_tiled, then relu's float4: what lies between is written and read again"}});
+                     "linear's prefetched, then relu's float4: what lies between is written and read again"}});
   const std::string no_blas = missing(cublas::api), absent = no_blas.empty() ? missing(cudnn::api) : no_blas;
   for (const auto& row : kMatmuls)
     add<Linear>(ladder, row, absent,

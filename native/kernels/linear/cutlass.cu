@@ -6,23 +6,24 @@
 #include <cutlass/gemm/device/gemm_splitk_parallel.h>
 
 #include "cuda/check.h"
-#include "kernels/linear/linear.h"
+#include "kernels/linear/slices.h"
 
 namespace mnist::kernels {
 namespace {
 
 using Row = cutlass::layout::RowMajor;
 using Column = cutlass::layout::ColumnMajor;
+constexpr LinearTile kTile = kLinearRegisterTile;
 constexpr int kDepth = 8;  // terms of a tile at once
 
 using Product = cutlass::gemm::device::GemmSplitKParallel<
     float, Row, float, Column, float, Row, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm50,
-    cutlass::gemm::GemmShape<kLinearTile, kLinearTile, kDepth>, cutlass::gemm::GemmShape<32, 32, kDepth>,
+    cutlass::gemm::GemmShape<kTile.rows, kTile.columns, kDepth>, cutlass::gemm::GemmShape<32, 32, kDepth>,
     cutlass::gemm::GemmShape<1, 1, 1>>;
 
 // As many slices as linear_slices has, or fewer: CUTLASS cuts at multiples of kDepth, and none may be empty.
 int slices(std::int64_t batch, int in, int out) {
-  const int wanted = linear_slices(batch, in, out).count, steps = (in + kDepth - 1) / kDepth;
+  const int wanted = linear_slices(kTile, batch, out, in).count, steps = (in + kDepth - 1) / kDepth;
   const int steps_each = (steps + wanted - 1) / wanted;
   return (steps + steps_each - 1) / steps_each;
 }

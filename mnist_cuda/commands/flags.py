@@ -86,6 +86,14 @@ def threads(text: str) -> int:
     return value
 
 
+def processes(text: str) -> int:
+    """A number of processes that work together."""
+    value = positive(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
+    return value
+
+
 def rate(text: str) -> float:
     """A finite number of at least 0."""
     try:

@@ -23,6 +23,7 @@ from mnist_cuda.commands.flags import (
     newest_run,
     non_negative,
     positive,
+    processes,
     rate,
 )
 from mnist_cuda.errors import DataError, UsageError
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
-    add("--processes", type=positive, default=1, metavar="N",
+    add("--processes", type=processes, default=1, metavar="N",
         help="start N of them on this machine, for engine cpu; torchrun, mpirun and srun start their own "
         "(default: %(default)s)")  # fmt: skip
     add("--wait", type=positive, default=120, metavar="SECONDS", help="for all to come (default: %(default)s)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 
 from mnist_cuda import _native
 from mnist_cuda.errors import RankLostError
@@ -11,10 +12,13 @@ _AGREEMENT = struct.Struct("<qq")
 
 
 class Ranks:
-    """All ranks of a training as one of them sees them; every method but `leave` is called on all of them."""
+    """All ranks of a training as one of them sees them; every method but `leave` is called on all of them.
 
-    def __init__(self, communicator: _native.Communicator) -> None:
-        self.communicator = communicator
+    left: set once this one has left, and what the others do no longer matters.
+    """
+
+    def __init__(self, communicator: _native.Communicator, left: threading.Event | None = None) -> None:
+        self.communicator, self._left = communicator, left or threading.Event()
         self.rank, self.size = communicator.rank, communicator.size
         self.exit_code = 0  # that rank 0 leaves with
 
@@ -42,6 +46,7 @@ class Ranks:
 
     def leave(self, code: int, reason: str) -> None:
         """Tell the others that this rank ends, with this exit code."""
+        self._left.set()
         self.communicator.leave(code, reason)
 
     @property

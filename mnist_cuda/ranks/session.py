@@ -39,9 +39,9 @@ def rank_0(world: World, facts: Facts, seconds: float, argv: Sequence[str]) -> I
                 processes = Processes(world, listener.getsockname()[1], argv)
             connections = gather(listener, world, facts, seconds, processes.watch if processes else lambda: None)
         met = True
-        with _ended_by(connections, lambda: _end(processes)), contextlib.ExitStack() as stack:
+        with _ended_by(connections, lambda: _end(processes)) as left, contextlib.ExitStack() as stack:
             to_the_end = [stack.enter_context(connection.dup()) for connection in connections]
-            ranks = Ranks(_communicator(world, connections))
+            ranks = Ranks(_communicator(world, connections), left)
             try:
                 yield ranks
             except RankLostError as error:
@@ -71,8 +71,8 @@ def another_rank(world: World, facts: Facts, seconds: float) -> Iterator[Ranks]:
             raise RankLostError("")
 
     connection = reach(world, facts, seconds, watch)
-    with _ended_by([connection], lambda: os._exit(RankLostError.exit_code)):
-        ranks = Ranks(_communicator(world, [connection]))
+    with _ended_by([connection], lambda: os._exit(RankLostError.exit_code)) as left:
+        ranks = Ranks(_communicator(world, [connection]), left)
         try:
             yield ranks
         except RankLostError as error:
@@ -108,8 +108,11 @@ def _communicator(world: World, connections: Sequence[socket.socket]) -> _native
 
 
 @contextlib.contextmanager
-def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -> Iterator[None]:
-    """A block in which a thread notices at once when a connection closes, and calls `end` GRACE_SECONDS later."""
+def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -> Iterator[threading.Event]:
+    """A block in which a thread notices at once when a connection closes, and calls `end` GRACE_SECONDS later.
+
+    Unless the block is over or the event that it gets is set.
+    """
     watched, over = [connection.dup() for connection in connections], threading.Event()
     wake, woken = os.pipe()
 
@@ -127,7 +130,7 @@ def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -
 
     threading.Thread(target=watch, name="ranks", daemon=True).start()
     try:
-        yield
+        yield over
     finally:
         over.set()
         os.close(woken)

@@ -190,7 +190,7 @@ class PhaseMemory {
       place("order", state_.samples.order, 4 * batch * 4);
     };
     std::int64_t bytes = kGuard;
-    list([&](const char* name, auto& pointer, std::int64_t size) {
+    list([&](const char* name, auto&, std::int64_t size) {
       arrays_.push_back({name, bytes, size});
       bytes += (size + kGuard - 1) / kGuard * kGuard + kGuard;
     });

@@ -12,6 +12,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "engines/fused/arena.h"
@@ -189,7 +190,7 @@ class PhaseMemory {
       place("order", state_.samples.order, 4 * batch * 4);
     };
     std::int64_t bytes = kGuard;
-    list([&](const char* name, auto& pointer, std::int64_t size) {
+    list([&](const char* name, auto&, std::int64_t size) {
       arrays_.push_back({name, bytes, size});
       bytes += (size + kGuard - 1) / kGuard * kGuard + kGuard;
     });
@@ -314,8 +315,16 @@ struct Cut {
   int multiprocessors, batch;
 };
 
-// Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that may come
-// to it; in each precision, several at a time. A size that none of them comes to is a failure.
+// Whether a plan has this size.
+inline bool takes(const Plan& plan, const Tile& size) {
+  const auto same = [&](const Tile& tile) {
+    return tile.phase == size.phase && tile.kernel == size.kernel && tile.rows == size.rows;
+  };
+  return same(plan.conv_forward) || same(plan.fc1_forward) || same(plan.fc1_backward) || same(plan.conv2_backward);
+}
+
+// Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that plans
+// bring to it under limits; in each precision, several at a time. A size that none of them comes to is a failure.
 template <class Test>
 void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   int shared = 0;
@@ -325,6 +334,9 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
     const fused::Kernels kernels = fused::kernels_for(precision);
     const auto all = kernels.tiles();
+    std::set<int, std::greater<>> limits = {shared};  // of shared memory: each that makes a difference
+    for (const Tile& tile : all)
+      if (tile.shared() < shared) limits.insert(tile.shared());
     for (const Tile& size : all) {
       if (size.phase != phase) continue;
       const std::string name = std::string(to_string(precision)) + ", " + std::to_string(size.rows) + " rows" +
@@ -336,27 +348,26 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
         not_tested(name, "it needs " + std::to_string(size.shared()) + " bytes of shared memory a block");
         continue;
       }
-      // No other size of this phase is to be had, and conv forward has to leave the layout that this one reads.
-      // Small batches may have it, too.
-      std::vector<Tile> tiles = {size};
-      tiles[0].more_than = 0;
-      for (const Tile& tile : all)
-        if (tile.phase != phase && (tile.phase != Phase::kConvForward || phase != Phase::kConv2Backward ||
-                                    (tile.layout == size.layout && tile.rows >= size.rows)))
-          tiles.push_back(tile);
-      const std::size_t before = cases.size();
+      std::vector<Tile> tiles(all.begin(), all.end());
+      Tile& here = tiles[std::size_t(&size - all.data())];
+      here.more_than = 0;  // small batches may have it, too
       const bool of_hopper = size.wgmma || size.layout != Layout::kPixels;
       const bool of_all = phase == Phase::kHead || phase == Phase::kUpdate;  // they do what the others want
+      const std::size_t before = cases.size();
       for (const bool wgmma : {true, false})
         for (const Cut& cut : cuts) {
           if (wgmma ? !has_wgmma || !(of_hopper || of_all) : of_hopper) continue;
-          const Limits gpu{cut.multiprocessors, shared, wgmma};
-          const auto plan = fused::plan_for(tiles, gpu, cut.batch);
-          if (!plan) continue;
-          cases.push_back(
-              {precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
-               name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
-                   " multiprocessors" + (wgmma ? "" : " without wgmma")});
+          // The first of the limits under which the plan of this batch takes this size.
+          for (const int limit : limits) {
+            const Limits gpu{cut.multiprocessors, limit, wgmma};
+            const auto plan = fused::plan_for(tiles, gpu, cut.batch);
+            if (!plan || !(of_all || takes(*plan, size))) continue;
+            cases.push_back(
+                {precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
+                 name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
+                     " multiprocessors" + (wgmma ? "" : " without wgmma")});
+            break;
+          }
         }
       report(cases.size() > before || (of_hopper && !has_wgmma), name + ": no batch comes to it", __FILE__, __LINE__);
     }

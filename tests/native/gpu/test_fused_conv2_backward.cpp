@@ -193,7 +193,7 @@ struct Dz2 {
   std::vector<double> value;
   std::vector<double> route2;  // (batch, channels, cells)
 };
-Dz2 dz2_of(const Case& now, const State& s, const Inputs& inputs, const Bn2& bn, const Storage& storage, double unit) {
+Dz2 dz2_of(const Case& now, const Inputs& inputs, const Bn2& bn, const Storage& storage, double unit) {
   Dz2 result{std::vector<double>(inputs.z2.size()), std::vector<double>(now.batch * kFeatures)};
   for (std::int64_t b = 0; b < now.batch; ++b)
     for (int c = 0; c < kConv2Channels; ++c)
@@ -375,7 +375,7 @@ void test(Case now) {
   if (!probes) s.gradients = nullptr, s.route2 = nullptr;
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv2_backward(s, kGraphStep, stream); });
 
-  const Dz2 dz2 = dz2_of(now, s, inputs, bn, storage, unit);
+  const Dz2 dz2 = dz2_of(now, inputs, bn, storage, unit);
   check_bn2(memory, now, bn, learning_rate);
   if (storage.terms)
     check_equal("conv2_scales", now.name, {{"next", 1}}, memory.result(s.conv2_scales + 1, 1), {next_scale});

@@ -140,10 +140,12 @@ def run_variant(
     process: CompetitorProcess, variant: OpVariant, inputs: Arrays, folder: Path, device: int = 0
 ) -> dict[str, Any]:
     """One row's `error`, `cold_us`, `warm_us`, `kernels` and `versions`. Raises CompetitorError."""
-    write_arrays(folder / "inputs.npz", **inputs)
-    files = {"inputs": str(folder / "inputs.npz"), "outputs": str(folder / "outputs.npz")}
+    given, left = folder / "inputs.npz", folder / "outputs.npz"
+    write_arrays(given, **inputs)
+    left.unlink(missing_ok=True)  # of the row before
+    files = {"inputs": str(given), "outputs": str(left)}
     answer = process.ask(cmd="run", op=variant.op, variant=variant.name, device=device, **files)
-    with np.load(folder / "outputs.npz") as outputs:
+    with np.load(left) as outputs:
         error = error_of(dict(outputs), OPS[variant.op][1](inputs))
     return answer | {"error": error}
 

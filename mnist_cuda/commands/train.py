@@ -148,9 +148,9 @@ def _train(
     from mnist_cuda.training_run import Saving, TrainingRun
 
     options = _options(args)
-    require_possible(options, len(data.train_labels))
     if args.save_best and not options.validation:
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
+    require_possible(options, len(data.train_labels))
     saving = Saving.parse(args.save_every, args.keep, args.save_best)
     state, records = None, None
     if isinstance(folder, ResumedFolder):

@@ -340,6 +340,7 @@ TRAINING = [
             "        device=args.device,\n        multiprocessors",
             "        multiprocessors",
         ),
+        ("share-not-passed-on", "option", "multiprocessors=args.multiprocessors", "multiprocessors=0"),
         (
             "offline-not-passed-on",
             "option",

@@ -407,15 +407,16 @@ COMMANDS = {
 def test_engine_options_reach_the_engine(monkeypatch, saved, command):
     seen = []
 
-    def init(engine, name="auto", precision=None, *, threads=0, device=0):
-        seen.append((name, precision, threads, device))
+    def init(engine, name="auto", precision=None, *, threads=0, device=0, multiprocessors=0):
+        seen.append((name, precision, threads, device, *[multiprocessors] * (command == "train")))
         raise Seen("seen")
 
     monkeypatch.setattr(Engine, "__init__", init)
     argv = [saved if word == "FILE" else word for word in COMMANDS[command]]
-    assert cli.main([*argv, "--engine", "cpu", "--precision", "fp32", "--threads", "3", "--device", "2"]) == 2
+    share = ["--multiprocessors", "4"] if command == "train" else []
+    assert cli.main([*argv, "--engine", "cpu", "--precision", "fp32", "--threads", "3", "--device", "2", *share]) == 2
     assert cli.main(argv) == 2
-    assert seen == [("cpu", "fp32", 3, 2), ("auto", None, 0, 0)]
+    assert seen == [("cpu", "fp32", 3, 2, *[4] * len(share[1:])), ("auto", None, 0, 0, *[0] * len(share[1:]))]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "bench", "compare", "accuracy"])

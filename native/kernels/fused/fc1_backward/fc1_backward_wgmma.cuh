@@ -20,6 +20,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
@@ -262,9 +263,10 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
 
 #endif
 
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(State s) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ MBarrier arrived[Fc1BackwardWgmmaShared::kStages];
   if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived[threadIdx.x].init(kRoleThreads + 1);

@@ -365,9 +365,13 @@ class Trainer:
         self._require_finite(model)
         if self.ranks:
             self.ranks.require_same("weights", digest(model.parameters).encode())
+        self.pass_epoch(record)
+        return model
+
+    def pass_epoch(self, record: dict[str, Any]) -> None:
+        """`end_epoch` without a look at the model."""
         self.epochs.append(record)
         self.epoch, self.step, self._seconds = self.epoch + 1, 0, 0.0
-        return model
 
     def _require_finite(self, model: Model) -> None:
         """Losses do not show every divergence: a ReLU takes a NaN for a 0."""

@@ -576,7 +576,7 @@ def test_an_error_of_one_ends_all():
 
 
 def process(engine="cpu", precision="fp32"):
-    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1))
+    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1, models=0))
 
 
 @pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference", "naive")))

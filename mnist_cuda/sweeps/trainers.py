@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -123,10 +123,13 @@ class OneByOne:
         self._placed = None if options.validation else options.placement
         return trainer
 
-    def end_epoch(self, job: Job, trainer: Trainer) -> Outcome | None:
+    def end_epoch(
+        self, job: Job, trainer: Trainer, weights_of: Callable[[Mapping[str, NDArray[Any]]], str] = digest
+    ) -> Outcome | None:
         """End an epoch, whose steps the engine's parameters have made; the outcome after the last.
 
-        As `train` does, but the test images are scored only then. Raises DivergedError.
+        As `train` does, but the test images are scored only then. weights_of: what the row says of the parameters.
+        Raises DivergedError.
         """
         options, last = job.options, trainer.epoch == job.options.epochs
         record = trainer.evaluate() if last else trainer.record()
@@ -146,7 +149,7 @@ class OneByOne:
             validation_accuracy=record.get("validation_accuracy"),
             validation_loss=record.get("validation_loss"),
             training_seconds=trainer.training_seconds,
-            weights=digest(model.parameters),
+            weights=weights_of(model.parameters),
         )
         return Outcome(row, model)
 
@@ -204,37 +207,54 @@ class SideBySide:
             for first in range(0, len(jobs), most):
                 yield from self._train(jobs[first : first + most], kind[0], stop)
 
-    def _train(self, jobs: Sequence[Job], share: int, stop: Callable[[], bool]) -> Iterator[Outcome]:
-        fleet = self._fleet_for(len(jobs), jobs[0].options.batch_size, share)
+    def _train(
+        self, jobs: Sequence[Job], share: int, stop: Callable[[], bool], *, closely: bool = False
+    ) -> Iterator[Outcome]:
+        """Train models of one kind. closely: look at each after every epoch, as `train` does to see one diverge."""
+        fleet, epochs = self._fleet_for(len(jobs), jobs[0].options.batch_size, share), jobs[0].options.epochs
         trainers = []
         for model, job in enumerate(jobs):
             self.engine.init_parameters(job.options.seed)
             fleet.store(model)
             trainers.append(self.alone.trainer(job.options))
-        running, epochs = set(range(len(jobs))), jobs[0].options.epochs
+        running, count = set(range(len(jobs))), trainers[0].steps_per_epoch
+        outcomes: list[tuple[Outcome, Future[str] | None]] = []
+        again = []
         orders = self._orders(trainers, 1)
         for epoch in range(1, epochs + 1):
             if stop() or not running:
-                return
+                break
             order = np.stack([future.result() for future in orders])
             if epoch < epochs:
                 orders = self._orders(trainers, epoch + 1)
-            done, count = (epoch - 1) * trainers[0].steps_per_epoch, trainers[0].steps_per_epoch
-            rates = np.stack([trainer.rates[done : done + count] for trainer in trainers])
+            rates = np.stack([trainer.rates[(epoch - 1) * count : epoch * count] for trainer in trainers])
             start = time.perf_counter()
             losses, correct = fleet.train(order, rates)
             seconds = (time.perf_counter() - start) / len(jobs)
             for model in sorted(running):
-                job, trainer = jobs[model], trainers[model]
+                job, trainer, weights = jobs[model], trainers[model], None
                 try:
                     trainer.take(Steps(losses[model], correct[model], seconds))
+                    if epoch < epochs and not closely:
+                        trainer.pass_epoch(trainer.record())
+                        continue
                     fleet.load(model)
-                    outcome = self.alone.end_epoch(job, trainer)
+                    outcome = self.alone.end_epoch(job, trainer, lambda _: "")
+                    if outcome and outcome.model:
+                        weights = self._pool.submit(digest, outcome.model.parameters)
                 except DivergedError as error:
-                    outcome = self.alone.diverged(job, trainer, error)
                     running.discard(model)
+                    if epoch > 1 and not closely:
+                        again.append(job)  # it may have shown after an epoch before
+                        continue
+                    outcome = self.alone.diverged(job, trainer, error)
                 if outcome:
-                    yield outcome._replace(row=replace(outcome.row, multiprocessors=share))
+                    outcomes.append((outcome, weights))
+        for outcome, weights in outcomes:
+            row = replace(outcome.row, multiprocessors=share, weights=weights.result() if weights else None)
+            yield outcome._replace(row=row)
+        if again:
+            yield from self._train(again, share, stop, closely=True)
 
     def _fleet_for(self, models: int, batch_size: int, share: int) -> Fleet:
         if self._kind != (models, batch_size, share):

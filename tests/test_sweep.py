@@ -180,16 +180,17 @@ def fleets(monkeypatch):
 def test_models_go_side_by_side(fleets, tmp_path):
     """Those of the same batch size and number of epochs, as many as the GPU has shares for; the others alone."""
     data, several = tiny_dataset(), [replace(BASE, seed=seed, lr=0.01 * seed) for seed in range(2, 7)]
-    runs = [*RUNS, *several, replace(BASE, batch_size=33), replace(BASE, batch_size=2)]
+    sizes = [replace(BASE, batch_size=size) for size in (33, 2)]
+    runs = [*RUNS, *several, *sizes, replace(BASE, epochs=2, schedule="linear")]
     rows = sweep(data, runs, engine="cpu", out=tmp_path / "sweep")
     assert fleets[0] == (1, 3, 2)  # to see whether it can
-    assert fleets[1:] == [(2, 5, 2), (3, 5, 2), (2, 5, 2), (1, 8, 2), (1, 33, 3)]
+    assert fleets[1:] == [(2, 5, 2), (3, 5, 2), (2, 5, 2), (1, 5, 2), (1, 8, 2), (1, 33, 3)]
     for row, run in zip(rows, runs, strict=True):
         alone = run.validation or run.placement == "host" or run.batch_size == 2
         assert (row.options, row.multiprocessors) == (run, 0 if alone else 3 if run.batch_size == 33 else 2)
     want = sweep(data, runs, engine="cpu", jobs=1)
     assert {row.multiprocessors for row in want} == {0}
-    assert len(fleets) == 6
+    assert len(fleets) == 7
     times = {"training_seconds": None, "multiprocessors": 0}
     assert [replace(row, **times) for row in rows] == [replace(row, **times) for row in want]
     assert "diverged" in rows[3].fault

@@ -86,8 +86,8 @@ def taken_for(answers: Answers, index: int) -> str:
 
 def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: BatchNorm = "population") -> Answers:
     """Score images (N,28,28) uint8 as `evaluate` does: `batch` normalises each BATCH_SIZE of them by their own."""
-    starts = range(0, len(images), BATCH_SIZE)
-    logits = [engine.logits(images[k : k + BATCH_SIZE], batch_norm) for k in starts]
+    size = BATCH_SIZE if batch_norm == "batch" else max(BATCH_SIZE, engine.evaluation_chunk())
+    logits = [engine.logits(images[k : k + size], batch_norm) for k in range(0, len(images), size)]
     return Answers(Predictions(np.concatenate(logits)), labels)
 
 

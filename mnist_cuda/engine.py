@@ -33,10 +33,10 @@ class EngineInfo:
 
     rank: `--engine auto` takes the lowest that can run here. summation: how it adds up what is summed over a batch,
     which decides its bounds in tolerances.py. follows_routing: `probe` takes decisions. takes_limits: it can work as on
-    a smaller GPU. shares_batches: it can train one model with other ranks. launch_a_phase: each phase of a step is one
-    launch. libraries: what it loads. host_bytes_an_image: of a batch, with what a probe hands out; 0 where that does
-    not matter. unavailable: why it cannot run here in any precision; empty if it can. unavailable_precisions: why those
-    cannot that cannot, by name.
+    a smaller GPU, or on a share of it. shares_batches: it can train one model with other ranks. fleets: it trains
+    several models side by side on some GPUs. launch_a_phase: each phase of a step is one launch. libraries: what it
+    loads. host_bytes_an_image: of a batch, with what a probe hands out; 0 where that does not matter. unavailable: why
+    it cannot run here in any precision; empty if it can. unavailable_precisions: why those cannot that cannot, by name.
     """
 
     name: str
@@ -48,6 +48,7 @@ class EngineInfo:
     follows_routing: bool
     takes_limits: bool
     shares_batches: bool
+    fleets: bool
     launch_a_phase: bool
     libraries: tuple[str, ...]
     host_bytes_an_image: int
@@ -181,9 +182,10 @@ class Engine:
     engines, 0 for one a core. device: ordinal of the GPU for CUDA engines. check_every_step: CUDA engines record no
     graphs and look for errors after every step; by default what MNIST_CUDA_SYNC says. limits: multiprocessors and
     bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
-    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says.
+    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. multiprocessors: of these engines, too, for
+    how many a training step is cut up, 0 for all: a model of a fleet has such a share of the GPU.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
-    ValueError for limits beyond this GPU's, UnavailableError if the engine cannot run here.
+    ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class Engine:
         device: int = 0,
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
+        multiprocessors: int = 0,
     ) -> None:
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
@@ -208,6 +211,8 @@ class Engine:
                 f"device {device} is a GPU and engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave "
                 "out the device"
             )
+        if multiprocessors and not self.info.takes_limits:
+            raise UsageError(f"engine '{self.info.name}' takes no share of the multiprocessors; leave it out")
         if threads > MAX_THREADS:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
@@ -217,7 +222,7 @@ class Engine:
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
-                self.info.name, self.precision, threads, device, checks, *(limits or default_limits)
+                self.info.name, self.precision, threads, device, checks, *(limits or default_limits), multiprocessors
             )
 
     def _require_memory(self, batch: int) -> None:
@@ -359,6 +364,15 @@ class Engine:
             losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct
 
+    def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
+        """Room for so many models that train side by side on the data set of this engine.
+
+        multiprocessors: each model's share, less than the batch size. Raises UnavailableError for an engine or a GPU
+        that trains one model at a time, ValueError for another share, OutOfMemoryError.
+        """
+        with _native_errors():
+            return Fleet(self, self._native.fleet(models, batch_size, multiprocessors), models, batch_size)
+
     def set_evaluation_set(self, images: object, labels: object) -> None:
         """Give the images that `evaluate` scores, as `set_dataset` gives those to train on; copied, to the GPU too."""
         with _native_errors():
@@ -440,6 +454,41 @@ class Engine:
             logits=shaped(raw["logits"], 10),
             routing=(shaped(pool1, 32, 14, 14), shaped(pool2, 64, 7, 7), shaped(relu3, 128)),
         )
+
+
+class Fleet:
+    """Models that train side by side on an engine's data set: `Engine.fleet`.
+
+    Each gets the bits of an Engine with its share of the multiprocessors. The engine initialises, evaluates and hands
+    out a model: `store` makes model 0, 1, ... what the engine holds, `load` has the engine hold it.
+    """
+
+    def __init__(self, engine: Engine, native: _native.Fleet, models: int, batch_size: int) -> None:
+        self.engine, self.models, self.batch_size, self._native = engine, models, batch_size, native
+
+    def store(self, model: int) -> None:
+        """Make the model what the engine holds. ValueError for a model that there is not."""
+        with _native_errors():
+            self._native.store(model)
+
+    def load(self, model: int) -> None:
+        """Have the engine hold the model, without population statistics. ValueError for one that there is not."""
+        with _native_errors():
+            self._native.load(model)
+
+    def train(
+        self, orders: NDArray[np.int32], rates: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """`Engine.train` of each model: orders (models, steps * batch_size), rates (models, steps).
+
+        Returns losses and numbers of correct predictions, both (models, steps). The GIL is released.
+        """
+        shape = len(orders), orders.shape[1] // self.batch_size
+        with _native_errors():
+            losses, correct = self._native.train(
+                np.ascontiguousarray(orders, np.int32).reshape(-1), np.ascontiguousarray(rates, np.float64).reshape(-1)
+            )
+        return losses.reshape(shape), correct.reshape(shape)
 
 
 def _require_one_of(what: str, value: str, choices: Any) -> None:

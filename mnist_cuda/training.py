@@ -24,7 +24,7 @@ from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.schedule import Schedule, parse_schedule
-from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock, time_steps
+from mnist_cuda.timing import REPORTED_ITERATIONS, Steps, TrainingClock, time_steps
 
 if TYPE_CHECKING:
     from mnist_cuda.ranks.group import Ranks
@@ -237,8 +237,6 @@ class Trainer:
         ranks one is enough. stride: where not 0, there is such a place after each so many steps of the training; of
         several ranks, rank 0's.
         """
-        if not self.step:
-            self._first_block = len(self.clock)
         while self.step < self.steps_per_epoch:
             self.stopped = stop() if stop else 0
             chunk = min(self._chunk, self.steps_per_epoch - self.step)
@@ -274,12 +272,22 @@ class Trainer:
         if self._order_of != self.epoch:
             self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
         order = self._order[done * batch : (done + chunk) * batch]
-        self._parameters = None
         steps = time_steps(self.engine, order, batch, self.rates[self.steps : self.steps + chunk])
-        self._losses[done : done + chunk], self._correct[done : done + chunk] = steps.losses, steps.correct
-        self.step, self._seconds = done + chunk, self._seconds + steps.seconds
-        self.clock.add(chunk, steps.seconds)
         self._chunk = next_chunk(chunk, steps.seconds)
+        self.take(steps)
+
+    def take(self, steps: Steps) -> None:
+        """Note the next steps of the epoch, which the engine's parameters have made. DivergedError where the loss does.
+
+        Of a model of a fleet they were not made by `train_epoch`.
+        """
+        done, count = self.step, len(steps.losses)
+        if not done:
+            self._first_block = len(self.clock)
+        self._parameters = None
+        self._losses[done : done + count], self._correct[done : done + count] = steps.losses, steps.correct
+        self.step, self._seconds = done + count, self._seconds + steps.seconds
+        self.clock.add(count, steps.seconds)
         sound = steps.losses < DIVERGED_LOSS  # a NaN is not
         if not sound.all():
             step = done + int(np.argmin(sound)) + 1
@@ -357,9 +365,13 @@ class Trainer:
         self._require_finite(model)
         if self.ranks:
             self.ranks.require_same("weights", digest(model.parameters).encode())
+        self.pass_epoch(record)
+        return model
+
+    def pass_epoch(self, record: dict[str, Any]) -> None:
+        """`end_epoch` without a look at the model."""
         self.epochs.append(record)
         self.epoch, self.step, self._seconds = self.epoch + 1, 0, 0.0
-        return model
 
     def _require_finite(self, model: Model) -> None:
         """Losses do not show every divergence: a ReLU takes a NaN for a 0."""

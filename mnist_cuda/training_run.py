@@ -330,7 +330,7 @@ def with_recorded_warning(data: Dataset, config: dict[str, Any]) -> Dataset:
 
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.
-FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256")
+FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256", "multiprocessors")
 
 
 def fixed_options(options: dict[str, Any]) -> dict[str, Any]:

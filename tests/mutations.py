@@ -74,18 +74,18 @@ TRAINING = [
             "self.steps_per_epoch = self.images // options.batch_size",
             "self.steps_per_epoch = max(1, self.images // options.batch_size - 1)",
         ),
-        ("warm-up-of-one-step", "clock", "self.clock.add(chunk, steps.seconds)", "self.clock.add(1, steps.seconds)"),
+        ("warm-up-of-one-step", "clock", "self.clock.add(count, steps.seconds)", "self.clock.add(1, steps.seconds)"),
         (
             "seconds-of-the-last-chunk",
             "clock",
-            "self.step, self._seconds = done + chunk, self._seconds + steps.seconds",
-            "self.step, self._seconds = done + chunk, steps.seconds",
+            "self.step, self._seconds = done + count, self._seconds + steps.seconds",
+            "self.step, self._seconds = done + count, steps.seconds",
         ),
         (
             "divergence-seen-at-a-chunks-start",
             "late",
             "sound = steps.losses < DIVERGED_LOSS  # a NaN is not",
-            "sound = np.append(steps.losses[:1], np.zeros(chunk - 1)) < DIVERGED_LOSS",
+            "sound = np.append(steps.losses[:1], np.zeros(count - 1)) < DIVERGED_LOSS",
         ),
         (
             "divergence-seen-at-the-epochs-end",
@@ -331,14 +331,14 @@ TRAINING = [
         (
             "threads-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)\n",
-            "engine = Engine(args.engine, args.precision, device=args.device)\n",
+            "        threads=_threads(args, world),\n        device",
+            "        device",
         ),
         (
             "device-not-passed-on",
             "option",
-            "engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)\n",
-            "engine = Engine(args.engine, args.precision, threads=_threads(args, world))\n",
+            "        device=args.device,\n        multiprocessors",
+            "        multiprocessors",
         ),
         (
             "offline-not-passed-on",
@@ -1013,8 +1013,8 @@ HOST = [
         (
             "index-of-the-image-behind-the-last",
             "refusal",
-            "order[i] >= 0 && order[i] < dataset_size_,",
-            "order[i] >= 0 && order[i] <= dataset_size_,",
+            "order[i] >= 0 && order[i] < images,",
+            "order[i] >= 0 && order[i] <= images,",
         ),
         (
             "only-the-first-index",
@@ -1022,7 +1022,7 @@ HOST = [
             "for (std::size_t i = 0; i < order.size(); ++i)\n    MNIST_REQUIRE(order[i] >= 0",
             "for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 1); ++i)\n    MNIST_REQUIRE(order[i] >= 0",
         ),
-        ("a-batch-of-any-size", "refusal", "batch > 0 && batch <= kMaxBatch,", "batch > 0,"),
+        ("a-batch-of-any-size", "refusal", 'batch > 0 && batch <= kMaxBatch, "train', 'batch > 0, "train'),
         (
             "a-negative-rate",
             "refusal",
@@ -1372,8 +1372,8 @@ HOST = [
         (
             "slices-for-one-sample-too-many",
             "off by one",
-            "&& batch > tile.more_than; };",
-            "&& batch >= tile.more_than; };",
+            "(batch > tile.more_than ||",
+            "(batch >= tile.more_than ||",
         ),
         (
             "needed-by-small-batches",
@@ -2271,8 +2271,8 @@ FUSED = [
         (
             "last-blocks-sums-of-the-routed-taps",
             "partial sum",
-            "kColumns4 * 4, s.conv2_backward_blocks,",
-            "kColumns4 * 4, s.conv2_backward_blocks - 1,",
+            "s.conv2_backward_blocks,\n",
+            "s.conv2_backward_blocks - 1,\n",
         ),
         (
             "moments-kept-from-the-first-step",
@@ -2343,8 +2343,8 @@ FUSED = [
         (
             "one-rate-for-all-steps",
             "option",
-            "if (first < steps) to_rates[first] = rates[first];",
-            "if (first < steps) to_rates[first] = rates[0];",
+            "in.rates[model * in.rates_stride + first];",
+            "in.rates[model * in.rates_stride];",
         ),
         precision="bf16",
     ),
@@ -2415,14 +2415,14 @@ ENGINES = [
         (
             "order-of-the-first-32-steps-again",
             "pipeline",
-            "set_steps(arena_.order(), order + done * batch, (now + 1) * batch,",
-            "set_steps(arena_.order(), order, (now + 1) * batch,",
+            ".order = order + done * batch,",
+            ".order = order,",
         ),
         (
             "rates-of-the-first-32-steps-again",
             "pipeline",
-            "arena_.rates(), rates + done, now, stream);",
-            "arena_.rates(), rates, now, stream);",
+            ".rates = rates + done,",
+            ".rates = rates,",
         ),
         (
             "results-of-32-steps-overwritten",
@@ -2773,15 +2773,30 @@ SWEEPS = [
         (
             "weights-of-the-model-before",
             "stale copy",
-            "self.engine.init_parameters(options.seed)",
-            "self.engine.init_parameters(options.seed) if self._placed is None else None",
+            "        self.engine.init_parameters(job.options.seed)\n        trainer, outcome",
+            "        if self._placed is None:\n            self.engine.init_parameters(job.options.seed)\n        trainer, outcome",
         ),
         (
             "scored-after-the-first-epoch",
             "reported value",
-            "trainer.evaluate() if trainer.epoch == options.epochs else",
-            "trainer.evaluate() if trainer.epoch == 1 else",
+            "options, last = job.options, trainer.epoch == job.options.epochs",
+            "options, last = job.options, trainer.epoch == 1",
         ),
+    ),
+    *of(
+        "mnist_cuda/sweeps/trainers.py",
+        ("test_sweep.py -k 'side_by_side or announced'",),
+        ("first-model-of-a-fleet", "index", "fleet.load(model)", "fleet.load(0)"),
+        (
+            "rates-of-the-first-epoch",
+            "index",
+            "trainer.rates[(epoch - 1) * count : epoch * count]",
+            "trainer.rates[:count]",
+        ),
+        ("orders-of-the-first-epoch", "stale copy", "self._orders(trainers, epoch + 1)", "self._orders(trainers, 1)"),
+        ("a-fleet-of-any-size", "boundary", "range(0, len(jobs), most)", "range(0, len(jobs), len(jobs))"),
+        ("one-share-for-all", "option", "max(2, -(-options.batch_size // IMAGES_A_MULTIPROCESSOR))", "2"),
+        ("held-out-images-in-a-fleet", "stale copy", "or options.validation or", "or"),
     ),
     *of(
         "mnist_cuda/sweeps/files.py",

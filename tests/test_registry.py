@@ -36,7 +36,7 @@ def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def options_given(monkeypatch):
-    """What engines are made with: name, then precision, threads, device, check_every_step, and limits."""
+    """What engines are made with: name, then precision, threads, device, check_every_step, limits, multiprocessors."""
     made = []
     monkeypatch.setattr(_native, "unavailable", lambda *_: {})
     monkeypatch.setattr(_native, "create_engine", lambda name, *options: made.append((name, *options)))
@@ -53,13 +53,15 @@ def test_variables_become_options(options_given, monkeypatch):
     Engine("fused", check_every_step=False, limits=(24, 99000))
     monkeypatch.setenv("MNIST_CUDA_SYNC", "yes")
     monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "")
-    Engine("fused", "bf16", device=2)
+    Engine("fused", "bf16", device=2, multiprocessors=8)
     assert options_given == [
-        ("fused", "fp32", 0, 0, True, 108, 166912),
-        ("cudnn", "fp32", 0, 0, True, 0, 0),
-        ("fused", "fp32", 0, 0, False, 24, 99000),
-        ("fused", "bf16", 0, 2, False, 0, 0),
+        ("fused", "fp32", 0, 0, True, 108, 166912, 0),
+        ("cudnn", "fp32", 0, 0, True, 0, 0, 0),
+        ("fused", "fp32", 0, 0, False, 24, 99000, 0),
+        ("fused", "bf16", 0, 2, False, 0, 0, 8),
     ]
+    with pytest.raises(UsageError, match="engine 'cudnn' takes no share of the multiprocessors; leave it out"):
+        Engine("cudnn", multiprocessors=8)
 
 
 @pytest.mark.parametrize("limits", ["x", "108", "108,166912,", "-1,5", "1e3,5", "108,"])

@@ -16,9 +16,10 @@ from conftest import engine_params
 from safetensors.numpy import load_file
 from tiny import ENVIRONMENT, start, tiny_dataset
 
-from mnist_cuda import TrainOptions, UnavailableError, UsageError, cli, sweep, train
+from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, sweep, train
 from mnist_cuda.checkpoint import load_model, save_model
 from mnist_cuda.data import dataset
+from mnist_cuda.engine import Engine
 from mnist_cuda.errors import CheckpointError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
@@ -26,7 +27,7 @@ from mnist_cuda.sweeps.files import SweepFiles
 from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
 from mnist_cuda.sweeps.sweep import train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
-from mnist_cuda.sweeps.trainers import InProcess, Job, Outcome, Setup
+from mnist_cuda.sweeps.trainers import InProcess, Job, Outcome, Setup, share_of
 
 BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
 LIMIT = 2.0  # seconds from a signal to the end
@@ -71,11 +72,20 @@ def small_dataset():
     return replace(data, **part)
 
 
+def has_fleets(engine):
+    """Whether it trains several models side by side here."""
+    try:
+        engine.fleet(1, 3, 2)
+    except UnavailableError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("spec", engine_params())
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_path):
     engine, data = make_engine(*spec), small_dataset()
-    models = {}
+    models, engines = {}, {0: engine}
     rows = sweep(
         data,
         RUNS,
@@ -87,6 +97,7 @@ def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_pat
         on_model=lambda row, model: models.update({row.index: model}),
     )
     assert [(row.index, row.options) for row in rows] == list(enumerate(RUNS))
+    side_by_side = has_fleets(engine)
     stacked = load_file(tmp_path / "sweep" / "weights.safetensors")
     for row, run in zip(rows, RUNS, strict=True):
         weights = {name: tensors[row.index] for name, tensors in stacked.items()}
@@ -95,7 +106,11 @@ def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_pat
             assert (models[row.index], row.weights, row.test_accuracy) == (None, None, None)
             assert all(np.isnan(value).all() for value in weights.values())
             continue
-        result = train(data, run, engine=engine)
+        share = row.multiprocessors
+        assert share == (share_of(run) if side_by_side and jobs > 1 else 0)
+        if share not in engines:
+            engines[share] = make_engine(*spec, multiprocessors=share)
+        result = train(data, run, engine=engines[share])
         assert row.weights == digest(result.model.parameters)
         for name, value in (result.model.parameters | result.model.statistics).items():
             assert weights[name].tobytes() == models[row.index].__dict__[
@@ -120,6 +135,91 @@ def test_one_bit_of_one_weight_is_seen():
     bits.reshape(-1).view(np.uint32)[7] ^= 1
     changed = train(data, BASE, engine="cpu", init=first | {"fc1.weight": bits})
     assert digest(changed.model.parameters) != row.weights
+
+
+class EmulatedFleet:
+    """A fleet of an engine that has none: its models are trained one after another."""
+
+    def __init__(self, engine, models):
+        self.engine, self.models = engine, [None] * models
+
+    def store(self, model):
+        self.models[model] = self.engine.parameters
+
+    def load(self, model):
+        self.engine.set_parameters(self.models[model])
+
+    def train(self, orders, rates):
+        steps = []
+        for model, (order, rate) in enumerate(zip(orders, rates, strict=True)):
+            try:
+                self.load(model)
+            except ValueError:  # it diverged: a GPU goes on with it
+                steps.append((np.full(len(rate), np.nan), np.zeros(len(rate), np.int32)))
+                continue
+            steps.append(self.engine.train(order, len(order) // len(rate), rate))
+            self.store(model)
+        return tuple(np.stack(values) for values in zip(*steps, strict=True))
+
+
+@pytest.fixture
+def fleets(monkeypatch):
+    """The host engine has fleets, on a GPU of 8 multiprocessors; gives models, batch size and share of each."""
+    made, rows = [], _native.engines()
+
+    def fleet(engine, *asked):
+        made.append(asked)
+        return EmulatedFleet(engine, asked[0])
+
+    monkeypatch.setattr(_native, "engines", lambda: [{**row, "fleets": row["name"] == "cpu"} for row in rows])
+    monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 8}])
+    monkeypatch.setattr(Engine, "fleet", fleet)
+    return made
+
+
+def test_models_go_side_by_side(fleets, tmp_path):
+    """Those of the same batch size and number of epochs, as many as the GPU has shares for; the others alone."""
+    data, several = tiny_dataset(), [replace(BASE, seed=seed, lr=0.01 * seed) for seed in range(2, 7)]
+    sizes = [replace(BASE, batch_size=size) for size in (33, 2)]
+    runs = [*RUNS, *several, *sizes, replace(BASE, epochs=2, schedule="linear")]
+    rows = sweep(data, runs, engine="cpu", out=tmp_path / "sweep")
+    assert fleets[0] == (1, 3, 2)  # to see whether it can
+    assert fleets[1:] == [(2, 5, 2), (3, 5, 2), (2, 5, 2), (1, 5, 2), (1, 8, 2), (1, 33, 3)]
+    for row, run in zip(rows, runs, strict=True):
+        alone = run.validation or run.placement == "host" or run.batch_size == 2
+        assert (row.options, row.multiprocessors) == (run, 0 if alone else 3 if run.batch_size == 33 else 2)
+    want = sweep(data, runs, engine="cpu", jobs=1)
+    assert {row.multiprocessors for row in want} == {0}
+    assert len(fleets) == 7
+    times = {"training_seconds": None, "multiprocessors": 0}
+    assert [replace(row, **times) for row in rows] == [replace(row, **times) for row in want]
+    assert "diverged" in rows[3].fault
+    assert read_table(tmp_path / "sweep" / "sweep.csv", 2) == rows
+
+
+def test_how_many_go_side_by_side(fleets, tiny, capsys):
+    assert tiny(*GRID, "--seeds", 3, "--jobs", 2) == 0
+    assert "plan    3 models, 2 at once" in capsys.readouterr().out
+    assert fleets[1:] == [(2, 5, 2), (1, 5, 2)]
+    assert tiny(*GRID, "--seeds", 3, "--validation", 6) == 0  # not even asked for
+    assert "plan    3 models, 1 at once\nfolder" in capsys.readouterr().out
+    assert tiny(*GRID[:2], "--epochs", 1, "--batch-size", 2, 5, "--lr", 0.02) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "plan    2 models, 2 at once",
+        "        1 model of them one after another: images on the host, images held out, or batches of less than 3",
+    ]
+
+
+def test_a_gpu_that_trains_one_at_a_time_is_announced(fleets, tiny, monkeypatch, capsys):
+    def fleet(*_):
+        raise UnavailableError("this GPU is too old")
+
+    monkeypatch.setattr(Engine, "fleet", fleet)
+    assert tiny(*GRID, "--seeds", 3) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ["plan    3 models, 1 at once", "        this GPU is too old"]
+    assert {row["multiprocessors"] for row in table(next(Path("sweeps").iterdir()))} == {"0"}
 
 
 def test_right_images_of_each_class(monkeypatch):
@@ -477,7 +577,7 @@ def test_an_error_of_one_ends_all():
 
 
 def process(engine="cpu", precision="fp32"):
-    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1))
+    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1, models=0))
 
 
 @pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference", "naive")))

@@ -110,8 +110,8 @@ def rate(text: str) -> float:
 #   -q --quiet   -s --seed   -t --threads
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Which engine computes, and how."""
+def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Which engine computes, and how; returns the group for more."""
     group = parser.add_argument_group("engine")
     add = group.add_argument
     text = "one that `mnist-cuda engines` lists, or auto: the best here"
@@ -119,6 +119,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
     add("--device", type=gpu, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
+    return group
 
 
 def add_data_flags(

@@ -203,6 +203,8 @@ class _Report:
         gpus = f", on GPU {', '.join(map(str, sweep.gpus))}" if sweep.gpus else ""
         at_once = sweep.at_once * max(1, len(sweep.gpus))
         self.out.print(f"plan    {console.plural(len(sweep.runs), 'model')}, {at_once} at once{gpus}")
+        for remark in sweep.remarks:
+            self.out.print(f"        {remark}")
         if self._before:
             self.out.print(f"        going on after {console.plural(self._before, 'model')}")
         self.out.print(f"folder  {self.path}")

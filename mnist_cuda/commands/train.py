@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
-    *("engine", "precision", "threads", "device", "data", "dataset", "data_dir", "save_every", "keep", "save_best"),
+    *("engine", "precision", "multiprocessors", "threads", "device", "data", "dataset", "data_dir"),
+    *("save_every", "keep", "save_best"),
     "processes",
 )
 
@@ -68,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and score them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
-    add_engine_flags(parser)
+    add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
+        help="of the GPU, for which fused cuts up a step; a model of a sweep has so many (default: all)")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
@@ -110,7 +112,13 @@ def run(args: argparse.Namespace) -> int:
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
     output = JsonOutput(args.json if world is None or world.rank == 0 else None)
-    engine = Engine(args.engine, args.precision, threads=_threads(args, world), device=args.device)
+    engine = Engine(
+        args.engine,
+        args.precision,
+        threads=_threads(args, world),
+        device=args.device,
+        multiprocessors=args.multiprocessors,
+    )
     startup.end("engine")
     if world and not engine.info.shares_batches:
         raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected --engine cpu")

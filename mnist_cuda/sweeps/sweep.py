@@ -19,6 +19,7 @@ import numpy as np
 
 from mnist_cuda import machine, memory
 from mnist_cuda.checkpoint import Model
+from mnist_cuda.console import plural
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import UsageError
@@ -27,7 +28,17 @@ from mnist_cuda.run_folder import ResumedFolder, RunFolder
 from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
 from mnist_cuda.sweeps.table import SweptModel
-from mnist_cuda.sweeps.trainers import InProcess, Job, OneByOne, Outcome, Setup, Trainers
+from mnist_cuda.sweeps.trainers import (
+    InProcess,
+    Job,
+    OneByOne,
+    Outcome,
+    Setup,
+    SideBySide,
+    Trainers,
+    share_of,
+    trainers_for,
+)
 from mnist_cuda.training import require_possible
 from mnist_cuda.training_run import data_facts, engine_facts
 
@@ -96,8 +107,10 @@ def train_all(
 class Sweep:
     """Runs, who trains them, and what is done of them. A context manager: what trains ends with the block.
 
-    rows: the models that are done, by the run's number; those of a folder that is resumed are there at once. Then
-    `run`. folder: new or resumed, entered by the caller, who writes its config.json by `config`; None to keep no files.
+    rows: the models that are done, by the run's number; those of a folder that is resumed are there at once. at_once:
+    models at once on a device, and remarks: which go one after another all the same, and why; both within the block.
+    Then `run`. folder: new or resumed, entered by the caller, who writes its config.json by `config`; None to keep no
+    files.
 
     Raises UsageError for a run that is impossible, for a way to train that does not fit the engine, and where a folder
     that is resumed was begun for another result; UnavailableError for an engine that cannot run here.
@@ -133,16 +146,26 @@ class Sweep:
         self._files: SweepFiles | None = None
         self._stack = contextlib.ExitStack()
         cores = threads or machine.cores()
+        shares = [share for run in self.runs if self.info.fleets and jobs != 1 and (share := share_of(run))]
         self.at_once = min(jobs or (cores if self.info.device == "cpu" else 1), len(self.runs))
+        self.remarks: list[str] = []
         self.gpus = tuple(gpus) or ((0,) if self.info.device == "cuda" else ())
         if self.info.device == "cpu":
             size = sum(array.nbytes for array in data.arrays)
             memory.require(self.at_once * size, f"the images of {self.at_once} models at once")
         self._setups = [
-            Setup(data, self.info.name, self.precision, max(1, cores // self.at_once), device)
+            Setup(
+                data,
+                self.info.name,
+                self.precision,
+                max(1, cores // self.at_once),
+                device,
+                models=jobs if shares else 1,
+                share=min(shares, default=2),
+            )
             for device in self.gpus or (0,)
         ]
-        self._trainers: list[Trainers] = []
+        self._trainers: list[OneByOne | SideBySide | InProcess] = []
 
     def __enter__(self) -> Sweep:
         with self._stack:
@@ -164,8 +187,12 @@ class Sweep:
             for process in processes:
                 process.ready()
             self._trainers.extend(processes)
+        elif self.info.fleets:
+            self._trainers.append(trainers_for(self._setups[0]))
         else:
             self._trainers.extend(OneByOne(self._setups[0]) for _ in range(self.at_once))
+        if self.info.fleets:
+            self._note_how_many()
         if self.folder:
             if resume := isinstance(self.folder, ResumedFolder):
                 self._require_same(self.folder)
@@ -174,11 +201,22 @@ class Sweep:
             self._stack.callback(self.close_files)
             self.rows = dict(self._files.rows)
 
+    def _note_how_many(self) -> None:
+        """What is known of models side by side once the trainers are there."""
+        self.remarks = sorted({trainers.remark for trainers in self._trainers if trainers.remark})
+        self.at_once = min(self._trainers[0].at_once, len(self.runs))
+        alone = sum(not share_of(run) for run in self.runs)
+        if self.at_once > 1 and alone:
+            why = "images on the host, images held out, or batches of less than 3"
+            self.remarks.append(f"{plural(alone, 'model')} of them one after another: {why}")
+
     def run(
         self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never
     ) -> None:
         """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
         left = [Job(index, run) for index, run in enumerate(self.runs) if index not in self.rows]
+        if self.info.fleets:  # those that can go together come together
+            left.sort(key=lambda job: (job.options.batch_size, job.options.epochs))
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
             for outcome in outcomes:
                 if outcome:
@@ -271,12 +309,14 @@ def sweep(
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
 
     data: what `load_dataset` or `dataset_of` gives. engine, precision: as for `train`, of all models. threads: of a
-    host engine, 0 for one a core. jobs: models at once, by default one a core, or on a GPU one. gpus: the GPUs of a
-    CUDA engine, by default the first; each of several trains models of its own, in a process of its own. out: a new
-    folder for sweep.csv, which always holds what is done, and for weights: `save` is `all` (weights.safetensors, the
-    models as first dimension), `best` (best.safetensors; the best by the images held out, without any by the test
-    images) or `none`. resume: go on with the sweep in `out`. on_model: called with each row as it is done and its
-    model, None where it diverged; what it raises ends the sweep, as Ctrl-C does, and `out` keeps what is done.
+    host engine, 0 for one a core. jobs: models at once, by default one a core, on a GPU one, or with `fused` on Hopper
+    as many as fill it: then each has a share of the multiprocessors, and the bits of `train` with an engine that has
+    it (`SweptModel.multiprocessors`). gpus: the GPUs of a CUDA engine, by default the first; each of several trains
+    models of its own, in a process of its own. out: a new folder for sweep.csv, which always holds what is done, and
+    for weights: `save` is `all` (weights.safetensors, the models as first dimension), `best` (best.safetensors; the
+    best by the images held out, without any by the test images) or `none`. resume: go on with the sweep in `out`.
+    on_model: called with each row as it is done and its model, None where it diverged; what it raises ends the sweep,
+    as Ctrl-C does, and `out` keeps what is done.
 
     Returns a row for each run, in their order. Raises UsageError for a run that is impossible and for a folder that is
     not empty, or was begun for other runs, UnavailableError for an engine that cannot run here, CheckpointError for

@@ -24,8 +24,10 @@ class SweptModel:
 
     index: of its run, from 0. options: the run. losses: mean training loss of each epoch that was completed.
     test_accuracy, test_loss: after the last epoch. correct: right test images of each class (10). validation_accuracy,
-    validation_loss: of the images held out, where there are any. training_seconds: in steps alone. weights: sha256 of
-    the parameters. fault: why it has none of these, where its training diverged; otherwise empty.
+    validation_loss: of the images held out, where there are any. training_seconds: in steps alone; of models side by
+    side its part of their time. multiprocessors: its share of the GPU, with which `train` gives the same bits; 0 for
+    all, or of a host engine. weights: sha256 of the parameters. fault: why it has none of these, where its training
+    diverged; otherwise empty.
     """
 
     index: int
@@ -37,6 +39,7 @@ class SweptModel:
     validation_accuracy: float | None = None
     validation_loss: float | None = None
     training_seconds: float | None = None
+    multiprocessors: int = 0
     weights: str | None = None
     fault: str = ""
 
@@ -59,6 +62,7 @@ _NUMBERS = {  # columns with a field's name
     "validation_accuracy": float,
     "validation_loss": float,
     "training_seconds": float,
+    "multiprocessors": int,
     "weights": str,
     "fault": str,
 }

@@ -20,16 +20,17 @@ def main() -> None:
     def orphaned() -> bool:
         return os.getppid() != parent
 
-    from mnist_cuda.sweeps.trainers import OneByOne
+    from mnist_cuda.sweeps.trainers import OneByOne, SideBySide, trainers_for
 
-    trainers: OneByOne | None = None
+    trainers: OneByOne | SideBySide | None = None
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             question = pickle.load(questions)
-            answer: object = []
+            answer: object
             try:
                 if trainers is None:
-                    trainers = OneByOne(question)
+                    trainers = trainers_for(question)
+                    answer = trainers.at_once, trainers.remark
                 else:
                     answer = list(trainers.train(question, orphaned))
             except MnistCudaError as error:

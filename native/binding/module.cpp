@@ -54,6 +54,7 @@ nb::dict info_dict(const EngineInfo& info) {
   d["follows_routing"] = info.follows_routing;
   d["takes_limits"] = info.takes_limits;
   d["shares_batches"] = info.shares_batches;
+  d["fleets"] = info.fleets;
   d["launch_a_phase"] = info.launch_a_phase;
   d["libraries"] = info.libraries;
   d["host_bytes_an_image"] = info.host_bytes_an_image;
@@ -185,6 +186,17 @@ void def_operators(nb::module_& m, const std::string& type) {
   def_operator(m, "log_softmax_nll_backward_" + type, &Operators<T>::log_softmax_nll_backward);
 }
 
+// What steps report, as arrays of losses and of right images.
+nb::tuple results_tuple(std::span<const StepResult> results) {
+  std::vector<double> losses(results.size());
+  std::vector<std::int32_t> correct(results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    losses[i] = results[i].loss;
+    correct[i] = results[i].correct;
+  }
+  return nb::make_tuple(to_numpy(std::move(losses)), to_numpy(std::move(correct)));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -247,6 +259,7 @@ NB_MODULE(_native, m) {
       d["name"] = gpu.name;
       d["compute_capability"] = gpu.compute_capability;
       d["memory_bytes"] = gpu.memory_bytes;
+      d["multiprocessors"] = gpu.multiprocessors;
       rows.append(d);
     }
     return rows;
@@ -266,14 +279,15 @@ NB_MODULE(_native, m) {
   m.def(
       "create_engine",
       [](const std::string& name, const std::string& precision, int threads, int device, bool check_every_step,
-         int multiprocessors, int shared_bytes) {
+         int multiprocessors, int shared_bytes, int step_multiprocessors) {
         const EngineOptions options{
-            parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes}};
+            parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes},
+            step_multiprocessors};
         nb::gil_scoped_release release;
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
-      "shared_bytes"_a = 0);
+      "shared_bytes"_a = 0, "step_multiprocessors"_a = 0);
 
   nb::class_<Communicator>(m, "Communicator")
       .def_prop_ro("rank", &Communicator::rank)
@@ -402,6 +416,18 @@ NB_MODULE(_native, m) {
   def_operators<float>(m, "float32");
   def_operators<double>(m, "float64");
 
+  nb::class_<Fleet>(m, "Fleet")
+      .def("store", &Fleet::store, "model"_a)
+      .def("load", &Fleet::load, "model"_a)
+      .def("train", [](Fleet& f, Vector<std::int32_t> orders, Vector<double> learning_rates) {
+        std::vector<StepResult> results(learning_rates.size());
+        {
+          nb::gil_scoped_release release;
+          f.train(view(orders), view(learning_rates), results);
+        }
+        return results_tuple(results);
+      });
+
   nb::class_<Engine>(m, "Engine")
       .def_prop_ro("info", [](const Engine& e) { return info_dict(e.info()); })
       .def("algorithms", &Engine::algorithms)
@@ -452,8 +478,6 @@ NB_MODULE(_native, m) {
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
-             std::vector<double> losses(results.size());
-             std::vector<std::int32_t> correct(results.size());
              {
                nb::gil_scoped_release release;
                e.train(view(order), batch, view(learning_rates), results, [] {
@@ -461,12 +485,9 @@ NB_MODULE(_native, m) {
                  if (PyErr_CheckSignals() != 0) throw nb::python_error();
                });
              }
-             for (std::size_t i = 0; i < results.size(); ++i) {
-               losses[i] = results[i].loss;
-               correct[i] = results[i].correct;
-             }
-             return nb::make_tuple(to_numpy(std::move(losses)), to_numpy(std::move(correct)));
+             return results_tuple(results);
            })
+      .def("fleet", &Engine::fleet, "models"_a, "batch"_a, "multiprocessors"_a, nb::keep_alive<0, 1>())
       .def("logits",
            [](Engine& e, Vector<std::uint8_t> images, bool population) {
              std::vector<double> scores(images.size() / kImagePixels * kClasses);

@@ -116,6 +116,15 @@ void copy(T* to, const T* from, std::int64_t count, cudaStream_t stream) {
   MNIST_CHECK(cudaMemcpyAsync(to, from, std::size_t(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream));
 }
 
+// Rows of `count` elements, device to device or from and to the host, in stream order: `to_pitch` and `from_pitch`
+// bytes from a row to the next.
+template <class T>
+void copy_rows(T* to, std::int64_t to_pitch, const T* from, std::int64_t from_pitch, std::int64_t count,
+               std::int64_t rows, cudaStream_t stream) {
+  MNIST_CHECK(cudaMemcpy2DAsync(to, std::size_t(to_pitch), from, std::size_t(from_pitch),
+                                std::size_t(count) * sizeof(T), std::size_t(rows), cudaMemcpyDefault, stream));
+}
+
 // Every byte of `count` elements becomes `byte`, in stream order.
 template <class T>
 void fill_bytes(T* to, unsigned char byte, std::int64_t count, cudaStream_t stream) {

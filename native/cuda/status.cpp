@@ -117,7 +117,8 @@ std::vector<Gpu> gpus() {
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) break;
     found.push_back({.name = properties.name,
                      .compute_capability = cuda::capability_text(capability_of(device)),
-                     .memory_bytes = std::int64_t(properties.totalGlobalMem)});
+                     .memory_bytes = std::int64_t(properties.totalGlobalMem),
+                     .multiprocessors = properties.multiProcessorCount});
   }
   (void)cudaGetLastError();
   return found;

@@ -59,6 +59,21 @@ void require_gpu(const EngineInfo& info, const char* what) {
   MNIST_REQUIRE(info.device == "cuda", what << ": engine " << info.name << " runs on the host, expected one on a GPU");
 }
 
+// The inputs of `steps` steps.
+void require_steps(std::span<const std::int32_t> order, std::span<const double> learning_rates, std::int64_t steps,
+                   std::int64_t images) {
+  MNIST_REQUIRE(std::int64_t(learning_rates.size()) == steps, "train: " << learning_rates.size()
+                                                                        << " learning rates, expected one for each of "
+                                                                        << steps << " steps");
+  for (std::size_t i = 0; i < learning_rates.size(); ++i)
+    MNIST_REQUIRE(std::isfinite(learning_rates[i]) && learning_rates[i] >= 0, "train: learning rate of step "
+                                                                                  << i << " is " << learning_rates[i]
+                                                                                  << ", expected a finite number >= 0");
+  for (std::size_t i = 0; i < order.size(); ++i)
+    MNIST_REQUIRE(order[i] >= 0 && order[i] < images,
+                  "train: order[" << i << "] is " << order[i] << ", expected 0 to " << images - 1);
+}
+
 constexpr double kPieceSeconds = 0.5;
 
 }  // namespace
@@ -183,16 +198,7 @@ void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std:
   const auto steps = step_count(std::int64_t(order.size()), batch);
   MNIST_REQUIRE(std::int64_t(results.size()) == steps,
                 "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
-  MNIST_REQUIRE(std::int64_t(learning_rates.size()) == steps, "train: " << learning_rates.size()
-                                                                        << " learning rates, expected one for each of "
-                                                                        << steps << " steps");
-  for (std::size_t i = 0; i < learning_rates.size(); ++i)
-    MNIST_REQUIRE(std::isfinite(learning_rates[i]) && learning_rates[i] >= 0, "train: learning rate of step "
-                                                                                  << i << " is " << learning_rates[i]
-                                                                                  << ", expected a finite number >= 0");
-  for (std::size_t i = 0; i < order.size(); ++i)
-    MNIST_REQUIRE(order[i] >= 0 && order[i] < dataset_size_,
-                  "train: order[" << i << "] is " << order[i] << ", expected 0 to " << dataset_size_ - 1);
+  require_steps(order, learning_rates, steps, dataset_size_);
   if (steps == 0) return;
   has_statistics_ = false;
   if (!between) return do_train(order, batch, learning_rates, results);
@@ -315,6 +321,46 @@ std::vector<OpTime> Engine::profile(std::int64_t batch, std::int64_t steps) {
   auto ops = do_profile(order, batch);
   do_set_parameters(parameters);  // a learning rate of 0 keeps their values, but not the sign of a 0
   return ops;
+}
+
+// ---- several models -------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Fleet> Engine::fleet(int models, std::int64_t batch, int multiprocessors) {
+  MNIST_REQUIRE(models > 0, "fleet: " << models << " models, expected at least 1");
+  MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "fleet: batch size is " << batch << ", expected 1 to " << kMaxBatch);
+  return do_fleet(models, batch, multiprocessors);
+}
+
+std::unique_ptr<Fleet> Engine::do_fleet(int, std::int64_t, int) {
+  throw UnavailableError("engine '" + info_.name + "' trains one model at a time");
+}
+
+void Fleet::require_model(int model, const char* what) const {
+  MNIST_REQUIRE(model >= 0 && model < models_, what << ": model is " << model << ", expected 0 to " << models_ - 1);
+}
+
+void Fleet::store(int model) {
+  require_model(model, "store");
+  do_store(model);
+}
+
+void Fleet::load(int model) {
+  require_model(model, "load");
+  do_load(model);
+  engine_.has_statistics_ = false;
+}
+
+void Fleet::train(std::span<const std::int32_t> orders, std::span<const double> learning_rates,
+                  std::span<StepResult> results) {
+  MNIST_REQUIRE(engine_.dataset_size_ > 0, "train: no data set; call set_dataset first");
+  const auto steps = std::int64_t(orders.size()) / batch_;  // of all models
+  MNIST_REQUIRE(std::int64_t(orders.size()) % (batch_ * models_) == 0,
+                "train: " << orders.size() << " images, expected whole batches of " << batch_ << ", as many of each of "
+                          << models_ << " models");
+  require_steps(orders, learning_rates, steps, engine_.dataset_size_);
+  MNIST_REQUIRE(std::int64_t(results.size()) == steps,
+                "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
+  if (steps > 0) do_train(orders, learning_rates, results);
 }
 
 }  // namespace mnist

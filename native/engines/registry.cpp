@@ -108,6 +108,7 @@ const std::vector<EngineRow>& rows() {
         .rank = 1,
         .summation = kPartial,
         .takes_limits = true,
+        .fleets = true,
         .launch_a_phase = true},
        needs_tensor_cores,
        MNIST_IF_SM80(create_fused)},
@@ -137,6 +138,8 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
                                       << precisions);
     MNIST_REQUIRE(row.info.takes_limits || options.limits.multiprocessors == 0,
                   "engine '" << name << "' takes no limits, expected none");
+    MNIST_REQUIRE(row.info.takes_limits || options.multiprocessors == 0,
+                  "engine '" << name << "' has no share of the multiprocessors, expected 0 for all");
     const std::string reason = row.unavailable(options.precision, options.device);
     if (reason.empty()) return row.create(row.info, options);
     const bool in_another = std::ranges::any_of(

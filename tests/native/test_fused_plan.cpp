@@ -1,4 +1,6 @@
 // How `fused` cuts up a batch on GPUs that are not here: H200, A100, a GPU without enough shared memory, odd ones.
+#include <limits>
+
 #include "kernels/fused/plan.h"
 #include "mnist/model.h"
 #include "testing.h"
@@ -37,8 +39,20 @@ const std::vector<Tile> kBf16 = {
     {.phase = Phase::kConvForward, .rows = 14, .dynamic = 82848, .many = true},
     {.phase = Phase::kFc1Forward, .rows = 128, .dynamic = 172880, .wgmma = true, .more_than = 2048, .stages = 5},
     {.phase = Phase::kFc1Forward, .rows = 64, .dynamic = 156512, .wgmma = true, .more_than = 256, .stages = 6},
-    {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 138240, .more_than = 128, .stages = 5},
-    {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 82944, .more_than = 128, .stages = 3},
+    {.phase = Phase::kFc1Forward,
+     .rows = 64,
+     .declared = 8960,
+     .dynamic = 138240,
+     .more_than = 128,
+     .fewer_than = 4,
+     .stages = 5},
+    {.phase = Phase::kFc1Forward,
+     .rows = 64,
+     .declared = 8960,
+     .dynamic = 82944,
+     .more_than = 128,
+     .fewer_than = 4,
+     .stages = 3},
     {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
     {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 82944, .stages = 4},
     {.phase = Phase::kHead, .declared = kHead},
@@ -49,6 +63,14 @@ const std::vector<Tile> kBf16 = {
      .wgmma = true,
      .more_than = 128,
      .stages = 3},
+    {.phase = Phase::kFc1Backward,
+     .rows = 128,
+     .declared = 2184,
+     .dynamic = 78208,
+     .wgmma = true,
+     .more_than = std::numeric_limits<int>::max(),
+     .fewer_than = 4,
+     .stages = 1},
     {.phase = Phase::kFc1Backward, .rows = 128, .declared = 2176, .dynamic = 145408, .stages = 3},
     {.phase = Phase::kFc1Backward, .rows = 128, .declared = 128, .dynamic = 100352, .stages = 2},
     {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1128, .dynamic = 189984, .layout = Layout::kChunks},
@@ -76,8 +98,20 @@ std::vector<Tile> of_floats(int whole, int many, int conv2_backward) {
       {.phase = Phase::kConvForward, .rows = 14, .dynamic = 113680},
       {.phase = Phase::kConvForward, .rows = 14, .dynamic = 152608, .many = true},
       {.phase = Phase::kConvForward, .rows = 7, .dynamic = 99856, .many = true},
-      {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 138240, .more_than = 128, .stages = 5},
-      {.phase = Phase::kFc1Forward, .rows = 64, .declared = 8960, .dynamic = 82944, .more_than = 128, .stages = 3},
+      {.phase = Phase::kFc1Forward,
+       .rows = 64,
+       .declared = 8960,
+       .dynamic = 138240,
+       .more_than = 128,
+       .fewer_than = 4,
+       .stages = 5},
+      {.phase = Phase::kFc1Forward,
+       .rows = 64,
+       .declared = 8960,
+       .dynamic = 82944,
+       .more_than = 128,
+       .fewer_than = 4,
+       .stages = 3},
       {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
       {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 82944, .stages = 4},
       {.phase = Phase::kHead, .declared = kHead},
@@ -155,6 +189,23 @@ void test_fc1_backward() {
   };
   CHECK(!by_wgmma(kBf16, {132, kHopper, true}, 128) && by_wgmma(kBf16, {132, kHopper, true}, 129));
   CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129) && !by_wgmma(kTf32, {132, kHopper, true}, 129));
+  // On a small share two blocks a multiprocessor, as long as a batch is one tile.
+  const auto stages = [](int multiprocessors, int batch) {
+    const auto tile = plan_for(kBf16, {multiprocessors, kHopper, true}, batch).value().fc1_backward;
+    return tile.wgmma ? tile.stages : 0;
+  };
+  CHECK(stages(4, 64) == 1 && stages(15, 64) == 1 && stages(16, 64) == 0 && stages(8, 128) == 1 && stages(8, 129) == 3);
+}
+
+// A share of an H200, for one of several models.
+void test_share() {
+  using enum Layout;
+  const auto share = [](int multiprocessors) { return Limits{multiprocessors, kHopper, true}; };
+  check_plan(kBf16, share(8), {64, 14, true, 64, 14, kChunks, 8, 8, 8, 8}, "a share of 8");
+  check_plan(kBf16, share(15), {64, 14, true, 64, 14, kChunks, 15, 14, 8, 15}, "a share of 15");
+  check_plan(kBf16, share(16), {64, 14, true, 16, 14, kChunks, 16, 4, 8, 16}, "a share of 16");
+  check_plan(kBf16, share(33), {256, 14, true, 64, 14, kChunks, 33, 8, 32, 33}, "a share of 33");
+  check_plan(kFp32, share(8), {64, 14, true, 64, 14, kFp16Terms, 8, 8, 8, 8}, "a share of 8");
 }
 
 // Whole images of conv2's backward do not fit there.
@@ -252,8 +303,8 @@ void test_what_does_not_fit() {
 #ifdef MNIST_WITH_SM80
 void check_tiles(Precision precision, std::span<const Tile> compiled, const std::vector<Tile>& here) {
   const auto facts = [](const Tile& t) {
-    return std::tuple(t.phase, t.rows, t.declared, t.dynamic, t.wgmma, t.layout, t.many, t.more_than, t.stages,
-                      t.parts);
+    return std::tuple(t.phase, t.rows, t.declared, t.dynamic, t.wgmma, t.layout, t.many, t.more_than, t.fewer_than,
+                      t.stages, t.parts);
   };
   const bool same = std::ranges::equal(compiled, here, {}, facts, facts);
   for (const Tile& t : compiled)
@@ -267,6 +318,7 @@ void check_tiles(Precision precision, std::span<const Tile> compiled, const std:
 int main() {
   test_h200();
   test_fc1_backward();
+  test_share();
   test_a100();
   test_small_gpus();
   test_any_gpu();

@@ -6,45 +6,66 @@
 namespace mnist::fused {
 namespace {
 
-// One allocation for many arrays: list(place) calls place(name, pointer, bytes) for each, once to add up and once to
-// point.
+// One allocation for many arrays, `copies` times: list(place) calls place(name, pointer, bytes) for each, once to add
+// up and once to point to the first copy. Returns the bytes of a copy.
 template <class List>
-void carve(cuda::DeviceBuffer<std::uint8_t>& memory, List list) {
+std::int64_t carve(cuda::DeviceBuffer<std::uint8_t>& memory, std::int64_t copies, List list) {
   std::int64_t bytes = 0;
   const auto place = [&](const char*, auto*& pointer, std::int64_t size) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory.data() + bytes);
     bytes += (size + 255) / 256 * 256;
   };
   list(place);
-  memory.reserve(bytes);
+  memory.reserve(copies * bytes);
   bytes = 0;
   list(place);
+  return bytes;
+}
+
+// What does not depend on memory.
+State state_on(const Gpu& gpu) { return {.overlap = gpu.overlap, .wgmma = gpu.limits.wgmma}; }
+
+template <class Place>
+void place_lasting(Arrays& arrays, Precision precision, Place place) {
+  State& s = arrays.state;
+  place("parameters", s.parameters, kParameterCount * 4);
+  place("upstream", arrays.upstream, 4);
+  place("rates", arrays.rates, Arena::kMostSteps * 4);
+  place("results", s.results, Arena::kMostSteps * sizeof(StepResult));
+  for_arrays_of_engine(s, precision, place);
+  if (precision == Precision::kFp32) s.fc1 = s.parameters + kParameters[kFc1Weight].offset;
+  s.upstream = arrays.upstream;
+  s.learning_rate = arrays.rates;
+}
+
+template <class Place>
+void place_batch(Arrays& arrays, Precision precision, int multiprocessors, std::int64_t batch, Place place) {
+  for_arrays_of_batch(arrays.state, precision, multiprocessors, batch, place);
+  place("order", arrays.order, (Arena::kMostSteps + 1) * batch * 4);
 }
 
 }  // namespace
 
 Arena::Arena(Precision precision, const Gpu& gpu, cudaStream_t stream)
-    : precision_(precision), multiprocessors_(gpu.limits.multiprocessors) {
-  state_.overlap = gpu.overlap;
-  state_.wgmma = gpu.limits.wgmma;
-  state_.parameters = parameters_.data();
-  state_.upstream = upstream_.data();
-  state_.learning_rate = rates_.data();
-  state_.results = results_.data();
-  carve(small_, [&](auto place) { for_arrays_of_engine(state_, precision, place); });
-  if (precision == Precision::kFp32) state_.fc1 = parameters_.data() + kParameters[kFc1Weight].offset;
-  cuda::fill_bytes(small_.data(), 0, small_.size(), stream);
-  cuda::fill_bytes(parameters_.data(), 0, kParameterCount, stream);
-  cuda::fill_bytes(results_.data(), 0, kMostSteps, stream);  // StepResult's padding is copied too
+    : precision_(precision), multiprocessors_(gpu.limits.multiprocessors), arrays_{.state = state_on(gpu)} {
+  carve(lasting_, 1, [&](auto place) { place_lasting(arrays_, precision, place); });
+  cuda::fill_bytes(lasting_.data(), 0, lasting_.size(), stream);  // StepResult's padding is copied, too
 }
 
 void Arena::grow(std::int64_t batch) {
   reserved_ = 0;
-  carve(workspace_, [&](auto place) {
-    for_arrays_of_batch(state_, precision_, multiprocessors_, batch, place);
-    place("order", order_, (kMostSteps + 1) * batch * 4);
-  });
+  carve(workspace_, 1, [&](auto place) { place_batch(arrays_, precision_, multiprocessors_, batch, place); });
   reserved_ = batch;
+}
+
+PackArena::PackArena(Precision precision, const Gpu& gpu, const Limits& share, std::int64_t batch, int models,
+                     cudaStream_t stream)
+    : arrays_{.state = state_on(gpu)} {
+  stride_ = carve(memory_, models, [&](auto place) {
+    place_lasting(arrays_, precision, place);
+    place_batch(arrays_, precision, share.multiprocessors, batch, place);
+  });
+  cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);
 }
 
 }  // namespace mnist::fused

@@ -1,4 +1,4 @@
-// The device memory that steps share: what every step uses, and the intermediate values of a batch, an allocation each.
+// The device memory of steps: what lasts from one to the next, and the intermediate values of a batch.
 #pragma once
 
 #include <algorithm>
@@ -54,6 +54,13 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
 }
 
+// Them all, and what those see of them who write them.
+struct Arrays {
+  State state{};
+  float *upstream = nullptr, *rates = nullptr;
+  std::int32_t* order = nullptr;  // (kMostSteps + 1, batch)
+};
+
 class Arena {
  public:
   static constexpr int kMostSteps = 32;  // of a window
@@ -69,27 +76,46 @@ class Arena {
   }
 
   // Every pointer and what the GPU can do; a batch's cuts are not in it.
-  const State& state() const { return state_; }
+  const State& state() const { return arrays_.state; }
   int value_bytes() const { return stored_bytes(precision_); }
 
   // What a graph of steps reads and writes at fixed addresses.
-  std::int32_t* order() const { return order_; }  // (kMostSteps + 1, batch)
-  float* rates() const { return rates_.data(); }
-  StepResult* results() const { return results_.data(); }
-  float* parameters() const { return parameters_.data(); }
-  float* upstream() const { return upstream_.data(); }
+  std::int32_t* order() const { return arrays_.order; }
+  float* rates() const { return arrays_.rates; }
+  StepResult* results() const { return state().results; }
+  float* parameters() const { return state().parameters; }
+  float* upstream() const { return arrays_.upstream; }
+
+  // What lasts from one step to the next: parameters, and what is made of them. In one piece, in the same order for any
+  // model, so that it can be copied from one to another.
+  const cuda::DeviceBuffer<std::uint8_t>& lasting() const { return lasting_; }
 
  private:
   void grow(std::int64_t batch);
 
   Precision precision_;
   int multiprocessors_;
-  cuda::DeviceBuffer<float> parameters_{kParameterCount}, upstream_{1}, rates_{kMostSteps};
-  cuda::DeviceBuffer<StepResult> results_{kMostSteps};
-  cuda::DeviceBuffer<std::uint8_t> small_, workspace_;
-  State state_{};
-  std::int32_t* order_ = nullptr;
+  cuda::DeviceBuffer<std::uint8_t> lasting_, workspace_;
+  Arrays arrays_;
   std::int64_t reserved_ = 0;
+};
+
+// The same for several models, each with room for a batch on its share of the GPU; arrays of a model lie `stride()`
+// bytes behind those of the one before.
+class PackArena {
+ public:
+  PackArena(Precision precision, const Gpu& gpu, const Limits& share, std::int64_t batch, int models,
+            cudaStream_t stream);
+
+  const Arrays& first() const { return arrays_; }
+  std::int64_t stride() const { return stride_; }
+  // What lasts of a model, as Arena::lasting() has it.
+  std::uint8_t* lasting(int model) const { return memory_.data() + model * stride_; }
+
+ private:
+  cuda::DeviceBuffer<std::uint8_t> memory_;
+  Arrays arrays_;
+  std::int64_t stride_ = 0;
 };
 
 }  // namespace mnist::fused

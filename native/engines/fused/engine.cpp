@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engines/fused/device_set.h"
+#include "engines/fused/pack_steps.h"
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
 #include "engines/fused/steps.h"
@@ -260,7 +261,7 @@ class FusedEngine final : public GpuEngine {
         if (first == 0) scoring_.prepare(samples);
         scoring_.queue(logits, samples, count);
       } else {
-        const State s = steps_.state_for(count, samples);
+        const State s = steps_.pass_for(count, samples);
         steps_.kernels().prepare(s, 0, stream());
         steps_.kernels().conv_forward(s, 0, stream());
         steps_.kernels().fc1_forward(s, stream());
@@ -278,6 +279,70 @@ class FusedEngine final : public GpuEngine {
   Score do_evaluate() override {
     const auto guard = select();
     return scoring_.evaluate();
+  }
+
+  // ---- several models -----------------------------------------------------------------------------------------------
+
+  class FusedFleet final : public Fleet {
+   public:
+    FusedFleet(FusedEngine& engine, const Limits& share, int models, std::int64_t batch)
+        : Fleet(engine, models, batch),
+          engine_(engine),
+          steps_(engine.options(), engine.steps_, share, engine.compute(), models, batch) {}
+
+   private:
+    void do_store(int model) override {
+      const auto guard = engine_.select();
+      const auto& lasting = engine_.steps_.arena().lasting();
+      cuda::copy(steps_.arena().lasting(model), lasting.data(), lasting.size(), engine_.stream());
+      engine_.compute().synchronize();
+    }
+    void do_load(int model) override {
+      const auto guard = engine_.select();
+      const auto& lasting = engine_.steps_.arena().lasting();
+      cuda::copy(lasting.data(), steps_.arena().lasting(model), lasting.size(), engine_.stream());
+      engine_.compute().synchronize();
+      engine_.scoring_.forget_operands();
+    }
+    void do_train(std::span<const std::int32_t> orders, std::span<const double> learning_rates,
+                  std::span<StepResult> results) override {
+      MNIST_RANGE("train a fleet");
+      MNIST_REQUIRE(engine_.placement_ == Placement::kDevice,
+                    "train: the data set is on the host, expected it in the GPU's memory");
+      const auto guard = engine_.select();
+      const cudaStream_t stream = engine_.stream();
+      const std::int64_t images = std::int64_t(orders.size()) / models(), stride = images + batch();
+      order_.reserve(models() * stride);
+      rates_.reserve(std::int64_t(learning_rates.size()));
+      if (results_.reserve(std::int64_t(results.size())))  // StepResult's padding is copied too
+        cuda::fill_bytes(results_.data(), 0, results_.size(), stream);
+      cuda::fill_bytes(order_.data(), 0, order_.size(), stream);  // what the last step looks ahead to
+      cuda::copy_rows(order_.data(), stride * 4, orders.data(), images * 4, images, models(), stream);
+      cuda::upload(rates_.data(), std::vector<float>(learning_rates.begin(), learning_rates.end()), stream);
+      steps_.run(engine_.data_.samples(nullptr), order_.data(), stride, rates_.data(), images / batch(),
+                 results_.data());
+      cuda::download(results, results_.data(), stream);
+    }
+
+    FusedEngine& engine_;
+    PackSteps steps_;
+    DeviceBuffer<std::int32_t> order_;
+    DeviceBuffer<float> rates_;
+    DeviceBuffer<StepResult> results_;
+  };
+
+  std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors) override {
+    const fused::Gpu& gpu = steps_.gpu();
+    if (!gpu.limits.wgmma)
+      throw UnavailableError(
+          "engine 'fused' trains one model at a time here: several side by side need a GPU of "
+          "compute capability 9.0, and code for sm_90a");
+    const Limits share = share_of(gpu.limits, multiprocessors, steps_.kernels());
+    MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
+                  "fleet: batch size is " << batch << ", expected more than the " << multiprocessors
+                                          << " multiprocessors of a model and at most " << kLargestOfPack);
+    const auto guard = select();
+    return std::make_unique<FusedFleet>(*this, share, models, batch);
   }
 
   Steps steps_;

@@ -18,9 +18,8 @@ Limits limits_of(int device) {
           .shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
 }
 
-}  // namespace
-
-Gpu gpu_of(const EngineOptions& options, const Kernels& kernels) {
+// With the limits of the options.
+Gpu limited_gpu(const EngineOptions& options, const Kernels& kernels) {
   const Limits own = limits_of(options.device);
   const GpuLimits& asked = options.limits;
   if (asked.multiprocessors == 0) {
@@ -38,6 +37,29 @@ Gpu gpu_of(const EngineOptions& options, const Kernels& kernels) {
                     << " bytes of shared memory a block, expected on this GPU 2 to " << own.multiprocessors << " and "
                     << needed << " to " << own.shared);
   return {.limits = {asked.multiprocessors, asked.shared_bytes}, .limited = true};
+}
+
+}  // namespace
+
+Limits share_of(const Limits& limits, int multiprocessors, const Kernels& kernels) {
+  Limits share = limits;
+  const auto fits = [&](int count) {
+    share.multiprocessors = count;
+    return why_it_does_not_fit(kernels.tiles(), share).empty();
+  };
+  int least = 2;
+  while (least < limits.multiprocessors && !fits(least)) ++least;
+  MNIST_REQUIRE(least <= multiprocessors && multiprocessors <= limits.multiprocessors,
+                "multiprocessors is " << multiprocessors << ", expected on this GPU " << least << " to "
+                                      << limits.multiprocessors);
+  share.multiprocessors = multiprocessors;
+  return share;
+}
+
+Gpu gpu_of(const EngineOptions& options, const Kernels& kernels) {
+  Gpu gpu = limited_gpu(options, kernels);
+  gpu.step = options.multiprocessors == 0 ? gpu.limits : share_of(gpu.limits, options.multiprocessors, kernels);
+  return gpu;
 }
 
 std::vector<std::string> remarks_on(const Gpu& gpu) {

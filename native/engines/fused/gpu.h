@@ -12,14 +12,19 @@ namespace mnist::fused {
 
 struct Gpu {
   Limits limits;
+  Limits step;           // what a training step is cut up for
   bool overlap = false;  // the code has programmatic dependent launch
   bool hopper = false;
   bool limited = false;  // the limits are not the GPU's own
 };
 
 // The selected GPU, by its driver; or a smaller one from before Hopper, where the options say so, so that what runs
-// there can be tested here. Throws ArgumentError for limits beyond this GPU's, or too small for the kernels.
+// there can be tested here. Throws ArgumentError for limits or multiprocessors beyond this GPU's, or too few for the
+// kernels.
 Gpu gpu_of(const EngineOptions& options, const Kernels& kernels);
+
+// Its limits with so many of the multiprocessors. Throws ArgumentError for more, and for too few.
+Limits share_of(const Limits& limits, int multiprocessors, const Kernels& kernels);
 
 // For Engine::algorithms(): what is not as one would expect of this GPU.
 std::vector<std::string> remarks_on(const Gpu& gpu);

@@ -48,7 +48,7 @@ void Scoring::prepare(const Samples& any) {
 }
 
 State Scoring::state(std::int64_t count, const Samples& samples) const {
-  State s = steps_.state_for(kChunk, samples);
+  State s = steps_.pass_for(kChunk, samples);
   s.batch = int(count);
   s.conv_forward_blocks = std::min(s.conv_forward_blocks, s.batch * 2 / s.conv_forward_halves);
   s.bn2_given = true;

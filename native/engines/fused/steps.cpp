@@ -41,10 +41,10 @@ void cut_up(State& s, const Plan& plan, std::int64_t batch) {
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
 }
 
-State Steps::state_for(std::int64_t batch, const Samples& samples) const {
-  State s = arena_.state();
+State Steps::state_on(const Limits& limits, const State& arrays, std::int64_t batch, const Samples& samples) const {
+  State s = arrays;
   s.samples = samples;
-  cut_up(s, plan_for(kernels_.tiles(), gpu_.limits, int(batch)).value(), batch);  // or there were no such engine
+  cut_up(s, plan_for(kernels_.tiles(), limits, int(batch)).value(), batch);  // or there were no such engine
   return s;
 }
 
@@ -97,7 +97,13 @@ void Steps::run(const Samples& samples, const std::int32_t* order, std::int64_t 
   for (std::int64_t done = 0; done < steps;) {
     // The longest graph that fits; 16, 8, ... steps serve the rest.
     const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, Arena::kMostSteps))));
-    set_steps(arena_.order(), order + done * batch, (now + 1) * batch, arena_.rates(), rates + done, now, stream);
+    set_steps({.to_order = arena_.order(),
+               .order = order + done * batch,
+               .samples = (now + 1) * batch,
+               .to_rates = arena_.rates(),
+               .rates = rates + done,
+               .steps = now},
+              stream);
     if (done == 0 && !continues) kernels_.prepare(s, 0, stream);
     if (check_every_step_)
       for (int k = 0; k < now; ++k) {

@@ -31,8 +31,14 @@ class Steps {
   }
   void forget_graphs() { graphs_.clear(); }  // the samples moved
 
-  // A step on a batch, cut up for it.
-  State state_for(std::int64_t batch, const Samples& samples) const;
+  // A step on a batch, cut up for it; an evaluation pass is cut up for the whole GPU.
+  State state_for(std::int64_t batch, const Samples& samples) const {
+    return state_on(gpu_.step, arena_.state(), batch, samples);
+  }
+  State pass_for(std::int64_t batch, const Samples& samples) const {
+    return state_on(gpu_.limits, arena_.state(), batch, samples);
+  }
+  State state_on(const Limits& limits, const State& arrays, std::int64_t batch, const Samples& samples) const;
   // What of that decides how the phases go through it, for Engine::batch_thresholds().
   Schedule schedule(std::int64_t batch) const { return kernels_.schedule(state_for(batch, {})); }
 

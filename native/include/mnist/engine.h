@@ -37,6 +37,7 @@ struct EngineOptions {
   int device = 0;                 // CUDA engines: ordinal of the GPU
   bool check_every_step = false;  // CUDA engines: no graphs, and an error surfaces in the step that made it
   GpuLimits limits;               // for tests, of engines that take them: what runs on a smaller GPU from before Hopper
+  int multiprocessors = 0;        // of these engines, too: for how many a training step is cut up, 0 for all
 };
 
 // What one training step reports: mean loss over the batch before the update, and how many it got right.
@@ -107,12 +108,15 @@ struct EngineInfo {
   int rank = 0;                       // of those that can run here, `auto` takes the engine with the lowest
   Summation summation = Summation::kPlain;
   bool follows_routing = false;          // probe() takes decisions instead of making them
-  bool takes_limits = false;             // EngineOptions::limits
+  bool takes_limits = false;             // EngineOptions::limits and multiprocessors
   bool shares_batches = false;           // join()
+  bool fleets = false;                   // fleet(), where the GPU has what it needs
   bool launch_a_phase = false;           // each phase of a step is one launch
   std::vector<std::string> libraries;    // that it loads when it is made
   std::int64_t host_bytes_an_image = 0;  // of a batch, with what a probe hands out: measured, rounded up; 0: no matter
 };
+
+class Fleet;
 
 class Engine {
  public:
@@ -178,6 +182,11 @@ class Engine {
   // up to the step, with what it costs to look: marks, and no overlap of ops. Parameters and statistics stay.
   std::vector<OpTime> profile(std::int64_t batch, std::int64_t steps);
 
+  // Room for several models that train side by side, for engines that can, each as by an engine with so many
+  // multiprocessors; it must not outlive this engine. Throws UnavailableError where they cannot, ArgumentError for a
+  // batch of no more images than multiprocessors.
+  std::unique_ptr<Fleet> fleet(int models, std::int64_t batch, int multiprocessors);
+
   // What its products are made of, in words: the precision, and how it is reached where that is not by its own type.
   virtual std::string arithmetic() const { return to_string(options_.precision); }
   // Which of a library's algorithms were chosen so far, a line each; empty for an engine with nothing to choose.
@@ -223,6 +232,9 @@ class Engine {
   // Learning rate 0. `order` has steps + 1 batches, for one step to warm up with.
   virtual std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) = 0;
 
+  virtual std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors);
+
+  friend class Fleet;
   EngineInfo info_;
   EngineOptions options_;
   std::shared_ptr<Communicator> ranks_;
@@ -230,6 +242,37 @@ class Engine {
   std::vector<std::uint8_t> evaluation_images_, evaluation_labels_;  // of the default
   bool has_statistics_ = false;
   std::int64_t piece_batch_ = 0, piece_ = 1;  // steps of train's next piece at this batch size, as far as is known
+};
+
+// Models that train side by side on the engine's data set.
+class Fleet {
+ public:
+  Fleet(Engine& engine, int models, std::int64_t batch) : engine_(engine), models_(models), batch_(batch) {}
+  virtual ~Fleet() = default;
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  int models() const { return models_; }
+  std::int64_t batch() const { return batch_; }
+
+  void store(int model);  // the model becomes what the engine holds
+  void load(int model);   // and the other way round
+
+  // Engine::train() of each model: orders (models, steps * batch), learning_rates and results (models, steps).
+  void train(std::span<const std::int32_t> orders, std::span<const double> learning_rates,
+             std::span<StepResult> results);
+
+ private:
+  void require_model(int model, const char* what) const;
+
+  virtual void do_store(int model) = 0;
+  virtual void do_load(int model) = 0;
+  virtual void do_train(std::span<const std::int32_t> orders, std::span<const double> learning_rates,
+                        std::span<StepResult> results) = 0;
+
+  Engine& engine_;
+  int models_;
+  std::int64_t batch_;
 };
 
 // One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine in
@@ -265,6 +308,7 @@ struct Gpu {
   std::string name;
   std::string compute_capability;  // such as 9.0
   std::int64_t memory_bytes = 0;
+  int multiprocessors = 0;
 };
 std::vector<Gpu> gpus();  // empty where there is none, or no CUDA code in this build
 

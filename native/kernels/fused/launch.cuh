@@ -11,13 +11,16 @@
 namespace mnist::fused {
 
 // A launch that may begin before its predecessor has ended, where the GPU can do that: see wait_for_predecessor().
-template <class Kernel, class... Arguments>
-void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream, const State& state,
+template <class Kernel, class Models, class... Arguments>
+void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream, const Models& models,
             Arguments... arguments) {
   if (shared_bytes > 0)
     MNIST_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  if constexpr (std::is_same_v<Models, Pack>)  // so that a multiprocessor holds as many blocks as it can
+    MNIST_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
+  config.gridDim = dim3(grid.x, grid.y, unsigned(models_of(models)));
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
@@ -25,10 +28,10 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = state.overlap ? 1 : 0;
+  config.numAttrs = any_state(models).overlap ? 1 : 0;
   kernels::device::seed_delays();
   cuda::random_delay();
-  MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, state, arguments...));
+  MNIST_CHECK(cudaLaunchKernelEx(&config, kernel, models, arguments...));
 }
 
 template <Precision kPrecision>
@@ -41,7 +44,7 @@ std::span<const Tile> Launch<kPrecision>::tiles() {
 template <Precision kPrecision>
 bool Launch<kPrecision>::overlaps() {
   cudaFuncAttributes attributes{};
-  MNIST_CHECK(cudaFuncGetAttributes(&attributes, update_kernel<Policy<kPrecision>>));
+  MNIST_CHECK(cudaFuncGetAttributes(&attributes, update_kernel<Policy<kPrecision>, State>));
   return attributes.ptxVersion >= 90;
 }
 
@@ -61,8 +64,8 @@ Schedule Launch<kPrecision>::schedule(const State& s) {
           s.conv2_backward_wgmma,
           s.conv2_backward_rows,
           rounds(kPool1Side / s.conv2_backward_rows * s.conv2_backward_parts * s.batch, s.conv2_backward_blocks),
-          rounds(s.conv2_backward_blocks, kConv2Groups * kLoadsInFlight),
-          rounds(s.head_blocks, kUpdateGroups * kHeadLoadsInFlight)};
+          rounds(s.conv2_backward_blocks, kConv2Groups * kUpdateLoads<State>.conv2),
+          rounds(s.head_blocks, kUpdateGroups * kUpdateLoads<State>.head)};
 }
 
 template <Precision kPrecision>
@@ -74,7 +77,7 @@ void Launch<kPrecision>::conv_forward(const State& s, int graph_step, cudaStream
   if (s.wgmma) {
     using Shared = ConvForwardWgmmaShared<P>;
     if (s.conv_forward_many)
-      run(conv_forward_wgmma_roles_kernel<P>, Shared::kRolesBytes);
+      run(conv_forward_wgmma_roles_kernel<P, State>, Shared::kRolesBytes);
     else if (s.conv_forward_halves == 2)
       run(conv_forward_wgmma_kernel<P, 2>, Shared::kBytes);
     else
@@ -101,25 +104,25 @@ void Launch<kPrecision>::fc1_forward(const State& s, cudaStream_t stream) {
       const auto run = [&](auto kernel, int bytes) { launch(kernel, grid, kFc1WgmmaThreads, bytes, stream, s); };
       constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
       if (s.fc1_forward_rows == 128)
-        run(fc1_forward_wgmma_kernel<P, 128, k128>, Fc1WgmmaShared<128, k128>::kBytes);
+        run(fc1_forward_wgmma_kernel<P, 128, k128, State>, Fc1WgmmaShared<128, k128>::kBytes);
       else
-        run(fc1_forward_wgmma_kernel<P, 64, k64>, Fc1WgmmaShared<64, k64>::kBytes);
+        run(fc1_forward_wgmma_kernel<P, 64, k64, State>, Fc1WgmmaShared<64, k64>::kBytes);
       return;
     }
   const auto run = [&](auto kernel, int bytes) { launch(kernel, grid, kThreads, bytes, stream, s); };
   constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
   const bool most = s.fc1_forward_stages == kMost;
   if (s.fc1_forward_rows == 16)
-    most ? run(fc1_forward_kernel<P, 16, kMost>, kFc1ForwardBytes<16, kMost>)
-         : run(fc1_forward_kernel<P, 16, kFew16>, kFc1ForwardBytes<16, kFew16>);
+    most ? run(fc1_forward_kernel<P, 16, kMost, State>, kFc1ForwardBytes<16, kMost>)
+         : run(fc1_forward_kernel<P, 16, kFew16, State>, kFc1ForwardBytes<16, kFew16>);
   else
-    most ? run(fc1_forward_kernel<P, 64, kMost>, kFc1ForwardBytes<64, kMost>)
-         : run(fc1_forward_kernel<P, 64, kFew64>, kFc1ForwardBytes<64, kFew64>);
+    most ? run(fc1_forward_kernel<P, 64, kMost, State>, kFc1ForwardBytes<64, kMost>)
+         : run(fc1_forward_kernel<P, 64, kFew64, State>, kFc1ForwardBytes<64, kFew64>);
 }
 
 template <Precision kPrecision>
 void Launch<kPrecision>::head(const State& s, int graph_step, cudaStream_t stream) {
-  launch(head_kernel<Policy<kPrecision>>, s.head_blocks, kThreads, 0, stream, s, graph_step);
+  launch(head_kernel<Policy<kPrecision>, State>, s.head_blocks, kThreads, 0, stream, s, graph_step);
 }
 
 template <Precision kPrecision>
@@ -127,11 +130,14 @@ void Launch<kPrecision>::fc1_backward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, s); };
   if constexpr (sizeof(typename P::T) == 2)
-    if (s.fc1_backward_wgmma) return run(fc1_backward_wgmma_kernel<P>, Fc1BackwardWgmmaShared::kBytes);
+    if (s.fc1_backward_wgmma)
+      return s.fc1_backward_stages == 1
+                 ? run(fc1_backward_wgmma_kernel<P, 1, State>, Fc1BackwardWgmmaShared<1>::kBytes)
+                 : run(fc1_backward_wgmma_kernel<P, 3, State>, Fc1BackwardWgmmaShared<3>::kBytes);
   if (s.fc1_backward_stages == 3)
-    run(fc1_backward_kernel<P, 3>, Fc1BackwardShared<P, 3>::kBytes);
+    run(fc1_backward_kernel<P, 3, State>, Fc1BackwardShared<P, 3>::kBytes);
   else
-    run(fc1_backward_kernel<P, 2>, Fc1BackwardShared<P, 2>::kBytes);
+    run(fc1_backward_kernel<P, 2, State>, Fc1BackwardShared<P, 2>::kBytes);
 }
 
 template <Precision kPrecision>
@@ -142,10 +148,10 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
   };
   constexpr int kStages = kWholeStages<P>;
   if constexpr (kPrecision == Precision::kBf16)
-    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P>, WholeImagesShared::kBytes);
+    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, State>, WholeImagesShared::kBytes);
   if constexpr (P::kFp16Terms > 0) {
     using Shared = Fp16HalvesShared<P>;
-    if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P>, Shared::kBytes);
+    if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P, State>, Shared::kBytes);
   }
   if constexpr (sizeof(typename P::T) == 4)
     if (s.conv2_backward_parts == 2)
@@ -158,7 +164,7 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
 
 template <Precision kPrecision>
 void Launch<kPrecision>::update(const State& s, int graph_step, cudaStream_t stream) {
-  launch(update_kernel<Policy<kPrecision>>, kUpdateBlocks, kUpdateThreads, 0, stream, s, graph_step);
+  launch(update_kernel<Policy<kPrecision>, State>, kUpdateBlocks, kUpdateThreads, 0, stream, s, graph_step);
 }
 
 template <Precision kPrecision>
@@ -168,7 +174,7 @@ void Launch<kPrecision>::pack(const State& s, cudaStream_t stream) {
 
 template <Precision kPrecision>
 void Launch<kPrecision>::prepare(const State& s, int graph_step, cudaStream_t stream) {
-  launch(prepare_kernel<Policy<kPrecision>>, kConv1Blocks, kUpdateThreads, 0, stream, s, graph_step);
+  launch(prepare_kernel<Policy<kPrecision>, State>, kConv1Blocks, kUpdateThreads, 0, stream, s, graph_step);
 }
 
 }  // namespace mnist::fused

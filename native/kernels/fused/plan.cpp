@@ -39,7 +39,9 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
   const auto conv2_backward = first(Phase::kConv2Backward, [&](const Tile& tile) {
     return pieces(tile) <= sms && tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
-  const auto of_fc1 = [&](const Tile& tile) { return (gpu.wgmma || !tile.wgmma) && batch > tile.more_than; };
+  const auto of_fc1 = [&](const Tile& tile) {
+    return (gpu.wgmma || !tile.wgmma) && (batch > tile.more_than || sms < tile.fewer_than * ceil_div(batch, 16));
+  };
   const auto fc1_forward = first(Phase::kFc1Forward, of_fc1), fc1_backward = first(Phase::kFc1Backward, of_fc1);
   for (const auto& found : {conv2_backward, fc1_forward, fc1_backward})
     if (found == tiles.end()) return {};

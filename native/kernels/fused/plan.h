@@ -32,7 +32,8 @@ struct Tile {
   bool wgmma = false;               // of conv forward, whose layout decides conv2 backward's; or of fc1
   Layout layout = Layout::kPixels;  // conv forward leaves it, conv2's backward reads it
   bool many = false;                // conv forward: a thread block may take one piece after the other
-  int more_than = 0;                // fc1: for batches of more samples
+  int more_than = 0;                // fc1: for batches of more samples,
+  int fewer_than = 0;               // or where there are fewer multiprocessors than so many for 16 samples
   int stages = 0;                   // fc1: tiles in shared memory at a time
   int parts = 1;                    // conv2 backward: that conv2's channels are cut into, a thread block each
   const void* kernel = nullptr;     // for who asks the driver about it

@@ -128,6 +128,23 @@ struct State {
   std::uint8_t conv2_backward_parts;                     // that conv2's channels are cut into
 };
 
+inline constexpr int kLargestOfPack = 2048;  // samples of a batch of a pack's models
+
+// Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has arrays of its
+// own, at the same distance from those of the one before; they share the data set, the upstream gradient and how a
+// batch is cut up.
+struct Pack {
+  State first;
+  std::int64_t stride = 0;  // bytes
+  int models = 0;
+};
+
+// What is the same for all models of a launch.
+constexpr const State& any_state(const State& s) { return s; }
+constexpr const State& any_state(const Pack& pack) { return pack.first; }
+constexpr int models_of(const State&) { return 1; }
+constexpr int models_of(const Pack& pack) { return pack.models; }
+
 using Schedule = std::array<int, 14>;
 
 template <Precision kPrecision>
@@ -145,6 +162,18 @@ struct Launch {
   static void pack(const State& state, cudaStream_t stream);  // all operand copies from `parameters`
   static void prepare(const State& state, int graph_step,
                       cudaStream_t stream);  // moments and bn1 for this step's batch
+};
+
+// The launches of a step of several models on Hopper, each with more samples than blocks of conv_forward.
+template <Precision kPrecision>
+struct PackLaunch {
+  static void conv_forward(const Pack& pack, int graph_step, cudaStream_t stream);
+  static void fc1_forward(const Pack& pack, cudaStream_t stream);
+  static void head(const Pack& pack, int graph_step, cudaStream_t stream);
+  static void fc1_backward(const Pack& pack, cudaStream_t stream);
+  static void conv2_backward(const Pack& pack, int graph_step, cudaStream_t stream);
+  static void update(const Pack& pack, int graph_step, cudaStream_t stream);
+  static void prepare(const Pack& pack, int graph_step, cudaStream_t stream);
 };
 
 bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a
@@ -171,8 +200,18 @@ void score_images(Score* partial, const float* logits, const std::uint8_t* label
 std::int64_t score_blocks(std::int64_t count);
 
 // What a graph of steps reads at fixed addresses: to_order[i] = order[i], i < samples, and to_rates[k] = rates[k],
-// k < steps. One launch for both; the order's arrays aligned to 4 bytes.
-void set_steps(std::int32_t* to_order, const std::int32_t* order, std::int64_t samples, float* to_rates,
-               const float* rates, int steps, cudaStream_t stream);
+// k < steps. One launch for both; the order's arrays aligned to 4 bytes. Of several models each array lies so many
+// bytes or elements behind that of the model before.
+struct StepInputs {
+  std::int32_t* to_order;
+  const std::int32_t* order;
+  std::int64_t samples;
+  float* to_rates;
+  const float* rates;
+  int steps;
+  int models = 1;
+  std::int64_t to_stride = 0, order_stride = 0, rates_stride = 0;  // bytes of to_order and to_rates, elements
+};
+void set_steps(const StepInputs& inputs, cudaStream_t stream);
 
 }  // namespace mnist::fused

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
@@ -49,7 +50,7 @@ std::vector<Tile> tiles_of() {
     many.many = true;
     add(half, conv_forward_wgmma_kernel<P, 1>, kBarrier, Shared::kBytes);
     add(whole, conv_forward_wgmma_kernel<P, 2>, kBarrier, Shared::kBytes);
-    add(many, conv_forward_wgmma_roles_kernel<P>, kBarrier, Shared::kRolesBytes);
+    add(many, conv_forward_wgmma_roles_kernel<P, State>, kBarrier, Shared::kRolesBytes);
   }
   add({.phase = kConvForward, .rows = kHalf}, conv_forward_kernel<P, 1>, 0, ConvForwardShared<P>::kBytes);
   add({.phase = kConvForward, .rows = kWhole}, conv_forward_kernel<P, 2>, 0, ConvForwardShared<P>::kBytes);
@@ -62,41 +63,51 @@ std::vector<Tile> tiles_of() {
   if constexpr (!kFloats) {
     constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
     add({.phase = kFc1Forward, .rows = 128, .wgmma = true, .more_than = 2048, .stages = k128},
-        fc1_forward_wgmma_kernel<P, 128, k128>, 0, Fc1WgmmaShared<128, k128>::kBytes);
+        fc1_forward_wgmma_kernel<P, 128, k128, State>, 0, Fc1WgmmaShared<128, k128>::kBytes);
     add({.phase = kFc1Forward, .rows = 64, .wgmma = true, .more_than = 256, .stages = k64},
-        fc1_forward_wgmma_kernel<P, 64, k64>, 0, Fc1WgmmaShared<64, k64>::kBytes);
+        fc1_forward_wgmma_kernel<P, 64, k64, State>, 0, Fc1WgmmaShared<64, k64>::kBytes);
   }
   // Fewer stages hold the same tiles, so their sums are the same bits.
   constexpr int kMost = kFc1MostStages, kFew64 = kFc1FewStages<64>, kFew16 = kFc1FewStages<16>;
-  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .stages = kMost}, fc1_forward_kernel<P, 64, kMost>,
-      sizeof(Bn2), kFc1ForwardBytes<64, kMost>);
-  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .stages = kFew64}, fc1_forward_kernel<P, 64, kFew64>,
-      sizeof(Bn2), kFc1ForwardBytes<64, kFew64>);
-  add({.phase = kFc1Forward, .rows = 16, .stages = kMost}, fc1_forward_kernel<P, 16, kMost>, sizeof(Bn2),
+  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .fewer_than = 4, .stages = kMost},
+      fc1_forward_kernel<P, 64, kMost, State>, sizeof(Bn2), kFc1ForwardBytes<64, kMost>);
+  add({.phase = kFc1Forward, .rows = 64, .more_than = 128, .fewer_than = 4, .stages = kFew64},
+      fc1_forward_kernel<P, 64, kFew64, State>, sizeof(Bn2), kFc1ForwardBytes<64, kFew64>);
+  add({.phase = kFc1Forward, .rows = 16, .stages = kMost}, fc1_forward_kernel<P, 16, kMost, State>, sizeof(Bn2),
       kFc1ForwardBytes<16, kMost>);
-  add({.phase = kFc1Forward, .rows = 16, .stages = kFew16}, fc1_forward_kernel<P, 16, kFew16>, sizeof(Bn2),
+  add({.phase = kFc1Forward, .rows = 16, .stages = kFew16}, fc1_forward_kernel<P, 16, kFew16, State>, sizeof(Bn2),
       kFc1ForwardBytes<16, kFew16>);
 
-  add({.phase = kHead}, head_kernel<P>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
+  add({.phase = kHead}, head_kernel<P, State>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
 
-  if constexpr (!kFloats)
-    add({.phase = kFc1Backward, .rows = Fc1BackwardWgmmaShared::kRows, .wgmma = true, .more_than = 128, .stages = 3},
-        fc1_backward_wgmma_kernel<P>, sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier,
-        Fc1BackwardWgmmaShared::kBytes);
+  if constexpr (!kFloats) {
+    using Shared = Fc1BackwardWgmmaShared<3>;
+    using OneTile = Fc1BackwardWgmmaShared<1>;
+    constexpr std::size_t kSums = sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]);
+    add({.phase = kFc1Backward, .rows = Shared::kRows, .wgmma = true, .more_than = OneTile::kRows, .stages = 3},
+        fc1_backward_wgmma_kernel<P, 3, State>, kSums + 3 * kBarrier, Shared::kBytes);
+    add({.phase = kFc1Backward,
+         .rows = OneTile::kRows,
+         .wgmma = true,
+         .more_than = std::numeric_limits<int>::max(),  // only where there are few multiprocessors
+         .fewer_than = 4,
+         .stages = 1},
+        fc1_backward_wgmma_kernel<P, 1, State>, kSums + kBarrier, OneTile::kBytes);
+  }
   using Fc1 = Fc1BackwardShared<P, 3>;
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3>,
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3, State>,
       sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2}, fc1_backward_kernel<P, 2>, sizeof(float[32]),
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2}, fc1_backward_kernel<P, 2, State>, sizeof(float[32]),
       Fc1BackwardShared<P, 2>::kBytes);
 
   if constexpr (P::kFp16Terms > 0) {
     using Shared = Fp16HalvesShared<P>;
     for (const int of_image : {kWhole, kHalf})
       add({.phase = kConv2Backward, .rows = of_image, .layout = Layout::kFp16Terms},
-          conv2_backward_fp16_halves_kernel<P>, sizeof(Bn2Backward) + 7 * kBarrier, Shared::kBytes);
+          conv2_backward_fp16_halves_kernel<P, State>, sizeof(Bn2Backward) + 7 * kBarrier, Shared::kBytes);
   } else {
-    add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks}, conv2_backward_whole_images_kernel<P>,
-        sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared::kBytes);
+    add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks},
+        conv2_backward_whole_images_kernel<P, State>, sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared::kBytes);
   }
   add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages, 1>,
       sizeof(Bn2Backward) + (kStages + 1) * kBarrier, Conv2BackwardShared<P, kWhole, kStages>::kBytes);
@@ -108,7 +119,7 @@ std::vector<Tile> tiles_of() {
 
   constexpr std::size_t kPartial =
       std::max(sizeof(float4[kUpdateGroups][64]), sizeof(float4[kConv2Groups][kConv2Columns]));
-  add({.phase = kUpdate}, update_kernel<P>, std::max(sizeof(Bn1Scratch), kPartial), 0);
+  add({.phase = kUpdate}, update_kernel<P, State>, std::max(sizeof(Bn1Scratch), kPartial), 0);
   return rows;
 }
 

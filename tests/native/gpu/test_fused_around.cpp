@@ -88,15 +88,26 @@ void test_window() {
   const std::vector<float> rates = {0.5f, 0.25f, 0.125f};
   const Guarded<std::int32_t> from(order), to(7);
   const Guarded<float> from_rates(rates), to_rates(3);
-  fused::set_steps(to.data(), from.data(), 7, to_rates.data(), from_rates.data(), 3, nullptr);
+  fused::set_steps({to.data(), from.data(), 7, to_rates.data(), from_rates.data(), 3}, nullptr);
   CHECK(to.read("set_steps") == order);
   CHECK(to_rates.read("set_steps") == rates);
   std::vector<std::int32_t> many(1000003);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = std::int32_t(i * 7);
   const Guarded<std::int32_t> gmany(many), copy(std::int64_t(many.size()));
-  fused::set_steps(copy.data(), gmany.data(), std::int64_t(many.size()), to_rates.data(), from_rates.data(), 3,
+  fused::set_steps({copy.data(), gmany.data(), std::int64_t(many.size()), to_rates.data(), from_rates.data(), 3},
                    nullptr);
   CHECK(copy.read("set_steps") == many);
+}
+
+// Of two models, each with arrays of its own; what lies between them stays.
+void test_window_of_models() {
+  const std::vector<std::int32_t> order = {5, 4, 3, 99, 2, 1, 0, 99};
+  const std::vector<float> rates = {0.5f, 0.25f, 0.125f, 0.75f};
+  const Guarded<std::int32_t> from(order), to(std::vector<std::int32_t>(8, -1));
+  const Guarded<float> from_rates(rates), to_rates(std::vector<float>(8, -1));
+  fused::set_steps({to.data(), from.data(), 3, to_rates.data(), from_rates.data(), 2, 2, 16, 4, 2}, nullptr);
+  CHECK((to.read("set_steps") == std::vector<std::int32_t>{5, 4, 3, -1, 2, 1, 0, -1}));
+  CHECK((to_rates.read("set_steps") == std::vector<float>{0.5f, 0.25f, -1, -1, 0.125f, 0.75f, -1, -1}));
 }
 
 }  // namespace
@@ -109,5 +120,6 @@ int main() {
   test_sums();
   test_scores();
   test_window();
+  test_window_of_models();
   return finish();
 }

@@ -5,6 +5,7 @@
 #include "kernels/fused/conv_forward/conv1_wgmma.cuh"
 #include "kernels/fused/conv_forward/conv2_wgmma.cuh"
 #include "kernels/fused/conv_forward/conv_forward.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
@@ -123,9 +124,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
 // Large batches: as conv_forward_roles_kernel(). The first role makes an image's patches while conv1's products of the
 // one before run. The second role's two warpgroups take turns, and an image's a1 leaves while conv2's products of it
 // run.
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
   using Shared = ConvForwardWgmmaShared<P>;
   constexpr int kTurnThreads = kRoleThreads + kGroupThreads;  // the first role and a warpgroup of the second
   using Role = NamedBarrier<1, kRoleThreads>;

@@ -10,11 +10,13 @@
 
 #include "kernels/fused/fc1_backward/dgrad.cuh"
 #include "kernels/fused/fc1_backward/weight_gradient.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
-template <class P, int kStages>
-__global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(State s) {
+template <class P, int kStages, class Models>
+__global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(Models models) {
+  const auto& s = state_of_block(models);
   using Shared = Fc1BackwardShared<P, kStages>;
   extern __shared__ __align__(128) unsigned char shared[];
   if (threadIdx.x < kRoleThreads)

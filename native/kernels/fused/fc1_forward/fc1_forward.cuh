@@ -6,6 +6,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
@@ -25,8 +26,9 @@ inline constexpr int kFc1ForwardBytes = kFc1Stages * kStageBytes<kRows>;
 // h_slices[slice] = relu(bn2(pooled_z2)) fc1^T over the slice's features. Grid: (row tiles, slices); slices 2k and 2k +
 // 1 are the halves of the channels in the same cells; a single slice is both of them, one after the other. A warp makes
 // up to 32 rows; the operand that ldmatrix brings it is pooled_z2, and becomes relu(bn2(pooled_z2)) in registers.
-template <class P, int kRows, int kFc1Stages>
-__global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(State s) {
+template <class P, int kRows, int kFc1Stages, class Models>
+__global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models) {
+  const auto& s = state_of_block(models);
   using T = typename P::T;
   constexpr int kWarpRows = kRows < 32 ? kRows : 32, kRowWarps = kRows / kWarpRows;
   constexpr int kWarpHidden = kHidden * kRowWarps / (kThreads / 32);

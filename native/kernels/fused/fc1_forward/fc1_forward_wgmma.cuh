@@ -38,9 +38,10 @@ struct Fc1WgmmaShared {
 // Tiles, slices and grid are those of fc1_forward_kernel(). A warp multiplies 16 samples by all hidden units, so that
 // each value passes through bn2 and relu once in a slice: it comes by ldmatrix and goes on as an operand in registers.
 // What an SM takes from L2 is the limit: more samples a block read the weights less often.
-template <class P, int kRows, int kStageCount>
-__global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(State s) {
+template <class P, int kRows, int kStageCount, class Models>
+__global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
   using T = typename P::T;
   using Shared = Fc1WgmmaShared<kRows, kStageCount>;
   using Consumers = NamedBarrier<2, kThreads>;

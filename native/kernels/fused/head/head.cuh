@@ -5,6 +5,7 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/state.h"
 
@@ -34,8 +35,9 @@ __device__ __forceinline__ typename P::T* dh_chunk(const State& s, int row, int 
 
 // One warp a sample at a time; lane l owns hidden units 4l .. 4l+3, and class l / 2. head_sums of a block: d
 // fc2.weight, d fc1.bias, d fc2.bias, loss and hits, summed over its samples in a fixed order.
-template <class P>
-__global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   __shared__ __align__(16) float sums[8][kHeadValues];
   __shared__ double moments[4][64];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -78,7 +80,9 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(State s, int graph_st
       return reinterpret_cast<const float4*>(s.h_slices + (std::size_t(k) * s.batch + row) * kHidden)[lane];
     };
     const auto add = [&](float4 x, int) { h.x += x.x, h.y += x.y, h.z += x.z, h.w += x.w; };
-    if (s.fc1_forward_slices > 14)
+    if constexpr (std::is_same_v<Models, Pack>)
+      for_rows<1, 8>(s.fc1_forward_slices, 0, slice, add);
+    else if (s.fc1_forward_slices > 14)
       for_rows<1, 26>(s.fc1_forward_slices, 0, slice, add);
     else
       for_rows<1, 14>(s.fc1_forward_slices, 0, slice, add);

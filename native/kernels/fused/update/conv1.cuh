@@ -33,7 +33,7 @@ __device__ __forceinline__ void set_moments(const State& s, double (&to)[kMoment
 
 // conv1 and bn1, channels kConv1Share * block .. After the sums over conv2_backward's blocks everything stays in the
 // registers of a warp a channel.
-template <class P>
+template <class P, class Models>
 __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   constexpr auto weight_at = kParameters[kConv1Weight].offset, gamma_at = kParameters[kBn1Weight].offset,
                  beta_at = kParameters[kBn1Bias].offset;
@@ -49,7 +49,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
     const int group = tid >> 6, column = min(tid & 63, kMoments - 1);
     const double current = s.moments[block * kMoments + column];
     double next = 0;
-    for_rows<kUpdateGroups, kHeadLoadsInFlight>(
+    for_rows<kUpdateGroups, kUpdateLoads<Models>.head>(
         s.head_blocks, group, [&](int b) { return s.moment_sums[std::size_t(b) * kMoments + column]; },
         [&](double x, int) { next += x; });
     if (tid < kMoments) scratch.moments[tid] = current;
@@ -75,8 +75,9 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   constexpr int kColumns4 = kUpdateThreads / kRoutedTapGroups;
   const int column4 = tid % kColumns4, group = tid / kColumns4;
   reinterpret_cast<float4*>(scratch.routed_taps[group])[column4] =
-      sum_rows<kRoutedTapGroups, 9>(s.routed_tap_sums + block * kColumns4 * 4, s.conv2_backward_blocks,
-                                    kConv1Channels * kRoutedTapColumns, column4, group);
+      sum_rows<kRoutedTapGroups, kUpdateLoads<Models>.conv1>(s.routed_tap_sums + block * kColumns4 * 4,
+                                                             s.conv2_backward_blocks,
+                                                             kConv1Channels * kRoutedTapColumns, column4, group);
   __syncthreads();
   if (!computes) return;
   // Each half of the warp adds up every other group, four at a time in float.

@@ -7,7 +7,7 @@
 
 namespace mnist::fused {
 
-template <class P>
+template <class P, class Models>
 __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kConv2Columns], int block) {
   constexpr int kValues = 4 * kConv2Columns;
   const int tid = threadIdx.x, column = tid % kConv2Columns, group = tid / kConv2Columns;
@@ -25,8 +25,8 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   if (group < kConv2Groups)  // but for the last warp
-    partial[group][column] = sum_rows<kConv2Groups, kLoadsInFlight>(s.conv2_sums, s.conv2_backward_blocks, kConv2Values,
-                                                                    block * kConv2Columns + column, group);
+    partial[group][column] = sum_rows<kConv2Groups, kUpdateLoads<Models>.conv2>(
+        s.conv2_sums, s.conv2_backward_blocks, kConv2Values, block * kConv2Columns + column, group);
   __syncthreads();
   if (tid >= kValues) return;
   const float dw = old_sign * sum_groups(partial, tid);

@@ -7,6 +7,7 @@
 namespace mnist::fused {
 
 // Values 256 * block .. of head_sums, which head wrote: only the end of the step has to be waited for.
+template <class Models>
 __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kUpdateGroups][64], int graph_step,
                                             int block) {
   constexpr int kWeights = kClasses * kHidden;
@@ -16,7 +17,7 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kU
                                            : kParameters[kFc2Bias].offset + i - kWeights - kHidden;
   const bool is_parameter = tid < 256 && i < kHeadValues - 2;
   const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = *s.learning_rate;
-  partial[group][column] = sum_rows<kUpdateGroups, kHeadLoadsInFlight>(
+  partial[group][column] = sum_rows<kUpdateGroups, kUpdateLoads<Models>.head>(
       s.head_sums, s.head_blocks, kHeadValues, min(block * 64 + column, kHeadValues / 4 - 1), group);
   __syncthreads();
   const float total = tid < 256 && i < kHeadValues ? sum_groups(partial, tid) : 0.f;

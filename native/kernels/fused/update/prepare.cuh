@@ -1,6 +1,7 @@
 // What a training starts from: every operand copy, and bn1 for the first batch.
 #pragma once
 
+#include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/update/conv1.cuh"
 
 namespace mnist::fused {
@@ -30,8 +31,9 @@ __global__ void pack_kernel(State s) {
 }
 
 // kConv1Blocks blocks: the moments of a graph step's batch, then their channels of conv1 as update leaves them.
-template <class P>
-__global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   __shared__ Bn1Scratch scratch;
   const int tid = threadIdx.x, group = tid >> 6, column = tid & 63, warp = tid >> 5, tap = tid & 15;
   wait_for_predecessor();

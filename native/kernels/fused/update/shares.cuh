@@ -14,8 +14,17 @@ inline constexpr int kRoutedTapGroups = kUpdateThreads / (kConv1Share * kRoutedT
 // sums.
 inline constexpr int kConv2Columns = 48, kConv2Groups = kUpdateThreads / kConv2Columns;
 inline constexpr int kConv2Blocks = kConv2Values / (4 * kConv2Columns);
-inline constexpr int kLoadsInFlight = 14;     // of a thread; its groups cover a block an SM in one round
-inline constexpr int kHeadLoadsInFlight = 6;  // of head's sums, which are few, or complete long before they are needed
+// Loads in flight of a thread, in rows that other phases' blocks left; and how many blocks a multiprocessor has to
+// hold.
+struct UpdateLoads {
+  int conv2, conv1, head, resident_blocks;
+};
+// conv2's groups cover a block an SM in one round; head's sums are few, or complete long before they are needed.
+template <class Models>
+inline constexpr UpdateLoads kUpdateLoads{.conv2 = 14, .conv1 = 9, .head = 6, .resident_blocks = 1};
+// Each of several models leaves few rows, and has all the blocks that a single one has.
+template <>
+inline constexpr UpdateLoads kUpdateLoads<Pack>{.conv2 = 2, .conv1 = 2, .head = 2, .resident_blocks = 2};
 inline constexpr int kHeadBlocks = (kHeadValues / 4 + 63) / 64;
 inline constexpr int kUpdateBlocks = kConv1Blocks + kHeadBlocks + kConv2Blocks;
 

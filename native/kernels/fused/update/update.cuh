@@ -2,14 +2,17 @@
 // from: repacked filters and bn1's scale and shift for the next batch. Each block does a share of one of three things.
 #pragma once
 
+#include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/update/conv1.cuh"
 #include "kernels/fused/update/conv2.cuh"
 #include "kernels/fused/update/head.cuh"
 
 namespace mnist::fused {
 
-template <class P>
-__global__ void __launch_bounds__(kUpdateThreads, 1) update_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_blocks)
+    update_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   __shared__ union {
     Bn1Scratch bn1;
     float4 head[kUpdateGroups][64];
@@ -17,11 +20,11 @@ __global__ void __launch_bounds__(kUpdateThreads, 1) update_kernel(State s, int 
   } scratch;
   const int block = blockIdx.x;
   if (block < kConv1Blocks)
-    update_conv1<P>(s, scratch.bn1, block);
+    update_conv1<P, Models>(s, scratch.bn1, block);
   else if (block < kConv1Blocks + kHeadBlocks)
-    update_head(s, scratch.head, graph_step, block - kConv1Blocks);
+    update_head<Models>(s, scratch.head, graph_step, block - kConv1Blocks);
   else
-    update_conv2<P>(s, scratch.conv2, block - kConv1Blocks - kHeadBlocks);
+    update_conv2<P, Models>(s, scratch.conv2, block - kConv1Blocks - kHeadBlocks);
 }
 
 }  // namespace mnist::fused

@@ -16,12 +16,14 @@
 
 #include "kernels/device/registers.cuh"
 #include "kernels/fused/conv2_backward/fp16_halves/roles.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
   using Shared = Fp16HalvesShared<P>;
   using Halves = Fp16Halves<P>;
   extern __shared__ __align__(128) unsigned char shared[];

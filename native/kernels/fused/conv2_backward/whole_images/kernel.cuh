@@ -12,13 +12,15 @@
 #include "kernels/device/registers.cuh"
 #include "kernels/fused/conv2_backward/whole_images/roles.cuh"
 #include "kernels/fused/conv2_backward/whole_images/weight_gradient.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
 // For Policy<Precision::kBf16> and code of sm_90a.
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
   static_assert(std::is_same_v<P, WholeImages::P>);
   using Shared = WholeImagesShared;
 

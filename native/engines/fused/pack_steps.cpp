@@ -1,0 +1,79 @@
+// How a step of several models is queued, and how many become a graph.
+#include "engines/fused/pack_steps.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace mnist::fused {
+
+PackSteps::PackSteps(const EngineOptions& options, const Steps& steps, const Limits& share, cuda::Stream& stream,
+                     int models, std::int64_t batch)
+    : stream_(stream),
+      steps_(steps),
+      share_(share),
+      check_every_step_(options.check_every_step),
+      kernels_(pack_kernels_for(options.precision)),
+      models_(models),
+      batch_(batch),
+      arena_(options.precision, steps.gpu(), share, batch, models, stream.get()) {
+  const float one = 1;
+  cuda::upload(upstream_.data(), {&one, 1}, stream.get());
+  stream.synchronize();
+}
+
+void PackSteps::queue(Pack pack, int k) {
+  pack.first.learning_rate += k;
+  const cudaStream_t stream = stream_.get();
+  kernels_.conv_forward(pack, k, stream);
+  kernels_.fc1_forward(pack, stream);
+  kernels_.head(pack, k, stream);
+  kernels_.fc1_backward(pack, stream);
+  kernels_.conv2_backward(pack, k, stream);
+  kernels_.update(pack, k, stream);
+}
+
+const cuda::Graph& PackSteps::graph(const Pack& pack, int steps) {
+  auto& graph = graphs_[{steps, pack.first.samples.images}];
+  if (!graph)
+    graph = cuda::capture(stream_.get(), [&] {
+      for (int k = 0; k < steps; ++k) queue(pack, k);
+    });
+  return graph;
+}
+
+void PackSteps::run(const Samples& samples, const std::int32_t* order, std::int64_t order_stride, const float* rates,
+                    std::int64_t steps, StepResult* results) {
+  const cudaStream_t stream = stream_.get();
+  const Arrays& arrays = arena_.first();
+  Samples window = samples;
+  window.order = arrays.order;
+  Pack pack{steps_.state_on(share_, arrays.state, batch_, window), arena_.stride(), models_};
+  pack.first.upstream = upstream_.data();
+  for (std::int64_t done = 0; done < steps;) {
+    const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, Arena::kMostSteps))));
+    set_steps({.to_order = arrays.order,
+               .order = order + done * batch_,
+               .samples = (now + 1) * batch_,
+               .to_rates = arrays.rates,
+               .rates = rates + done,
+               .steps = now,
+               .models = models_,
+               .to_stride = arena_.stride(),
+               .order_stride = order_stride,
+               .rates_stride = steps},
+              stream);
+    if (done == 0) kernels_.prepare(pack, 0, stream);
+    if (check_every_step_)
+      for (int k = 0; k < now; ++k) {
+        queue(pack, k);
+        stream_.synchronize();
+      }
+    else
+      graph(pack, now).launch(stream);
+    cuda::copy_rows(results + done, steps * std::int64_t(sizeof(StepResult)), arrays.state.results, arena_.stride(),
+                    now, models_, stream);
+    done += now;
+  }
+}
+
+}  // namespace mnist::fused

@@ -232,18 +232,18 @@ def left_out_section(us: dict[str, float]) -> Iterator[str]:
         ", in microseconds with the host's calls and waiting.\n" if us else "; it has not been run on a GPU yet.\n"
     )
     yield (
-        "- **Unified memory** moves a page when it is touched.\n  The training images are copied once, from pinned memory, "
-        "and stay: there is nothing to move."
+        "- **Unified memory** moves a page when it is touched.\n  The training images are copied once, from pinned "
+        "memory, and stay: there is nothing to move."
     ) + measured(
-        "Written by the host, they take {} to be read for the first time, and {} copied and read; from then on {} and {}.",
+        "Written by the host, they take {} to be read first, and {} copied and read; from then on {} and {}.",
         "images in unified memory, first read",
         "images copied from pinned memory, then read",
         "images in unified memory, read again",
         "images on the device, read",
     )
     yield (
-        "- **Dynamic parallelism** lets a kernel launch what it finds necessary.\n  A step's launches are known before it "
-        "begins, so a CUDA graph has them."
+        "- **Dynamic parallelism** lets a kernel launch what it finds necessary.\n  A step's launches are known before "
+        "it begins, so a CUDA graph has them."
     ) + measured(
         "A launch takes {} by a kernel, {} by the host, {} in a graph.",
         "a launch, of 100 by dynamic parallelism",
@@ -251,17 +251,17 @@ def left_out_section(us: dict[str, float]) -> Iterator[str]:
         "a launch, of 100 in a CUDA graph",
     )
     yield (
-        "- **cuBLASXt** spreads a product of large arrays in the host's memory over GPUs.\n  Ours are small and on the GPU "
-        "already."
+        "- **cuBLASXt** spreads a product of large arrays in the host's memory over GPUs.\n  Ours are small and on the "
+        "GPU already."
     ) + measured(
         "fc1's at batch 256 takes {} that way, {} by cuBLAS where the arrays are.",
         "fc1's product by cuBLASXt, from pinned memory",
         "fc1's product by cuBLAS, on the device",
     )
     yield (
-        "- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own (NVIDIA, *Multi-Instance "
-        "GPU User Guide*).\n  A machine's administrator sets that, and a program just sees a smaller GPU; it was not "
-        "measured."
+        "- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own (NVIDIA, "
+        "*Multi-Instance GPU User Guide*).\n  A machine's administrator sets that, and a program just sees a smaller "
+        "GPU; it was not measured."
     )
 
 

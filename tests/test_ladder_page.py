@@ -1,6 +1,7 @@
 """scripts/ladder_page.py: docs/ladder.md holds the tables of the code and the times of the record."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -90,3 +91,20 @@ def test_a_wrong_row_of_the_record_is_refused(script):
     for error in (1e-9, float("nan")):
         with pytest.raises(script.StaleError, match="relu naive is wrong in the records"):
             script.time_of({**row, "error": error})
+
+
+def test_numbers_of_what_is_left_out_appear_once_they_are_measured(script, tmp_path, monkeypatch):
+    lines = re.findall(r'printf\(\s*"([^"%]+?) +%', (script.LEFT_OUT / "measure.cu").read_text())
+    assert len(lines) == 9
+    text = "\n".join(f"{line:<50}{k + 0.5:9.1f}" for k, line in enumerate(lines))
+    folder = tmp_path / "docs" / "records" / "made-up"
+    folder.mkdir(parents=True)
+    (folder / "measure.txt").write_text(f"A GPU, microseconds, medians of nine\n{text}\nright\n")
+    us = monkeypatch.setattr(script, "LEFT_OUT", folder) or script.left_out()
+    assert us == {line: k + 0.5 for k, line in enumerate(lines)}
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    assert "not been run on a GPU yet" in "\n".join(script.left_out_section({}))
+    section = "\n".join(script.left_out_section(us))
+    assert "A launch takes 6.50 by a kernel, 4.50 by the host, 5.50 in a graph." in section
+    assert "they take 1.50 to be read first, and 0.50 copied and read; from then on 2.50 and 3.50." in section
+    assert "takes 8.50 that way, 7.50 by cuBLAS" in section

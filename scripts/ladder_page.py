@@ -3,7 +3,7 @@
 it differs.
 
 The rows of the ops come from the tables in native/kernels and native/bench and in mnist_cuda/bench/op_peers.py, the
-times from the newest record of `mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
+times from records of `mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from mnist_cuda.bench.op_peers import OP_PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
-RECORD = max((ROOT / "docs" / "records").glob("*ladder*/ops256.json"))  # the newest, by its date
+RECORDS = [  # the first that has a row counts
+    ROOT / "docs" / "records" / name / "ops256.json" for name in ("2026-11-22-ladder", "2026-11-22-languages")
+]
 LEFT_OUT = ROOT / "docs" / "records" / "2026-11-22-left-out"
 CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")
 
 START = """# The ladder
 
 The techniques of CUDA courses as code that runs here: where it is, how to run it, and how long it takes.
-[scripts/ladder_page.py](../scripts/ladder_page.py) makes this page from the tables of the code and from {record}.
+[scripts/ladder_page.py](../scripts/ladder_page.py) makes this page from the tables of the code and from records.
+They were measured on an H200: {records}.
 Every row with a time was within its bound of float64 there, on outputs that were filled with NaN before.
 A time is in microseconds, with nothing of the op in the L2 cache.
 In brackets it is a multiple of the time of the fastest library row of the same arithmetic.
-Rows without a time are newer than the record, or the machine lacked what they need.
+Rows without a time are newer than these records, or the machine lacked what they need.
 
 `mnist-cuda bench ops` runs all rows, `--op` and `--variant` some of them; `--sass` and `--ptx` print the code of one.
 Its second table has registers, shared memory and occupancy of each kernel.
@@ -166,17 +169,27 @@ def count(value: float) -> str:
 
 def time_of(row: Row | None) -> str:
     """Cold microseconds, and the multiple of the library's."""
-    if row is None or row["absent"]:
+    if row is None:
         return ""
     if not row["error"] <= row["bound"]:
-        raise StaleError(f"{RECORD.relative_to(ROOT)}: {row['op']} {row['variant']} is wrong there")
+        raise StaleError(f"{row['op']} {row['variant']} is wrong in the records")
     ratio = row["library_ratio"]
     return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "")
 
 
-def op_section(op: str, techniques: list[Technique], record: Row) -> Iterator[str]:
-    """The table of an op: our rows, then those of the record that are libraries'."""
-    measured = {row["variant"]: row for row in record["rows"] if row["op"] == op}
+def measured_rows() -> dict[tuple[str, str], Row]:
+    """The rows of the records that ran, by op and variant."""
+    rows: dict[tuple[str, str], Row] = {}
+    for record in RECORDS:
+        for row in json.loads(record.read_text())["rows"]:
+            if not row["absent"]:
+                rows.setdefault((row["op"], row["variant"]), row)
+    return rows
+
+
+def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str], Row]) -> Iterator[str]:
+    """The table of an op: our rows, then those of the records that are libraries'."""
+    measured = {variant: row for (of, variant), row in rows.items() if of == op}
     shape = next((row["shape"] for row in measured.values()), "")
     yield f"\n### {op}\n"
     yield f"{shape and shape + '; '}`mnist-cuda bench ops --op {op}`.\n"
@@ -186,7 +199,7 @@ def op_section(op: str, techniques: list[Technique], record: Row) -> Iterator[st
         time = time_of(measured.get(technique.name))
         yield f"| `{technique.name}` | {technique.why} | {link(technique.file)} | {time} |"
     for name, row in measured.items():
-        if name not in named:
+        if name not in named and row["library"]:
             yield f"| `{name}` | {row['why']} | {link(ROOT / LADDERS)} | {time_of(row)} |"
 
 
@@ -208,31 +221,57 @@ def around_section(us: dict[str, float]) -> Iterator[str]:
 
 
 def left_out_section(us: dict[str, float]) -> Iterator[str]:
-    """What is not worth code here, with its number or its source."""
+    """What is not worth code here: the reason, and the number where it was measured."""
 
-    def of(line: str) -> str:
-        return f"{count(us[line])} us" if us else "(not run on a GPU yet)"
+    def measured(sentence: str, *lines: str) -> str:
+        return f"\n  {sentence.format(*(count(us[line]) for line in lines))}" if us else ""
 
-    yield "\n## Not worth code here\n"
     program = LEFT_OUT.relative_to(ROOT / "docs").as_posix()
-    yield f"[A program]({program}) measures it, the host's calls and waiting included.\n"
-    yield f"""\
-- **Unified memory**: the training images, written by the host, take {of("images in unified memory, first read")} to be read for the first time; copied from pinned memory, they are there and read after {of("images copied from pinned memory, then read")}.
-  From then on reading them takes {of("images on the device, read")}, from unified memory {of("images in unified memory, read again")}.
-- **Dynamic parallelism**: a launch by a kernel takes {of("a launch, of 100 by dynamic parallelism")}, by the host {of("a launch, of 100 by the host")}, in a CUDA graph {of("a launch, of 100 in a CUDA graph")}.
-  A step's launches are known before it begins, so a graph has them.
-- **cuBLASXt** spreads a product of arrays in the host's memory over GPUs: fc1's at batch 256 takes {of("fc1's product by cuBLASXt, from pinned memory")}, by cuBLAS with the arrays on the GPU {of("fc1's product by cuBLAS, on the device")}.
-- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own: NVIDIA's *Multi-Instance GPU User Guide*.
-  That is a setting of the machine, made by its administrator, and a program just sees a smaller GPU; it was not measured."""  # noqa: E501
+    yield "\n## Not worth code here\n"
+    yield f"[A program]({program}/measure.cu) measures the first three" + (
+        ", in microseconds with the host's calls and waiting.\n" if us else "; it has not been run on a GPU yet.\n"
+    )
+    yield (
+        "- **Unified memory** moves a page when it is touched.\n  The training images are copied once, from pinned "
+        "memory, and stay: there is nothing to move."
+    ) + measured(
+        "Written by the host, they take {} to be read first, and {} copied and read; from then on {} and {}.",
+        "images in unified memory, first read",
+        "images copied from pinned memory, then read",
+        "images in unified memory, read again",
+        "images on the device, read",
+    )
+    yield (
+        "- **Dynamic parallelism** lets a kernel launch what it finds necessary.\n  A step's launches are known before "
+        "it begins, so a CUDA graph has them."
+    ) + measured(
+        "A launch takes {} by a kernel, {} by the host, {} in a graph.",
+        "a launch, of 100 by dynamic parallelism",
+        "a launch, of 100 by the host",
+        "a launch, of 100 in a CUDA graph",
+    )
+    yield (
+        "- **cuBLASXt** spreads a product of large arrays in the host's memory over GPUs.\n  Ours are small and on the "
+        "GPU already."
+    ) + measured(
+        "fc1's at batch 256 takes {} that way, {} by cuBLAS where the arrays are.",
+        "fc1's product by cuBLASXt, from pinned memory",
+        "fc1's product by cuBLAS, on the device",
+    )
+    yield (
+        "- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own (NVIDIA, "
+        "*Multi-Instance GPU User Guide*).\n  A machine's administrator sets that, and a program just sees a smaller "
+        "GPU; it was not measured."
+    )
 
 
 def page() -> str:
     """The whole page."""
-    record, us = json.loads(RECORD.read_text()), left_out()
-    folder = RECORD.relative_to(ROOT / "docs").parent.as_posix()
-    lines = [START.format(record=f"[what an H200 measured]({folder})"), "## The ops"]
+    rows, us = measured_rows(), left_out()
+    records = [f"[{path.parent.name}]({path.relative_to(ROOT / 'docs').parent.as_posix()})" for path in RECORDS]
+    lines = [START.format(records=" and ".join(records)), "## The ops"]
     for op, techniques in ladders().items():
-        lines += op_section(op, techniques, record)
+        lines += op_section(op, techniques, rows)
     lines += around_section(us)
     lines += left_out_section(us)
     return "\n".join(lines) + "\n"

@@ -223,7 +223,7 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
 
 Ladder<kernels::LinearForward> linear_relu_forward_ladder() {
   Ladder<kernels::LinearForward> ladder;
-  ladder.push_back({{"two_ops",
+  ladder.push_back({{"two_launches",
                      [scores = std::make_shared<cuda::DeviceBuffer<float>>(),
                       pass = std::make_shared<cuda::DeviceBuffer<std::uint8_t>>()](
                          float* y, float* partial, const float* x, const float* w, const float* bias,

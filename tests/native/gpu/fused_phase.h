@@ -339,7 +339,8 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
       if (tile.shared() < shared) limits.insert(tile.shared());
     for (const Tile& size : all) {
       if (size.phase != phase) continue;
-      const std::string name = std::string(to_string(precision)) + ", " + std::to_string(size.rows) + " rows" +
+      const std::string name = std::string(to_string(precision)) +
+                               (size.rows ? ", " + std::to_string(size.rows) + " rows" : "") +
                                (size.many ? " again and again" : "") +
                                (size.parts > 1 ? ", channels in " + std::to_string(size.parts) + " parts" : "") +
                                (size.stages ? ", " + std::to_string(size.stages) + " stages" : "") +

@@ -16,9 +16,6 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_
             Arguments... arguments) {
   if (shared_bytes > 0)
     MNIST_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  if constexpr (std::is_same_v<Models, Pack>)  // so that a multiprocessor holds as many blocks as it can
-    MNIST_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid.x, grid.y, unsigned(models_of(models)));
   config.blockDim = dim3(threads);
@@ -130,10 +127,7 @@ void Launch<kPrecision>::fc1_backward(const State& s, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, s); };
   if constexpr (sizeof(typename P::T) == 2)
-    if (s.fc1_backward_wgmma)
-      return s.fc1_backward_stages == 1
-                 ? run(fc1_backward_wgmma_kernel<P, 1, State>, Fc1BackwardWgmmaShared<1>::kBytes)
-                 : run(fc1_backward_wgmma_kernel<P, 3, State>, Fc1BackwardWgmmaShared<3>::kBytes);
+    if (s.fc1_backward_wgmma) return run(fc1_backward_wgmma_kernel<P, State>, Fc1BackwardWgmmaShared::kBytes);
   if (s.fc1_backward_stages == 3)
     run(fc1_backward_kernel<P, 3, State>, Fc1BackwardShared<P, 3>::kBytes);
   else

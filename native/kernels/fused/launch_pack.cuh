@@ -43,10 +43,7 @@ void PackLaunch<kPrecision>::fc1_backward(const Pack& pack, cudaStream_t stream)
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, pack); };
   if constexpr (kPrecision == Precision::kBf16)
-    if (pack.first.fc1_backward_wgmma)
-      return pack.first.fc1_backward_stages == 1
-                 ? run(fc1_backward_wgmma_kernel<P, 1, Pack>, Fc1BackwardWgmmaShared<1>::kBytes)
-                 : run(fc1_backward_wgmma_kernel<P, 3, Pack>, Fc1BackwardWgmmaShared<3>::kBytes);
+    if (pack.first.fc1_backward_wgmma) return run(fc1_backward_wgmma_kernel<P, Pack>, Fc1BackwardWgmmaShared::kBytes);
   run(fc1_backward_kernel<P, 3, Pack>, Fc1BackwardShared<P, 3>::kBytes);
 }
 

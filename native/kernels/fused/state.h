@@ -128,11 +128,10 @@ struct State {
   std::uint8_t conv2_backward_parts;                     // that conv2's channels are cut into
 };
 
-inline constexpr int kLargestOfPack = 2048;  // samples of a batch of a pack's models
-
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has arrays of its
 // own, at the same distance from those of the one before; they share the data set, the upstream gradient and how a
 // batch is cut up.
+inline constexpr int kLargestOfPack = 2048;  // samples of a batch
 struct Pack {
   State first;
   std::int64_t stride = 0;  // bytes

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
@@ -80,20 +79,10 @@ std::vector<Tile> tiles_of() {
 
   add({.phase = kHead}, head_kernel<P, State>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
 
-  if constexpr (!kFloats) {
-    using Shared = Fc1BackwardWgmmaShared<3>;
-    using OneTile = Fc1BackwardWgmmaShared<1>;
-    constexpr std::size_t kSums = sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]);
-    add({.phase = kFc1Backward, .rows = Shared::kRows, .wgmma = true, .more_than = OneTile::kRows, .stages = 3},
-        fc1_backward_wgmma_kernel<P, 3, State>, kSums + 3 * kBarrier, Shared::kBytes);
-    add({.phase = kFc1Backward,
-         .rows = OneTile::kRows,
-         .wgmma = true,
-         .more_than = std::numeric_limits<int>::max(),  // only where there are few multiprocessors
-         .fewer_than = 4,
-         .stages = 1},
-        fc1_backward_wgmma_kernel<P, 1, State>, kSums + kBarrier, OneTile::kBytes);
-  }
+  if constexpr (!kFloats)
+    add({.phase = kFc1Backward, .rows = Fc1BackwardWgmmaShared::kRows, .wgmma = true, .more_than = 128, .stages = 3},
+        fc1_backward_wgmma_kernel<P, State>, sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier,
+        Fc1BackwardWgmmaShared::kBytes);
   using Fc1 = Fc1BackwardShared<P, 3>;
   add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3}, fc1_backward_kernel<P, 3, State>,
       sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);

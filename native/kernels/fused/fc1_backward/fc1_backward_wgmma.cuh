@@ -27,10 +27,8 @@
 
 namespace mnist::fused {
 
-// One stage is enough for a single tile, and then a multiprocessor holds two blocks.
-template <int kStageCount>
 struct Fc1BackwardWgmmaShared {
-  static constexpr int kRows = kDhTile, kStages = kStageCount, kBlocks = kStages == 1 ? 2 : 1;
+  static constexpr int kRows = kDhTile, kStages = 3;
   static constexpr int kDhChunk = kRows * 16, kDhChunks = kHidden / 8;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
   static constexpr int kColumnChunk = kRows * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
@@ -63,8 +61,9 @@ using Fc1Wgrad = NamedBarrier<3, kRoleThreads>;
 using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
 
 // Starts copying 32 columns of rows of fc1's features into chunks, by a role.
-template <class Shared, class T>
+template <class T>
 __device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, int count, int tid) {
+  using Shared = Fc1BackwardWgmmaShared;
   constexpr int kRowsAtOnce = kRoleThreads / Shared::kColumnChunks;
   const int chunk = tid % Shared::kColumnChunks, row0 = tid / Shared::kColumnChunks;
   from += std::size_t(row0) * kFeatures + chunk * 8;
@@ -76,16 +75,17 @@ __device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, i
                  : "memory");
 }
 
-template <class P, class Shared>
+template <class P>
 __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared, MBarrier* arrived,
                                                           int column0) {
   using T = typename P::T;
+  using Shared = Fc1BackwardWgmmaShared;
   const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = uniform(tid >> 5);
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
 
-  fetch_columns<Shared>(base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kHidden, tid);
+  fetch_columns(base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kHidden, tid);
 #pragma unroll
   for (int i = tid; i < kHidden * 8; i += kRoleThreads)
     copy_async_16(base + Shared::kMaster + i / 8 * Shared::kMasterPitch + i % 8 * 16,
@@ -151,10 +151,11 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     }
 }
 
-template <class P, class Shared>
+template <class P>
 __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared, MBarrier* arrived, int column0) {
   using T = typename P::T;
   using Pair = typename P::Pair;
+  using Shared = Fc1BackwardWgmmaShared;
   constexpr int kWarps = kRoleThreads / 32;
   __shared__ float inv_sigma[32], warp_sums[kWarps][2][32];
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
@@ -165,9 +166,8 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
   const auto fetch_pooled = [&](int tile) {
     const int first = tile * Shared::kRows;
-    fetch_columns<Shared>(base + Shared::stage(tile) + Shared::kPooledZ2,
-                          static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0,
-                          s.batch - first, tid);
+    fetch_columns(base + Shared::stage(tile) + Shared::kPooledZ2,
+                  static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, s.batch - first, tid);
     arrived[tile % Shared::kStages].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
@@ -263,20 +263,18 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
 
 #endif
 
-template <class P, int kStageCount, class Models>
-__global__ void __launch_bounds__(kConvThreads, Fc1BackwardWgmmaShared<kStageCount>::kBlocks)
-    fc1_backward_wgmma_kernel(Models models) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
-  using Shared = Fc1BackwardWgmmaShared<kStageCount>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ MBarrier arrived[Shared::kStages];
-  if (threadIdx.x < Shared::kStages) arrived[threadIdx.x].init(kRoleThreads + 1);
+  __shared__ MBarrier arrived[Fc1BackwardWgmmaShared::kStages];
+  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived[threadIdx.x].init(kRoleThreads + 1);
   __syncthreads();
   if (uniform(threadIdx.x / kRoleThreads) == 0)
-    fc1_dgrad_wgmma<P, Shared>(s, shared, arrived, blockIdx.x * 32);
+    fc1_dgrad_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
   else
-    fc1_weight_gradient_wgmma<P, Shared>(s, shared, arrived, blockIdx.x * 32);
+    fc1_weight_gradient_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
 #endif
 }
 

@@ -360,6 +360,7 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
           if (wgmma ? !has_wgmma || !(of_hopper || of_all) : of_hopper) continue;
           // The first of the limits under which the plan of this batch takes this size.
           for (const int limit : limits) {
+            if (wgmma && limit < shared) break;  // every Hopper has all of it
             const Limits gpu{cut.multiprocessors, limit, wgmma};
             const auto plan = fused::plan_for(tiles, gpu, cut.batch);
             if (!plan || !(of_all || takes(*plan, size))) continue;

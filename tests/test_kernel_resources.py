@@ -122,4 +122,4 @@ def test_the_committed_table_is_complete(script):
     for architecture in ("75", "80", "86", "89", "90a", "100", "120"):
         assert f",{architecture}," in text, architecture
     for precision in ("bf16", "tf32", "fp32"):
-        assert f"fused::update_kernel<{precision}>,90a," in text
+        assert f'"fused::update_kernel<{precision}, fused::State>",90a,' in text

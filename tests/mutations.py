@@ -1896,7 +1896,7 @@ FUSED = [
             "fmaf(x.y, z.y, sum_xhat[2 * n + 1])",
         ),
         (
-            "pooled-rows-behind-the-batch",
+            "dy2-of-the-last-sample-not-stored",
             "boundary",
             "if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)",
             "if (const int sample = tile * Shared::kRows + row + upper * 8; sample + 1 < s.batch)",

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,20 @@ std::vector<T> normal_as(std::int64_t count, unsigned seed) {
   const auto values = random_normal<float>(count, seed);  // the same numbers for every T
   return {values.begin(), values.end()};
 }
+
+// An Array of the host, of which AddressSanitizer knows the size.
+template <class T>
+class Vector {
+ public:
+  explicit Vector(std::int64_t count)
+      : values_(count, std::numeric_limits<T>::has_quiet_NaN ? std::numeric_limits<T>::quiet_NaN() : T(255)) {}
+  explicit Vector(std::vector<T> values) : values_(std::move(values)) {}
+  T* data() const { return values_.data(); }
+  const std::vector<T>& read(const std::string&) const { return values_; }
+
+ private:
+  mutable std::vector<T> values_;
+};
 
 // Array<T>(values) holds inputs, Array<T>(count) outputs, which start as NaN or as bytes of 255; read() gives them.
 template <template <class> class Array, class T>

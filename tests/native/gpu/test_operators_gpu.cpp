@@ -4,22 +4,6 @@
 
 using namespace testing;
 
-namespace {
-
-template <class T>
-class Vector {
- public:
-  explicit Vector(std::int64_t count) : values_(count) {}
-  explicit Vector(std::vector<T> values) : values_(std::move(values)) {}
-  T* data() const { return values_.data(); }
-  const std::vector<T>& read(const std::string&) const { return values_; }
-
- private:
-  mutable std::vector<T> values_;
-};
-
-}  // namespace
-
 int main() {
   require_gpu();
   const auto want = all_results<Vector, double>(-1);

@@ -938,7 +938,7 @@ BENCH = [
         ("phase-as-long-as-its-last-op", "reported value", '"dur": last + us - start', '"dur": us'),
     ),
     *of(
-        "native/engines/step_timer.h",
+        "native/profile/step_timer.h",
         ("test_profile.py -k 'ops_of and cpu'",),
         ("trace-from-the-warm-up-on", "reported value", "span.start - steps_[0][0].start", "span.start"),
     ),

@@ -9,12 +9,12 @@
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
 #include "cuda/check.h"
-#include "cuda/sgemm.h"
 #include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
 #include "kernels/library_gaps.h"
 #include "kernels/linear/cutlass.h"
 #include "kernels/relu/relu.h"
+#include "libraries/sgemm.h"
 
 namespace mnist::bench {
 namespace {

@@ -10,9 +10,9 @@
 #include "bench/op_cases.h"
 #include "bench/roofs.h"
 #include "cuda/graph.h"
-#include "cuda/kernel_use.h"
 #include "cuda/stream.h"
 #include "mnist/engine.h"
+#include "profile/kernel_use.h"
 
 namespace mnist {
 namespace {

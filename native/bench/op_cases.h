@@ -8,7 +8,7 @@
 
 #include "bench/ladders.h"
 #include "cuda/buffer.h"
-#include "kernels/cost.h"
+#include "profile/cost.h"
 
 namespace mnist::bench {
 

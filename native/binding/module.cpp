@@ -10,8 +10,8 @@
 
 #ifdef MNIST_WITH_CUDA
 #include "cuda/buffer.h"
-#include "cuda/cuda_libs.h"
 #include "cuda/stream.h"
+#include "libraries/cuda_libs.h"
 #endif
 #include "cpu/kernels.h"
 #include "mnist/engine.h"

@@ -24,8 +24,8 @@
 #include "cpu/layer1.h"
 #include "cpu/parameters.h"
 #include "cpu/thread_pool.h"
-#include "engines/step_timer.h"
 #include "mnist/engine.h"
+#include "profile/step_timer.h"
 
 namespace mnist::cpu {
 

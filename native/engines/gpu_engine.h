@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cuda/buffer.h"
-#include "cuda/event_clock.h"
 #include "cuda/graph.h"
-#include "cuda/kernel_use.h"
-#include "cuda/nvtx.h"
 #include "cuda/stream.h"
-#include "engines/step_timer.h"
 #include "mnist/engine.h"
+#include "profile/event_clock.h"
+#include "profile/kernel_use.h"
+#include "profile/nvtx.h"
+#include "profile/step_timer.h"
 
 // A phase of the step, until the end of the scope: a range in Nsight, and what profile() files the ops of timer()
 // under.

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "cpu/reference_ops.h"
-#include "engines/step_timer.h"
+#include "profile/step_timer.h"
 
 namespace mnist {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engines/cuda_engine.h"
-#include "kernels/cost.h"
+#include "profile/cost.h"
 
 namespace mnist {
 

@@ -10,10 +10,10 @@
 
 #include <type_traits>
 
-#include "cuda/cublas.h"
-#include "cuda/cudnn.h"
-#include "cuda/cufft.h"
-#include "cuda/sgemm.h"
+#include "libraries/cublas.h"
+#include "libraries/cudnn.h"
+#include "libraries/cufft.h"
+#include "libraries/sgemm.h"
 #include "testing.h"
 
 namespace {

@@ -8,10 +8,10 @@
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
-#include "cuda/cuda_libs.h"
 #include "engines/cuda_engine.h"
 #include "engines/cudnn/layers.h"
 #include "kernels/library_gaps.h"
+#include "libraries/cuda_libs.h"
 
 namespace mnist {
 namespace {

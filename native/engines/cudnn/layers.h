@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "cuda/buffer.h"
-#include "cuda/cublas.h"
-#include "cuda/cudnn.h"
-#include "cuda/cudnn_graph.h"
+#include "libraries/cublas.h"
+#include "libraries/cudnn.h"
+#include "libraries/cudnn_graph.h"
 #include "mnist/engine.h"
 
 namespace mnist::cudnn_engine {

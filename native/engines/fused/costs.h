@@ -1,9 +1,9 @@
 // What each launch of the fused step has to move and to compute.
 #pragma once
 
-#include "kernels/cost.h"
 #include "kernels/fused/state.h"
 #include "kernels/variant.h"
+#include "profile/cost.h"
 
 namespace mnist::fused {
 

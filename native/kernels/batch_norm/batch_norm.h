@@ -1,7 +1,7 @@
 // The ladders of batch_norm: its statistics, mean and biased variance by channel of x (B,C,A), mean, var (C); forward
 // with them, and backward; they set. The formulas stand in naive_ops.h.
 //
-//   cost     batch_norm_statistics_cost (kernels/cost.h): once through x is the least; memory bound, as are
+//   cost     batch_norm_statistics_cost (profile/cost.h): once through x is the least; memory bound, as are
 //            batch_norm_forward_cost and batch_norm_backward_cost
 // `partial` is scratch of batch_norm_partial_size(B,C) floats (naive_ops.h).
 #pragma once

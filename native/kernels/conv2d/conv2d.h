@@ -1,7 +1,7 @@
 // The ladder of conv2d forward: 3x3, padding 1; shapes y (B,O,S,S) <- x (B,I,S,S), w (O,I,3,3), bias (O), float32;
 // sets.
 //
-//   cost     conv2d_cost (kernels/cost.h)
+//   cost     conv2d_cost (profile/cost.h)
 // Any sizes >= 1, but `tiled` takes sides up to 52 and `register_tiled` up to 96. One more variant keeps memory of its
 // own: fft.h. The backwards have tables too: dx by data, dw by weight.
 #pragma once

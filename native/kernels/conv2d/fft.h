@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "cuda/buffer.h"
-#include "cuda/cufft.h"
+#include "libraries/cufft.h"
 
 namespace mnist::kernels {
 

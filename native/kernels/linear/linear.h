@@ -1,7 +1,7 @@
 // The ladders of linear: y = x w^T + bias, and its gradients dx = dy w, dw = dy^T x and dbias, float32; they set.
 //
 //   shapes   y, dy (B,O), x, dx (B,I), w, dw (O,I), bias, dbias (O); any B, I, O >= 1
-//   cost     linear_cost, linear_backward_cost (kernels/cost.h)
+//   cost     linear_cost, linear_backward_cost (profile/cost.h)
 // Both matrices of the forward product hold the summed index I side by side, so a tile of either is read row by row.
 // Of those of dw neither does: its summed index is the batch.
 #pragma once

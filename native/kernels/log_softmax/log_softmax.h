@@ -1,7 +1,7 @@
 // The ladders of log_softmax, log_p[k] = x[k] - log(sum over j of exp x[j]) by row, and of the gradient of the mean
 // nll_loss through it (naive_ops.h); they set.
 //
-//   cost     log_softmax_forward_cost, log_softmax_nll_backward_cost (kernels/cost.h)
+//   cost     log_softmax_forward_cost, log_softmax_nll_backward_cost (profile/cost.h)
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // The ladder of relu forward: pass = x > 0 (a NaN passes), y = x where it passes, 0 elsewhere; sets.
 //
-//   cost     relu_cost (kernels/cost.h); memory bound: the only question is how the bytes are moved
+//   cost     relu_cost (profile/cost.h); memory bound: the only question is how the bytes are moved
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // The ladders of relu_max_pool2d; what they compute stands in kernels/relu_max_pool2d/naive_ops.h.
 //
-//   cost     relu_max_pool2d_forward_cost, relu_max_pool2d_backward_cost (kernels/cost.h); memory bound
+//   cost     relu_max_pool2d_forward_cost, relu_max_pool2d_backward_cost (profile/cost.h); memory bound
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,10 +1,10 @@
 // native/cuda: buffers, copies, events across streams, graphs, and what running out of memory says.
 #include "cuda/buffer.h"
 #include "cuda/graph.h"
-#include "cuda/kernel_use.h"
-#include "cuda/nvtx.h"
 #include "cuda/stream.h"
 #include "kernels/relu/relu.h"
+#include "profile/kernel_use.h"
+#include "profile/nvtx.h"
 #include "testing.h"
 
 using namespace mnist::cuda;

@@ -1,9 +1,9 @@
 // Loading cuBLAS itself.
-#include "cuda/sgemm.h"
+#include "libraries/sgemm.h"
 
 #include <stdexcept>
 
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 
 namespace mnist::cublas {
 namespace {

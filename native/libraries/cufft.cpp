@@ -1,10 +1,10 @@
 // Loading cuFFT, and plans.
-#include "cuda/cufft.h"
+#include "libraries/cufft.h"
 
 #include <stdexcept>
 #include <string>
 
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 
 namespace mnist::cufft {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/dynlib.h"
+#include "libraries/dynlib.h"
 
 namespace mnist::cuda {
 

@@ -1,6 +1,6 @@
 // Reads the kernels of a graph by the driver's own functions: the runtime's know no kernel of a library that has a
 // runtime of its own.
-#include "cuda/kernel_use.h"
+#include "profile/kernel_use.h"
 
 #include <cuda.h>
 #include <cxxabi.h>
@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "cuda/check.h"
-#include "cuda/dynlib.h"
+#include "libraries/dynlib.h"
 
 namespace mnist::cuda {
 namespace {

@@ -1,12 +1,12 @@
 // Finding and naming the run-time libraries.
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 
 #include <exception>
 #include <map>
 #include <mutex>
 
-#include "cuda/cublas.h"
-#include "cuda/cudnn.h"
+#include "libraries/cublas.h"
+#include "libraries/cudnn.h"
 #include "mnist/errors.h"
 
 namespace mnist::cuda {

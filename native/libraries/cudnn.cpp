@@ -1,9 +1,9 @@
 // Loading cuDNN, and the few objects that need nothing but a create call.
-#include "cuda/cudnn.h"
+#include "libraries/cudnn.h"
 
 #include <stdexcept>
 
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 #include "mnist/errors.h"
 
 namespace mnist::cudnn {

@@ -1,9 +1,9 @@
 // Loading cuBLASLt, and one matmul with its choice of algorithm.
-#include "cuda/cublas.h"
+#include "libraries/cublas.h"
 
 #include <stdexcept>
 
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 #include "mnist/errors.h"
 
 namespace mnist::cublas {

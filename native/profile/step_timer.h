@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cost.h"
 #include "kernels/variant.h"
 #include "mnist/engine.h"
+#include "profile/cost.h"
 
 namespace mnist {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cudnn.h"
+#include "libraries/cudnn.h"
 
 namespace mnist::cudnn {
 

@@ -1,5 +1,5 @@
 // dlopen and dlsym, with the path that was found and the loader's words kept.
-#include "cuda/dynlib.h"
+#include "libraries/dynlib.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,5 +1,5 @@
 // Descriptors of the graph interface, the choice of an engine, and the operations.
-#include "cuda/cudnn_graph.h"
+#include "libraries/cudnn_graph.h"
 
 #include <algorithm>
 #include <array>

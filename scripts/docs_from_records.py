@@ -7,7 +7,7 @@ Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/recor
     a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt; of a
     transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a bar chart of that JSON, kept in FILE (from the project's root)
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`
 <!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
     how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
 
@@ -145,6 +145,32 @@ def draw_bench(record: Row) -> str:
         return charts.to_svg(figure, title)
 
 
+def draw_batches(record: Row) -> str:
+    """An SVG of microseconds an image over the batch size, a line for each precision."""
+    from mnist_cuda import charts
+
+    (engine,) = {row["engine"] for row in record["rows"]}
+    with charts.style():
+        figure = charts.new_figure(830, 330)
+        axes = figure.subplots()
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.86, bottom=0.16)
+        for k, precision in enumerate(dict.fromkeys(row["precision"] for row in record["rows"])):
+            rows = [row for row in record["rows"] if row["precision"] == precision]
+            sizes = [row["batch_size"] for row in rows]
+            an_image = [row["us"]["median"] / row["batch_size"] for row in rows]
+            axes.plot(sizes, an_image, color=charts.LINES[k], marker=".", label=precision)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
+        axes.yaxis.set_major_formatter(lambda us, _: f"{us:g}")
+        axes.set_xlabel("images a step")
+        axes.legend(ncols=3)
+        gpu = record["machine"].get("gpu")
+        title = f"Microseconds an image, training by {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
+        figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
+        return charts.to_svg(figure, title)
+
+
 class Documents:
     """What the documentation should be: `files` gets the text of each, charts included."""
 
@@ -165,8 +191,14 @@ class Documents:
             text = render_bench(json.loads(text), link(path.parent)) if path.suffix == ".json" else render_text(text)
         elif kind == "chart":
             chart = ROOT / words.strip()
-            self.files[chart] = draw_bench(json.loads(text))
-            text = f"![Bar chart of training speed; the numbers are in docs/benchmarks.md]({link(chart)})\n"
+            of_batches = "engine" in (content := json.loads(text))["rows"][0]
+            self.files[chart] = draw_batches(content) if of_batches else draw_bench(content)
+            said = (
+                "Line chart of time an image over the batch size"
+                if of_batches
+                else ("Bar chart of training speed; the numbers are in docs/benchmarks.md")
+            )
+            text = f"![{said}]({link(chart)})\n"
         else:
             text = render_speed_up(json.loads(text), *words.split())
         return f"{start}{newline}{text}{end}"

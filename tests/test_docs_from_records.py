@@ -98,6 +98,15 @@ def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
     assert any("PyTorch 2.13.0. Measured 2026-11-20." in str(text) for text in texts)
 
 
+def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
+    cells = [("bf16", 1, 20.0), ("bf16", 64, 32.0), ("fp32", 1, 25.0), ("fp32", 64, 40.0)]
+    rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
+    svg = script.draw_batches({"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows})
+    texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
+    for expected in ("bf16", "fp32", "64", "images a step", "Microseconds an image, training by fused on one A Card"):
+        assert expected in texts
+
+
 def test_check_notices_what_is_stale(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from mnist_cuda.commands.parser import add_commands
 COMMANDS = {
     "accuracy": "test accuracies beside another framework's",
     "time-to-accuracy": "training time to a test accuracy",
+    "batches": "what an image costs over the batch size",
     "ops": "every variant of every GPU op",
 }
 

@@ -1,4 +1,4 @@
-// wait_for_predecessor: where a kernel that started early waits for the one before it.
+// wait_for_predecessor: a kernel that started early waits here for the one before it, and then lets the next one start.
 #pragma once
 
 #include "kernels/device/delays.cuh"

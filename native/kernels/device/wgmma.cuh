@@ -35,8 +35,9 @@ __device__ __forceinline__ std::uint64_t wgmma_swizzled(std::uint32_t address) {
   return wgmma_operand(address, 16, 8 * 128) | std::uint64_t(1) << 62;
 }
 
-// What this thread wrote to shared memory becomes visible to wgmma and to the copy engine, for which a barrier alone
-// does not do.
+// What this thread wrote to shared memory, or learnt through a barrier that others wrote, becomes visible to wgmma and
+// to the copy engine, for which a barrier alone does not do. It waits for all copies and stores that this thread has
+// under way.
 __device__ __forceinline__ void wgmma_publish() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   delay();

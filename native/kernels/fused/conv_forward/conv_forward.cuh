@@ -1,5 +1,5 @@
 // conv_forward: images -> conv1, bn1, relu, pool (in shared memory) -> conv2 -> z2, its window maxima pooled_z2, its
-// channel sums. Hopper has other kernels, forward1_wgmma.cuh.
+// channel sums. Hopper has other kernels, conv_forward_wgmma.cuh.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // head: the slices of fc1 added up, relu, fc2, log-softmax, the loss and the gradients of everything above fc1's
-// output.
+// output. Beside that the pixel moments of the next batch are summed, for update's bn1.
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"

@@ -8,7 +8,7 @@
 
 namespace mnist::fused {
 
-// Row of conv2_forward that holds a channel; see conv_forward.cuh.
+// Row of conv2_forward that holds a channel; see conv_forward/conv2.cuh.
 __device__ __forceinline__ int conv2_forward_row(int channel) {
   const int r = channel & 15;
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);

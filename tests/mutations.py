@@ -2226,8 +2226,8 @@ FUSED = [
         (
             "scale-of-the-weights-forgotten",
             "unit",
-            "dz2_scale * conv2_scale * Fp16Halves<P>::kDa1Scale);",
-            "dz2_scale * Fp16Halves<P>::kDa1Scale);",
+            "dz2_scale * conv2_scale);",
+            "dz2_scale);",
         ),
         precision="fp32",
     ),

@@ -21,15 +21,15 @@ double statistic(std::span<const double> statistics, StatisticIndex index, int c
 
 void set_bn1_statistics(std::span<double> statistics, std::span<const double> parameters,
                         std::span<const double> moments, double images) {
+  constexpr double kScale = MomentPixels::kScale;
   const double n = images * kImagePixels;
   for (int c = 0; c < kConv1Channels; ++c) {
     const auto w = parameters.subspan(kParameters[kConv1Weight].offset + c * kTaps, kTaps);
     double mean = 0, second = 0;
     int k = kTaps;
     for (int i = 0; i < kTaps; ++i) {
-      mean += w[i] * moments[i] * kPixelScale / n;
-      for (int j = i; j < kTaps; ++j)
-        second += (i == j ? 1 : 2) * w[i] * w[j] * moments[k++] * kPixelScale * kPixelScale / n;
+      mean += w[i] * moments[i] * kScale / n;
+      for (int j = i; j < kTaps; ++j) second += (i == j ? 1 : 2) * w[i] * w[j] * moments[k++] * kScale * kScale / n;
     }
     statistics[kStatistics[kBn1Mean].offset + c] = mean + parameter(parameters, kConv1Bias, c);
     statistics[kStatistics[kBn1Var].offset + c] = std::max(second - mean * mean, 0.0);
@@ -56,13 +56,13 @@ std::vector<float> bn1_operand(std::span<const double> parameters, std::span<con
     for (int tap = 0; tap < kTaps; ++tap) {
       const double w = parameter(parameters, kConv1Weight, c * kTaps + tap);
       total += w;
-      most += std::max(sign * w * kLargestPixel, sign * w * kSmallestPixel);
+      most += std::max(sign * w * Fp16Pixels::kLargest, sign * w * Fp16Pixels::kSmallest);
     }
-    bn1[c] = float(scale * kPixelScale);
-    bn1[kConv1Channels + c] =
-        float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + kPixelScale * kZeroPixelExact * total));
+    bn1[c] = float(scale * Fp16Pixels::kScale);
+    bn1[kConv1Channels + c] = float(parameter(parameters, kBn1Bias, c) -
+                                    scale * sign * (mean + Fp16Pixels::kScale * Fp16Pixels::kZero * total));
     bn1[2 * kConv1Channels + c] =
-        std::max(float(scale * kPixelScale * kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);
+        std::max(float(scale * Fp16Pixels::kScale * kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);
   }
   return bn1;
 }

@@ -13,18 +13,22 @@ constexpr int kNoScale = 37;  // a channel whose batch norm has a scale of 0
 
 // What a size stores, and how exactly.
 struct Storage {
-  bool terms;     // a1, dz2, da1 and the filter are terms of fp16
-  double pixel;   // outside of the image
-  double of_da1;  // relative error of da1 as the routed taps' operand
-  double flip;    // of a value of dz2 that another rounding of the one before takes to its neighbour
+  bool terms;         // a1, dz2, da1 and the filter are terms of fp16
+  int (*pixel)(int);  // as a product takes it
+  int largest_pixel;
+  double outside;  // of the image
+  double of_da1;   // relative error of da1 as the routed taps' operand
+  double flip;     // of a value of dz2 that another rounding of the one before takes to its neighbour
 
   Storage(const Case& now) : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms) {
-    constexpr float kZero = float(fused::kZeroPixelExact);
     const bool bf16 = now.precision == Precision::kBf16;
+    pixel = bf16 ? fused::Bf16Pixels::of : fused::Fp16Pixels::of;
+    largest_pixel = pixel(255);
+    const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::Fp16Pixels::kZero);
     // mma.sync cuts a float off behind tf32's last bit.
-    pixel = bf16    ? to_bf16(kZero)
-            : terms ? to_fp16(kZero)
-                    : std::bit_cast<float>(std::bit_cast<std::uint32_t>(kZero) & 0xffffe000u);
+    outside = bf16    ? to_bf16(zero)
+              : terms ? to_fp16(zero)
+                      : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
     const bool exact = now.precision == Precision::kFp32;
     of_da1 = exact ? multiplying(now.precision) : storing(now.precision);
     flip = exact || bf16 ? 0 : std::ldexp(1.0, -10);
@@ -258,7 +262,7 @@ void check_weight_gradient(const Case& now, const Inputs& inputs, const std::vec
 }
 
 void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<double>& dz2, const Samples& samples,
-                       const Storage& storage, double unit, const std::vector<double>& sums) {
+                       const Storage& storage, const std::vector<double>& sums) {
   const std::int64_t batch = now.batch, count = batch * kPool1Size;
   // da1 by quarters of conv2's channels: blocks and warps may have rounded what a part of them sums up to.
   std::vector<double> da1(count), of_quarters(count), terms(count), part(count);
@@ -282,8 +286,8 @@ void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<
   const Axes axes{{"channel", kConv1Channels}, {"tap, sum or unused column", fused::kRoutedTapColumns}};
   const double summed = multiplying(now.precision) + summing(kConv2Channels * kTaps),
                adding = multiplying(now.precision) + summing(double(batch) * fused::kCells1),
-               smallest = storage.terms ? std::ldexp(unit * inputs.filter_scale, 17 - 25) : 0,
-               of_one = storage.flip * largest_of(dz2) * largest_of(inputs.filter) * kTaps * fused::kLargestPixel;
+               smallest = storage.terms ? std::ldexp(largest_of(da1), -39) : 0,
+               of_one = storage.flip * largest_of(dz2) * largest_of(inputs.filter) * kTaps * storage.largest_pixel;
   Expected want(count_of(axes));
   std::vector<double> squares(want.value.size());
   for (std::int64_t i = 0; i < count; ++i) {
@@ -294,9 +298,7 @@ void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<
       const int y = 2 * (cell / kPool1Side) + route / 2 + column / 3 - 1,
                 x = 2 * (cell % kPool1Side) + route % 2 + column % 3 - 1;
       const bool inside = y >= 0 && y < kImageSide && x >= 0 && x < kImageSide;
-      const double pixel = column == kTaps ? 1
-                           : inside        ? image[y * kImageSide + x] - fused::kPixelOffset
-                                           : storage.pixel;
+      const double pixel = column == kTaps ? 1 : inside ? storage.pixel(image[y * kImageSide + x]) : storage.outside;
       const int to = c * fused::kRoutedTapColumns + column;
       want.value[to] += da1[i] * pixel;
       want.bound[to] += std::abs(pixel) * (adding * std::abs(da1[i]) + summed * terms[i] + smallest);
@@ -384,7 +386,7 @@ void test(Case now) {
                 memory.result(s.route2, now.batch * kFeatures), dz2.route2);
   const int blocks = now.plan.conv2_backward_blocks;
   check_weight_gradient(now, inputs, dz2.value, storage, memory.result(s.conv2_sums, blocks * fused::kConv2Values));
-  check_routed_taps(now, inputs, dz2.value, samples, storage, unit,
+  check_routed_taps(now, inputs, dz2.value, samples, storage,
                     memory.result(s.routed_tap_sums, blocks * kConv1Channels * fused::kRoutedTapColumns));
   memory.check_rest(now.name);
 }

@@ -17,21 +17,21 @@ constexpr int kFirst1 = 5, kFirst2 = 37;  // channels whose batch norm has a sca
 struct Conv1 {
   std::vector<double> weight = std::vector<double>(kConv1Channels * kTaps);  // in units of filter_scale
   std::vector<double> scale, shift, largest, filter_scale;
-  std::vector<std::uint16_t> packed;                     // (terms, 4 positions, 32, 16)
-  double zero = to_fp16(float(fused::kZeroPixelExact));  // what a pixel outside of the image is
+  std::vector<std::uint16_t> packed;                       // (terms, 4 positions, 32, 16)
+  double zero = to_fp16(float(fused::Fp16Pixels::kZero));  // what a pixel outside of the image is
   int terms;
 
   Conv1(Random& random, Precision precision) : terms(precision == Precision::kFp32 ? 2 : 1) {
     packed.resize(terms * 4 * kConv1Channels * 16);
     for (int c = 0; c < kConv1Channels; ++c) {
       filter_scale.push_back(std::ldexp(1.0, c % 3 - 1));
-      scale.push_back(float(random.uniform(0.002, 0.004)));
+      scale.push_back(float(random.uniform(0.0007, 0.0013)));
       shift.push_back(float(random.uniform(-0.4, 0.4)));
       double most = 0;
       for (int tap = 0; tap < kTaps; ++tap) {
         for (int term = 0; term < terms; ++term) {
           const double value =
-              std::ldexp(std::round(random.uniform(-63, 63)), term == 0 ? -6 : -12) + (term == 0 && tap == 4 ? 1 : 0);
+              std::ldexp(std::round(random.uniform(-31, 31)), term == 0 ? -5 : -10) + (term == 0 && tap == 4 ? 1 : 0);
           weight[c * kTaps + tap] += value;
           for (int position = 0; position < 4; ++position) {
             const int row = tap / 3 + dy(c, position), column = tap % 3 + dx(c, position);
@@ -39,7 +39,7 @@ struct Conv1 {
           }
         }
         const double w = filter_scale[c] * weight[c * kTaps + tap];
-        most += std::max(w * fused::kLargestPixel, w * fused::kSmallestPixel);
+        most += std::max(w * fused::Fp16Pixels::kLargest, w * fused::Fp16Pixels::kSmallest);
       }
       largest.push_back(float(std::max(1.001 * scale[c] * most + shift[c], 0.0)));
     }
@@ -60,7 +60,7 @@ struct Conv1 {
       const int y = 2 * cy + dy(c, position) + tap / 3 - 1, x = 2 * cx + dx(c, position) + tap % 3 - 1;
       const bool inside = y >= 0 && y < kImageSide && x >= 0 && x < kImageSide;
       const double product =
-          weight[c * kTaps + tap] * (inside ? image[y * kImageSide + x] - fused::kPixelOffset : zero);
+          weight[c * kTaps + tap] * (inside ? fused::Fp16Pixels::of(image[y * kImageSide + x]) : zero);
       sum.value += product;
       sum.magnitude += std::abs(product);
       sum.outside |= !inside;

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kNoScale = 5;  // a channel of bn1 whose scale is 0: of ties the first wins
 constexpr double kLearningRate = 0.125, kUnit = 0x1.01p-24;
-constexpr double kPixelScale = fused::kPixelScale;
 
 double updated(double old, double gradient) { return old - kLearningRate * gradient; }
 double updating(double old, double gradient) {  // what its rounding loses
@@ -56,10 +55,11 @@ struct Pixels {
   double mean[kTaps], covariance[kTaps][kTaps];
 
   Pixels(const std::vector<double>& moments, double inv_n) {
-    for (int j = 0; j < kTaps; ++j) mean[j] = kPixelScale * inv_n * moments[j];
+    constexpr double kScale = fused::MomentPixels::kScale;
+    for (int j = 0; j < kTaps; ++j) mean[j] = kScale * inv_n * moments[j];
     for (int j = 0, at = kTaps; j < kTaps; ++j)
       for (int k = j; k < kTaps; ++k, ++at)
-        covariance[j][k] = covariance[k][j] = kPixelScale * kPixelScale * inv_n * moments[at] - mean[j] * mean[k];
+        covariance[j][k] = covariance[k][j] = kScale * kScale * inv_n * moments[at] - mean[j] * mean[k];
   }
   double mean_of(const Filter& filter) const {
     double total = 0;
@@ -93,7 +93,7 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
     for (int tap = 0; tap < kTaps; ++tap) {
       const double w = gamma[c] < 0 ? -weight[c * kTaps + tap] : weight[c * kTaps + tap];
       total += filter.value[tap];
-      most += std::max(w * fused::kLargestPixel, w * fused::kSmallestPixel);
+      most += std::max(w * fused::Fp16Pixels::kLargest, w * fused::Fp16Pixels::kSmallest);
       for (int term = 0; term < terms; ++term)
         for (int position = 0; position < 4; ++position) {
           const int row = tap / 3 + (gamma[c] == 0 ? 0 : position / 2),
@@ -102,14 +102,15 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
               bits_of_fp16(float(filter.terms[term][tap]));
         }
     }
-    const double scale = std::abs(gamma[c]) * pixels.inv_sigma_of(filter), zero = kPixelScale * fused::kZeroPixelExact,
+    constexpr double kScale = fused::Fp16Pixels::kScale;
+    const double scale = std::abs(gamma[c]) * pixels.inv_sigma_of(filter), zero = kScale * fused::Fp16Pixels::kZero,
                  shift = beta[c] - scale * (pixels.mean_of(filter) + zero * total);
     const auto set = [&](int row, double value, double bound) {
       bn1.value[row * kConv1Channels + c] = value, bn1.bound[row * kConv1Channels + c] = bound;
     };
-    set(0, scale * kPixelScale, kUnit * scale * kPixelScale + 1e-15);
+    set(0, scale * kScale, kUnit * scale * kScale + 1e-15);
     set(1, shift, kUnit * std::abs(shift) + 1e-12);
-    const double largest = fused::kRoundingSlack * scale * kPixelScale * most;
+    const double largest = fused::kRoundingSlack * scale * kScale * most;
     if (rows == 4) set(2, std::max(largest + shift, 0.0), std::ldexp(largest + std::abs(shift), -21));
     set(rows - 1, filter.divisor, 0);
   }
@@ -151,6 +152,9 @@ void check_conv1(PhaseMemory& memory, const Case& now, const Conv1& old, const s
   constexpr int kWidth = kConv1Channels * fused::kRoutedTapColumns;
   const auto sums = added_up(routed_taps, kWidth), sizes = added_up(routed_taps, kWidth, true);
   const double adding = summing(now.plan.conv2_backward_blocks);
+  const bool bf16 = now.precision == Precision::kBf16;
+  const double scale = bf16 ? fused::Bf16Pixels::kScale : fused::Fp16Pixels::kScale,
+               zero = bf16 ? fused::Bf16Pixels::kZero : fused::Fp16Pixels::kZero;
   Expected weight(kConv1Channels * kTaps), gamma(kConv1Channels), beta(kConv1Channels);
   for (int c = 0; c < kConv1Channels; ++c) {
     const Filter filter(now.precision, old.weight.data() + c * kTaps, 1);
@@ -160,8 +164,8 @@ void check_conv1(PhaseMemory& memory, const Case& now, const Conv1& old, const s
     const double d = g[kTaps], error_of_d = adding * size[kTaps];
     double gt[kTaps], error[kTaps], w_gt = 0, error_of_w_gt = 0;
     for (int tap = 0; tap < kTaps; ++tap) {
-      gt[tap] = kPixelScale * (g[tap] - fused::kZeroPixelExact * d) - d * pixels.mean[tap];
-      error[tap] = kPixelScale * adding * size[tap] + (kPixelScale + std::abs(pixels.mean[tap])) * error_of_d;
+      gt[tap] = scale * (g[tap] - zero * d) - d * pixels.mean[tap];
+      error[tap] = scale * adding * size[tap] + (scale + std::abs(pixels.mean[tap])) * error_of_d;
       w_gt += filter.value[tap] * gt[tap];
       error_of_w_gt += std::abs(filter.value[tap]) * error[tap];
     }

@@ -1,25 +1,28 @@
 // An image in shared memory, as conv1 reads it.
 //
-// Pixels enter the tensor cores as v = u - 33, exact in fp16, with v = kZeroPixel outside the image: the value
+// Pixels enter the tensor cores as v = 3 u - 100, exact in fp16, with v = kZero outside the image: the value
 // whose normalised intensity is 0. So normalisation and padding cost nothing:
-//   z[c] = sum w x = kPixelScale * (sum w v - kZeroPixel * sum w),   x = kPixelScale * (v - kZeroPixel).
+//   z[c] = sum w x = kScale * (sum w v - kZero * sum w),   x = kScale * (v - kZero).
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
-inline constexpr float kZeroPixel = float(kZeroPixelExact);
-
 // An image in shared memory, padded: column x'' = x + 1.
 inline constexpr int kImageRows = 30, kImagePitch = 32;
 inline constexpr int kImageBytes = kImageRows * kImagePitch * 2;
 inline constexpr int kImageWords = kImagePixels / 4;  // 32-bit loads of an image
+
+template <class T>
+using PixelsAs = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, Bf16Pixels, Fp16Pixels>;
 
 // The 16-bit value twice.
 template <class T>
@@ -29,7 +32,7 @@ __device__ __forceinline__ std::uint32_t two_of(T value) {
 
 // Fills `count` image buffers with the padding's value; the interior is overwritten by store_image_word().
 __device__ inline void clear_images(unsigned char* images, int count) {
-  const std::uint32_t zeros = two_of(__float2half_rn(kZeroPixel));
+  const std::uint32_t zeros = two_of(__float2half_rn(float(Fp16Pixels::kZero)));
   for (int i = threadIdx.x; i < count * kImageBytes / 16; i += blockDim.x)
     reinterpret_cast<uint4*>(images)[i] = make_uint4(zeros, zeros, zeros, zeros);
 }
@@ -37,7 +40,7 @@ __device__ inline void clear_images(unsigned char* images, int count) {
 // Word `i` of an image: pixels 4i .. 4i+3, all in one row.
 __device__ __forceinline__ void store_image_word(unsigned char* image, int i, std::uint32_t word) {
   const int y = i / 7, x = i % 7 * 4;
-  const auto pixel = [&](int k) { return __float2half_rn(float(int(word >> 8 * k & 255) - kPixelOffset)); };
+  const auto pixel = [&](int k) { return __float2half_rn(float(Fp16Pixels::of(word >> 8 * k & 255))); };
   auto* row = reinterpret_cast<__half*>(image) + (y + 1) * kImagePitch + x + 1;
   row[0] = pixel(0);
   const __half pair[2] = {pixel(1), pixel(2)};

@@ -15,14 +15,16 @@ struct PixelStatistics {
   double mean[kTaps], covariance[kTaps][kTaps];
 };
 
-// From sums of v' = v - kZeroPixel and of its products over 1 / inv_n positions; threads 0 .. 80 of those that call.
+// From sums of v - MomentPixels::kZero and of its products over 1 / inv_n positions; threads 0 .. 80 of those that
+// call.
 __device__ __forceinline__ void set_statistics(PixelStatistics& to, const double (&moments)[kMoments], double inv_n,
                                                int thread) {
   if (thread < 0 || thread >= kTaps * kTaps) return;
   const int row = thread / kTaps, column = thread % kTaps, j = min(row, column), k = max(row, column);
-  const auto mean = [&](int tap) { return kPixelScale * inv_n * moments[tap]; };
+  constexpr double kScale = MomentPixels::kScale;
+  const auto mean = [&](int tap) { return kScale * inv_n * moments[tap]; };
   const double second = moments[kTaps + j * kTaps - j * (j - 1) / 2 + (k - j)];
-  to.covariance[row][column] = kPixelScale * kPixelScale * inv_n * second - mean(j) * mean(k);
+  to.covariance[row][column] = kScale * kScale * inv_n * second - mean(j) * mean(k);
   if (row == column) to.mean[row] = mean(row);
 }
 

@@ -66,8 +66,6 @@ struct Fp16Halves {
   static_assert(kDgradRegisters + 3 * kWeightGradientRegisters == 4 * 65536 / kConvThreads);
   static constexpr int kCopyBytes = (2 * Shared::kChunks2 + kFp16Terms * Shared::kChunks1) * 8 * Shared::kRowBytes +
                                     Shared::kRouteBytes + kImagePixels + Shared::kDy2Bytes;
-  // The routed taps' left operand is da1 divided by 2^17, in what dgrad sums: 576 products, each below 2^15 x 2^7.
-  static constexpr float kDa1Scale = 1 << 17;
 
   const State& s;
   const Bn2Backward& bn;

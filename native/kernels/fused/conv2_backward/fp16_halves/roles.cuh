@@ -39,7 +39,7 @@ __device__ __forceinline__ void dgrad_role(const Fp16Halves<P>& halves, float dz
   for (int i = 0; i < Shared::kRoutedTapSums; ++i) sums[i / 12][i % 12] = routed_taps[i * kGroupThreads];
   NamedBarrier<1, kGroupThreads>::sync();  // no warp reads the filter any more
   store_routed_tap_sums<1>(halves.s, reinterpret_cast<float*>(halves.shared + Shared::kFilter), sums,
-                           dz2_scale * conv2_scale * Fp16Halves<P>::kDa1Scale);
+                           dz2_scale * conv2_scale);
 }
 
 // Rows are conv2's channels, columns conv1's, k the 16 columns of an image row in their order. Tap row `u`.

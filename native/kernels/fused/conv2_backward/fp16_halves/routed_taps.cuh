@@ -9,17 +9,36 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// The scale of da1 for each of a thread's two channels, by the largest value of its rows of a product, which four lanes
+// hold. (da1 has no bound that would do: the largest possible sum of its 576 products is thousands of times what comes
+// out, and where images are flat all of a channel's values would lose the same to terms too far below it.)
+__device__ __forceinline__ void make_da1_scales(const float (&da1)[28], float (&scales)[2]) {
+#pragma unroll
+  for (int upper = 0; upper < 2; ++upper) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 28; i += 4)
+      largest = fmaxf(largest, fmaxf(fabsf(da1[i + 2 * upper]), fabsf(da1[i + 2 * upper + 1])));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    scales[upper] = power_of_two_scale<15>(largest);
+  }
+}
+
 // As accumulate_routed_taps() of whole images, of terms of da1. The sums are in shared memory, 24 a thread.
 template <class P>
 __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, float* routed_taps, const float (&da1)[28],
                                                        const std::uint32_t (&route)[7], std::uint32_t rows) {
   using Pixels = typename Fp16HalvesShared<P>::Pixels;
   const std::uint64_t pixels = wgmma_operand(rows, Pixels::kCellsBytes, 8 * Pixels::kRowBytes);
+  float scales[2];
+  make_da1_scales(da1, scales);
+  const float inverse_scales[2] = {inverse_of(scales[0]), inverse_of(scales[1])};
   __half2 terms[P::kFp16Terms][14];
 #pragma unroll
   for (int i = 0; i < 14; ++i) {
     __half2 two[P::kFp16Terms];
-    split(da1[2 * i] / Fp16Halves<P>::kDa1Scale, da1[2 * i + 1] / Fp16Halves<P>::kDa1Scale, two);
+    split(da1[2 * i] * inverse_scales[i & 1], da1[2 * i + 1] * inverse_scales[i & 1], two);
 #pragma unroll
     for (int term = 0; term < P::kFp16Terms; ++term) terms[term][i] = two[term];
   }
@@ -32,7 +51,10 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
     for (int dx = 0; dx < 2; ++dx) {
       wgmma_results(sum[dx]);
 #pragma unroll
-      for (int i = 0; i < 12; ++i) routed_taps[(12 * dx + i) * kGroupThreads] += sum[dx][i];
+      for (int i = 0; i < 12; ++i) {
+        float& total = routed_taps[(12 * dx + i) * kGroupThreads];
+        total = fmaf(sum[dx][i], scales[i >> 1 & 1], total);
+      }
     }
   };
 #pragma unroll

@@ -46,7 +46,10 @@ void set_bn2_statistics(std::span<double> statistics, std::span<const double> pa
   }
 }
 
-std::vector<float> bn1_operand(std::span<const double> parameters, std::span<const double> statistics) {
+namespace {
+
+template <class Pixels>
+std::vector<float> bn1_operand_of(std::span<const double> parameters, std::span<const double> statistics) {
   std::vector<float> bn1(3 * kConv1Channels);
   for (int c = 0; c < kConv1Channels; ++c) {
     const double gamma = parameter(parameters, kBn1Weight, c), sign = gamma < 0 ? -1 : 1;
@@ -56,15 +59,23 @@ std::vector<float> bn1_operand(std::span<const double> parameters, std::span<con
     for (int tap = 0; tap < kTaps; ++tap) {
       const double w = parameter(parameters, kConv1Weight, c * kTaps + tap);
       total += w;
-      most += std::max(sign * w * Fp16Pixels::kLargest, sign * w * Fp16Pixels::kSmallest);
+      most += std::max(sign * w * Pixels::kLargest, sign * w * Pixels::kSmallest);
     }
-    bn1[c] = float(scale * Fp16Pixels::kScale);
-    bn1[kConv1Channels + c] = float(parameter(parameters, kBn1Bias, c) -
-                                    scale * sign * (mean + Fp16Pixels::kScale * Fp16Pixels::kZero * total));
+    bn1[c] = float(scale * Pixels::kScale);
+    bn1[kConv1Channels + c] =
+        float(parameter(parameters, kBn1Bias, c) - scale * sign * (mean + Pixels::kScale * Pixels::kZero * total));
     bn1[2 * kConv1Channels + c] =
-        std::max(float(scale * Fp16Pixels::kScale * kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);
+        std::max(float(scale * Pixels::kScale * kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);
   }
   return bn1;
+}
+
+}  // namespace
+
+std::vector<float> bn1_operand(Precision precision, std::span<const double> parameters,
+                               std::span<const double> statistics) {
+  return precision == Precision::kBf16 ? bn1_operand_of<Bf16Pixels>(parameters, statistics)
+                                       : bn1_operand_of<ExactPixels>(parameters, statistics);
 }
 
 std::vector<float> bn2_operand(std::span<const double> parameters, std::span<const double> statistics) {

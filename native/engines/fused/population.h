@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "mnist/engine.h"
+
 namespace mnist::fused {
 
 // bn1's mean and variance over `images` images, exactly, from the sums of their pixel moments.
@@ -18,7 +20,8 @@ void set_bn2_statistics(std::span<double> statistics, std::span<const double> pa
                         double images);
 
 // What State::bn1 and State::bn2 hold while images are scored under these statistics.
-std::vector<float> bn1_operand(std::span<const double> parameters, std::span<const double> statistics);
+std::vector<float> bn1_operand(Precision precision, std::span<const double> parameters,
+                               std::span<const double> statistics);
 std::vector<float> bn2_operand(std::span<const double> parameters, std::span<const double> statistics);
 
 }  // namespace mnist::fused

@@ -37,7 +37,7 @@ std::vector<double> Scoring::convolution_parameters() const {
 void Scoring::prepare(const Samples& any) {
   if (!operands_) {
     const auto parameters = convolution_parameters();
-    operands_ = {bn1_operand(parameters, statistics_), bn2_operand(parameters, statistics_)};
+    operands_ = {bn1_operand(steps_.precision(), parameters, statistics_), bn2_operand(parameters, statistics_)};
   }
   Samples one = any;
   one.order = identity_order(1);
@@ -112,7 +112,7 @@ void Scoring::finish_bn1(std::int64_t images) {
   const auto parameters = convolution_parameters();
   statistics_.assign(kStatisticCount, 0.0);
   set_bn1_statistics(statistics_, parameters, read_values(moments(), kMoments, stream_.get()), double(images));
-  operands_ = {bn1_operand(parameters, statistics_), {}};
+  operands_ = {bn1_operand(steps_.precision(), parameters, statistics_), {}};
 }
 
 void Scoring::add_conv2_sums(const Samples& samples, std::int64_t count) {

@@ -21,6 +21,7 @@ class Steps {
  public:
   Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer);
 
+  Precision precision() const { return precision_; }
   const Gpu& gpu() const { return gpu_; }
   const Kernels& kernels() const { return kernels_; }
   const Arena& arena() const { return arena_; }

@@ -22,9 +22,9 @@ struct Storage {
 
   Storage(const Case& now) : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms) {
     const bool bf16 = now.precision == Precision::kBf16;
-    pixel = bf16 ? fused::Bf16Pixels::of : fused::Fp16Pixels::of;
+    pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
     largest_pixel = pixel(255);
-    const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::Fp16Pixels::kZero);
+    const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero);
     // mma.sync cuts a float off behind tf32's last bit.
     outside = bf16    ? to_bf16(zero)
               : terms ? to_fp16(zero)

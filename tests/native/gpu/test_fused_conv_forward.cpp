@@ -17,11 +17,15 @@ constexpr int kFirst1 = 5, kFirst2 = 37;  // channels whose batch norm has a sca
 struct Conv1 {
   std::vector<double> weight = std::vector<double>(kConv1Channels * kTaps);  // in units of filter_scale
   std::vector<double> scale, shift, largest, filter_scale;
-  std::vector<std::uint16_t> packed;                       // (terms, 4 positions, 32, 16)
-  double zero = to_fp16(float(fused::Fp16Pixels::kZero));  // what a pixel outside of the image is
+  std::vector<std::uint16_t> packed;  // (terms, 4 positions, 32, 16)
+  int (*pixel)(int);                  // as a product takes it
+  double zero;                        // outside of the image
   int terms;
 
   Conv1(Random& random, Precision precision) : terms(precision == Precision::kFp32 ? 2 : 1) {
+    const bool bf16 = precision == Precision::kBf16;
+    pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
+    zero = to_fp16(float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero));
     packed.resize(terms * 4 * kConv1Channels * 16);
     for (int c = 0; c < kConv1Channels; ++c) {
       filter_scale.push_back(std::ldexp(1.0, c % 3 - 1));
@@ -39,7 +43,7 @@ struct Conv1 {
           }
         }
         const double w = filter_scale[c] * weight[c * kTaps + tap];
-        most += std::max(w * fused::Fp16Pixels::kLargest, w * fused::Fp16Pixels::kSmallest);
+        most += std::max(w * pixel(255), w * pixel(0));
       }
       largest.push_back(float(std::max(1.001 * scale[c] * most + shift[c], 0.0)));
     }
@@ -59,8 +63,7 @@ struct Conv1 {
     for (int tap = 0; tap < kTaps; ++tap) {
       const int y = 2 * cy + dy(c, position) + tap / 3 - 1, x = 2 * cx + dx(c, position) + tap % 3 - 1;
       const bool inside = y >= 0 && y < kImageSide && x >= 0 && x < kImageSide;
-      const double product =
-          weight[c * kTaps + tap] * (inside ? fused::Fp16Pixels::of(image[y * kImageSide + x]) : zero);
+      const double product = weight[c * kTaps + tap] * (inside ? pixel(image[y * kImageSide + x]) : zero);
       sum.value += product;
       sum.magnitude += std::abs(product);
       sum.outside |= !inside;

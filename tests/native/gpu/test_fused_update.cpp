@@ -78,12 +78,27 @@ struct Pixels {
   }
 };
 
+// The form in which products take pixels.
+struct Form {
+  int (*of)(int);
+  double scale, zero;
+
+  Form(Precision precision) {
+    const auto set = [&]<class Pixels>(Pixels) { of = Pixels::of, scale = Pixels::kScale, zero = Pixels::kZero; };
+    if (precision == Precision::kBf16)
+      set(fused::Bf16Pixels());
+    else
+      set(fused::ExactPixels());
+  }
+};
+
 // What conv forward reads of conv1 and bn1, from parameters and pixels.
 void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<double>& moments,
                       const std::vector<double>& weight, const std::vector<double>& gamma,
                       const std::vector<double>& beta) {
   const State& s = memory.state();
   const Pixels pixels(moments, s.inv_n1);
+  const Form form(now.precision);
   const int terms = now.precision == Precision::kFp32 ? 2 : 1, rows = fp16_terms(now.precision) > 0 ? 4 : 3;
   Expected bn1(rows * kConv1Channels);
   std::vector<double> packed(terms * 4 * kConv1Channels * 16);
@@ -93,7 +108,7 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
     for (int tap = 0; tap < kTaps; ++tap) {
       const double w = gamma[c] < 0 ? -weight[c * kTaps + tap] : weight[c * kTaps + tap];
       total += filter.value[tap];
-      most += std::max(w * fused::Fp16Pixels::kLargest, w * fused::Fp16Pixels::kSmallest);
+      most += std::max(w * form.of(255), w * form.of(0));
       for (int term = 0; term < terms; ++term)
         for (int position = 0; position < 4; ++position) {
           const int row = tap / 3 + (gamma[c] == 0 ? 0 : position / 2),
@@ -102,15 +117,14 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
               bits_of_fp16(float(filter.terms[term][tap]));
         }
     }
-    constexpr double kScale = fused::Fp16Pixels::kScale;
-    const double scale = std::abs(gamma[c]) * pixels.inv_sigma_of(filter), zero = kScale * fused::Fp16Pixels::kZero,
-                 shift = beta[c] - scale * (pixels.mean_of(filter) + zero * total);
+    const double scale = std::abs(gamma[c]) * pixels.inv_sigma_of(filter),
+                 shift = beta[c] - scale * (pixels.mean_of(filter) + form.scale * form.zero * total);
     const auto set = [&](int row, double value, double bound) {
       bn1.value[row * kConv1Channels + c] = value, bn1.bound[row * kConv1Channels + c] = bound;
     };
-    set(0, scale * kScale, kUnit * scale * kScale + 1e-15);
+    set(0, scale * form.scale, kUnit * scale * form.scale + 1e-15);
     set(1, shift, kUnit * std::abs(shift) + 1e-12);
-    const double largest = fused::kRoundingSlack * scale * kScale * most;
+    const double largest = fused::kRoundingSlack * scale * form.scale * most;
     if (rows == 4) set(2, std::max(largest + shift, 0.0), std::ldexp(largest + std::abs(shift), -21));
     set(rows - 1, filter.divisor, 0);
   }
@@ -152,9 +166,7 @@ void check_conv1(PhaseMemory& memory, const Case& now, const Conv1& old, const s
   constexpr int kWidth = kConv1Channels * fused::kRoutedTapColumns;
   const auto sums = added_up(routed_taps, kWidth), sizes = added_up(routed_taps, kWidth, true);
   const double adding = summing(now.plan.conv2_backward_blocks);
-  const bool bf16 = now.precision == Precision::kBf16;
-  const double scale = bf16 ? fused::Bf16Pixels::kScale : fused::Fp16Pixels::kScale,
-               zero = bf16 ? fused::Bf16Pixels::kZero : fused::Fp16Pixels::kZero;
+  const Form form(now.precision);
   Expected weight(kConv1Channels * kTaps), gamma(kConv1Channels), beta(kConv1Channels);
   for (int c = 0; c < kConv1Channels; ++c) {
     const Filter filter(now.precision, old.weight.data() + c * kTaps, 1);
@@ -164,8 +176,8 @@ void check_conv1(PhaseMemory& memory, const Case& now, const Conv1& old, const s
     const double d = g[kTaps], error_of_d = adding * size[kTaps];
     double gt[kTaps], error[kTaps], w_gt = 0, error_of_w_gt = 0;
     for (int tap = 0; tap < kTaps; ++tap) {
-      gt[tap] = scale * (g[tap] - zero * d) - d * pixels.mean[tap];
-      error[tap] = scale * adding * size[tap] + (scale + std::abs(pixels.mean[tap])) * error_of_d;
+      gt[tap] = form.scale * (g[tap] - form.zero * d) - d * pixels.mean[tap];
+      error[tap] = form.scale * adding * size[tap] + (form.scale + std::abs(pixels.mean[tap])) * error_of_d;
       w_gt += filter.value[tap] * gt[tap];
       error_of_w_gt += std::abs(filter.value[tap]) * error[tap];
     }

@@ -19,7 +19,7 @@ struct PixelLists {
   // Of a word, the j-th of a row: calls store(list, i, value) for each place of its pixels, index j + i of the list.
   template <class Store>
   static __device__ __forceinline__ void spread(std::uint32_t word, Store store) {
-    const auto pixel = [&](int k) { return T(float(PixelsAs<T>::of(word >> 8 * k & 255))); };
+    const auto pixel = [&](int k) { return T(float(Pixels<P>::of(word >> 8 * k & 255))); };
     store(3, 0, pixel(0));
     const T second = pixel(1);
     store(0, 1, second);
@@ -36,7 +36,7 @@ struct PixelLists {
   }
   static __device__ __forceinline__ void clear(unsigned char* pixel_lists, int tid) {
     for (int i = tid; i < kBytes / int(sizeof(T)); i += kConvThreads)
-      reinterpret_cast<T*>(pixel_lists)[i] = T(float(PixelsAs<T>::kZero));
+      reinterpret_cast<T*>(pixel_lists)[i] = T(float(Pixels<P>::kZero));
   }
 };
 
@@ -61,7 +61,7 @@ struct PixelListRows {
   }
   static __device__ __forceinline__ void clear(unsigned char* rows, int tid) {
     using T = typename P::T;
-    const std::uint32_t ones = two_of(T(1.f)), padding = two_of(T(float(PixelsAs<T>::kZero)));
+    const std::uint32_t ones = two_of(T(1.f)), padding = two_of(T(float(Pixels<P>::kZero)));
     for (int i = tid; i < kBytes / kRowBytes; i += kConvThreads) {
       const std::uint32_t two = i % (kCellsBytes / kRowBytes) < 4 ? ones : padding;
       reinterpret_cast<uint4*>(rows)[i] = make_uint4(two, two, two, two);

@@ -45,9 +45,9 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
 //
-// Where a1 has 16 bits the sums are fp16: pixels are integers up to 665 and weights are divided to be below 2, so that
-// no sum exceeds 12000; fp16 ends at 65504. Two neighbouring slots are then a register, and pooling takes both at once.
-// Elsewhere sums are float, and half of the rows come at a time.
+// Where a1 has 16 bits the sums are fp16: pixels are integers up to 665 (in bf16 222) and weights are divided to be
+// below 2, so that no sum exceeds 12000; fp16 ends at 65504. Two neighbouring slots are then a register, and pooling
+// takes both at once. Elsewhere sums are float, and half of the rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;

@@ -38,9 +38,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
   const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
   const unsigned zeros = zero_scales(s, quarter, lane);
   for (int i = tid; i < kA1Bytes<P> / 16; i += kConvThreads) reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images(shared + Shared::kImage, 1);
+  clear_images<P>(shared + Shared::kImage, 1);
   __syncthreads();
-  if (tid < kImageWords) store_image_word(shared + Shared::kImage, tid, word);
+  if (tid < kImageWords) store_image_word<P>(shared + Shared::kImage, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
   Conv1<P> conv1;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Sta
   const unsigned zeros = zero_scales(s, warp & 3, lane);
   for (int i = threadIdx.x; i < 2 * kA1Bytes<P> / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images(shared + Shared::kImage, 2);
+  clear_images<P>(shared + Shared::kImage, 2);
   __syncthreads();
 
   wait_for_predecessor();                                                      // update: filters and bn1
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Sta
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
       unsigned char* const pixels = shared + Shared::kImage + stage * kImageBytes;
       unsigned char* const a1 = shared + Shared::kA1 + stage * kA1Bytes<P>;
-      if (tid < kImageWords) store_image_word(pixels, tid, word);
+      if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
       fetch(image + gridDim.x);
       Role::sync();
       if (image >= 2 * int(gridDim.x)) Free::sync(stage);

@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(St
   const unsigned zeros = zero_scales(s, quarter, lane);
   for (int i = tid; i < int(sizeof(Shared::Memory::a1)) / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared + Shared::kA1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images(pixels, 1);
+  clear_images<P>(pixels, 1);
   __syncthreads();
-  if (tid < kImageWords) store_image_word(pixels, tid, word);
+  if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
   Conv1<P> conv1;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(St
     }
     copy_async_wait<0>();  // the filter, the first time
     __syncthreads();       // a1 is complete, and no warp reads the image any more
-    if (tid < kImageWords && image + stride < s.batch) store_image_word(pixels, tid, word);
+    if (tid < kImageWords && image + stride < s.batch) store_image_word<P>(pixels, tid, word);
     store_image_a1<P, kConvThreads, 2>(s, a1, image, tid, half);
     if (window_row < kPool2Side)
       conv2_rows<P, 2>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, window_row, lane);

@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   if (tid == 0) arrived.init(1);
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
-  clear_images(pixels, 1);
+  clear_images<P>(pixels, 1);
   __syncthreads();
-  if (tid < kImageWords) store_image_word(pixels, tid, word);
+  if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
   if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
@@ -155,11 +155,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   if (threadIdx.x == 0) arrived.init(1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-  clear_images(pixels, 1);
+  clear_images<P>(pixels, 1);
   wgmma_publish();  // zeros around a1, by both roles
   __syncthreads();
   const auto store_image = [&](int next) {
-    if (tid < kImageWords) store_image_word(pixels, tid, word);
+    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
     fetch(next);
   };
   if (first_role) {

@@ -14,10 +14,10 @@ struct PixelForm {
   static constexpr int kLargest = of(255), kSmallest = of(0);
 };
 
-// In fp16 and float. fp16 holds this kZero to 4e-7 of a pixel's step, but that of u - 33 to 1e-4: that much is 2e-5 of
-// the gradients of an image which is flat and nearly as dark as kZero.
-using Fp16Pixels = PixelForm<3, 100>;
-using Bf16Pixels = PixelForm<1, 33>;   // bf16 has 8 bits
+// fp16 holds this kZero to 4e-7 of a pixel's step, but that of u - 33 to 1e-4: that much is 2e-5 of the gradients of an
+// image which is flat and nearly as dark as kZero.
+using ExactPixels = PixelForm<3, 100>;
+using Bf16Pixels = PixelForm<1, 33>;   // in bf16 the routed taps multiply bf16, which has 8 bits
 using MomentPixels = PixelForm<1, 0>;  // pixel moments are sums of v - kZero
 
 inline constexpr double kRoundingSlack = 1.001;  // of a bound from weights that conv1 rounds

@@ -91,8 +91,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   }
   g += __shfl_xor_sync(0xffffffffu, g, 16);
   const double d = __shfl_sync(0xffffffffu, g, kTaps);  // column 9
-  using Form = PixelsAs<typename P::T>;                 // of the routed taps
-  const double gt = Form::kScale * (g - Form::kZero * d) - d * pixel_mean;
+  const double gt = Pixels<P>::kScale * (g - Pixels<P>::kZero * d) - d * pixel_mean;
   const double w_gt = sum_of_16_lanes(own * gt);
   const float dw = float(double(gamma) * inv_sigma * (gt - w_gt * (inv_sigma * inv_sigma) * cw));
   const float dgamma = float(w_gt * inv_sigma), dbeta = float(d);

@@ -98,17 +98,17 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   float most = 0;  // of conv1, in pixel units
   if constexpr (P::kFp16Terms > 0) {
     const float w = gamma < 0 ? -weight : weight;
-    most = fmaxf(w * Fp16Pixels::kLargest, w * Fp16Pixels::kSmallest);
+    most = fmaxf(w * Pixels<P>::kLargest, w * Pixels<P>::kSmallest);
 #pragma unroll
     for (int mask = 8; mask > 0; mask >>= 1) most += __shfl_xor_sync(0xffffffffu, most, mask);
   }
   if (lane == 0) {
-    const float shift = float(beta - scale * (f.mean + Fp16Pixels::kScale * Fp16Pixels::kZero * f.total));
-    s.bn1.scale(channel) = float(scale * Fp16Pixels::kScale);
+    const float shift = float(beta - scale * (f.mean + Pixels<P>::kScale * Pixels<P>::kZero * f.total));
+    s.bn1.scale(channel) = float(scale * Pixels<P>::kScale);
     s.bn1.shift(channel) = shift;
     if constexpr (P::kFp16Terms > 0)
       s.bn1.largest_a1(channel) =
-          fmaxf(fmaf(float(scale * Fp16Pixels::kScale), float(kRoundingSlack) * most, shift), 0.f);
+          fmaxf(fmaf(float(scale * Pixels<P>::kScale), float(kRoundingSlack) * most, shift), 0.f);
     s.bn1.filter_scale(channel) = divisor;
   }
 }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mnist_cuda import MAX_THREADS, _native, memory
 from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
 from mnist_cuda.gpu_arrays import GpuArray, gpu_bytes
-from mnist_cuda.gpu_libraries import find_libraries
+from mnist_cuda.gpu_libraries import find_libraries, find_nccl
 from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
@@ -217,7 +217,7 @@ class Engine:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
-        self._largest_batch, self.threads = 0, threads
+        self._largest_batch, self.threads, self.device = 0, threads, device
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
@@ -231,14 +231,28 @@ class Engine:
             memory.require(batch * bytes_an_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
 
-    def join(self, ranks: _native.Communicator) -> None:
+    def join(self, ranks: _native.Communicator, transport: str | None = None) -> None:
         """From now on this engine and those of other ranks train one model; ValueError for one that shares no batch.
 
-        `train`, `compute_statistics`, `evaluate` and `profile` are called on all of them with the same arguments, each
-        computes its share of every batch, and all have the same results. Where another rank is lost they raise
-        RankLostError.
+        All ranks call it together. `train`, `compute_statistics`, `evaluate` and `profile` are called on all of them
+        with the same arguments, each computes its share of every batch, and all have the same results. Where another
+        rank is lost they raise RankLostError.
+
+        transport: how the sums of engines on GPUs come to each other, "peers", "nccl" or "host"; by default what
+        MNIST_CUDA_TRANSPORT says, otherwise the first of these that all can have. Raises UnavailableError where one is
+        asked for that is not to be had.
         """
-        self._native.join(ranks)
+        asked = os.environ.get("MNIST_CUDA_TRANSPORT", "") if transport is None else transport
+        with _native_errors():
+            if self.info.device == "cuda":
+                find_nccl()
+            self._native.join(ranks, asked)
+
+    @property
+    def transport(self) -> str:
+        """How the sums of ranks on GPUs come to each other, in words; empty on the host and without other ranks."""
+        text: str = self._native.transport
+        return text
 
     @property
     def arithmetic(self) -> str:

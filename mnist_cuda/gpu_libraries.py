@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
+from pathlib import Path
 
 from mnist_cuda import _native
 
@@ -23,6 +25,19 @@ def find_libraries(libraries: tuple[str, ...]) -> None:
     for library in libraries:
         if path := locate(library):
             _native.set_library_path(library, path)
+
+
+@cache
+def find_nccl() -> None:
+    """Tell the native code where the wheel of NCCL is, without loading it: few trainings need it."""
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return
+    for folder in (spec and spec.submodule_search_locations) or ():
+        library = Path(folder) / "lib/libnccl.so.2"
+        if library.exists():
+            _native.set_library_path("nccl", str(library))
 
 
 def locate(library: str) -> str | None:

@@ -244,8 +244,10 @@ class TrainingRun:
         if rest:
             self._say(f"        the last {rest} images of each shuffled epoch do not fill a batch and are dropped")
         if trainer.ranks:
-            threads = console.plural(engine.threads, "thread")
-            self._say(f"ranks   {trainer.ranks.size}, started by {self.launcher}, this one with {threads}")
+            own = console.plural(engine.threads, "thread") if engine.info.device == "cpu" else f"GPU {engine.device}"
+            self._say(f"ranks   {trainer.ranks.size}, started by {self.launcher}, this one with {own}")
+            if engine.transport:
+                self._say(f"        sums by {engine.transport}")
         if self.first_step:
             self._say(f"        going on after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
         self._say(f"folder  {self.folder.path}")

@@ -46,7 +46,7 @@ REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
     *("engine", "precision", "multiprocessors", "threads", "device", "data", "dataset", "data_dir"),
     *("save_every", "keep", "save_best"),
-    "processes",
+    *("processes", "gpus"),
 )
 
 
@@ -74,9 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
+    add("--gpus", type=processes, default=1, metavar="N",
+        help="start N of them on this machine, each with a GPU, from --device on; torchrun, mpirun and srun start their "
+        "own (default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
-        help="start N of them on this machine, for engine cpu; torchrun, mpirun and srun start their own "
-        "(default: %(default)s)")  # fmt: skip
+        help="the same for engine cpu (default: %(default)s)")  # fmt: skip
     add("--wait", type=positive, default=120, metavar="SECONDS", help="for all to come (default: %(default)s)")
     group = parser.add_argument_group("output")
     add = group.add_argument
@@ -102,10 +104,11 @@ def run(args: argparse.Namespace) -> int:
 
     config = _take_over(args) if args.resume or args.config else None
     world = _world(args)
-    startup = Startup(args.engine, args.device, args.dataset)
+    device = _device(args, world)
+    startup = Startup(args.engine, device, args.dataset)
     from mnist_cuda import console, machine
     from mnist_cuda.checkpoint import load_model
-    from mnist_cuda.engine import Engine
+    from mnist_cuda.engine import Engine, engines
     from mnist_cuda.json_output import JsonOutput
     from mnist_cuda.run_folder import ResumedFolder, RunFolder
 
@@ -116,12 +119,13 @@ def run(args: argparse.Namespace) -> int:
         args.engine,
         args.precision,
         threads=_threads(args, world),
-        device=args.device,
+        device=device,
         multiprocessors=args.multiprocessors,
     )
     startup.end("engine")
     if world and not engine.info.shares_batches:
-        raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected --engine cpu")
+        able = " or ".join(row.name for row in engines() if row.shares_batches)
+        raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected {able}")
     if world and world.rank:
         return _follow(args, engine, config, world)
     if args.init:
@@ -186,18 +190,40 @@ def _options(args: argparse.Namespace) -> TrainOptions:
 
 
 def _world(args: argparse.Namespace) -> World | None:
-    """The ranks that a launcher started, or that --processes will; None for a training in this process alone."""
+    """The ranks that a launcher started, or that --gpus or --processes will; None for this process alone."""
     import os
 
     from mnist_cuda.ranks.processes import world_of_processes
-    from mnist_cuda.ranks.world import world_of
+    from mnist_cuda.ranks.world import GPUS, world_of
 
+    if {"gpus", "processes"} <= args.given:
+        raise UsageError("--gpus and --processes both say how many ranks there are; leave one out")
+    counts = {GPUS: args.gpus, "--processes": args.processes}
+    if args.given & {"gpus", "processes"}:  # the other may be of the run that goes on
+        counts = {flag: count for flag, count in counts.items() if flag[2:] in args.given}
     world = world_of(os.environ)
-    if world is None:
-        return world_of_processes(args.processes) if args.processes > 1 else None
-    if "processes" in args.given and args.processes != world.size:
-        raise UsageError(f"--processes is {args.processes}, and {world.launcher} says {world.size} ranks; leave it out")
+    for flag, count in counts.items():
+        if world is None and count > 1:
+            return world_of_processes(count, flag)
+        if world and flag[2:] in args.given and count != world.size:
+            raise UsageError(f"{flag} is {count}, and {world.launcher} says {world.size} ranks; leave it out")
     return world
+
+
+def _device(args: argparse.Namespace, world: World | None) -> int:
+    """The GPU of this process, if its engine wants one."""
+    from mnist_cuda.ranks.world import GPUS
+
+    device: int = args.device
+    if world is None:
+        return device
+    from mnist_cuda import _native
+
+    on_host = any(row["name"] == args.engine and row["device"] == "cpu" for row in _native.engines())
+    if on_host and world.launcher == GPUS:
+        raise UsageError(f"--gpus: engine '{args.engine}' runs on the CPU; --processes starts ranks there")
+    count = _native.cuda_status()["device_count"]
+    return device if on_host or not count else world.gpu(device, count)
 
 
 def _threads(args: argparse.Namespace, world: World | None) -> int:
@@ -212,16 +238,19 @@ def _threads(args: argparse.Namespace, world: World | None) -> int:
 
 def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> Facts:
     """What all ranks must have in common."""
-    from mnist_cuda import machine
+    from mnist_cuda import _native, machine
     from mnist_cuda.ranks.meeting import Facts
     from mnist_cuda.training_run import fixed_options
 
     options = fixed_options(vars(args)) | {"epochs": args.epochs}
     del options["init_sha256"]  # rank 0 gives all of them its parameters
+    facts = {**machine.build(), "commit": machine.commit() or ""}
+    if engine.info.device == "cuda":
+        facts["GPU"] = _native.gpus()[engine.device]["name"]  # others would cut up a share in another way
     return Facts(
         options | {"engine": engine.info.name, "precision": engine.precision},
         {"dataset": data.name, "data digest": data.digest[:16]},
-        {**machine.build(), "commit": machine.commit() or ""},
+        facts,
     )
 
 

@@ -1,4 +1,4 @@
-"""The other ranks of `train --processes`: processes on this machine that rank 0 starts, and that end with it."""
+"""The other ranks of `train --processes` and `--gpus`: processes on this machine that rank 0 starts, and that end with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mnist_cuda.errors import RankLostError
 from mnist_cuda.ranks.world import World
 
 
-def world_of_processes(count: int) -> World:
+def world_of_processes(count: int, launcher: str = "--processes") -> World:
     """Rank 0 of so many processes here, at a port that the system will choose."""
-    return World("--processes", 0, count, count, "127.0.0.1", (0,), secrets.token_hex(16))
+    return World(launcher, 0, count, count, "127.0.0.1", (0,), secrets.token_hex(16))
 
 
 class Processes:

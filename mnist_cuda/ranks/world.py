@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mnist_cuda.errors import UsageError
 
+GPUS = "--gpus"  # the launcher of a rank for each GPU
 PORTS = 4  # that rank 0 tries where no launcher gives it one of its own
 
 
@@ -17,7 +18,7 @@ PORTS = 4  # that rank 0 tries where no launcher gives it one of its own
 class World:
     """The ranks of one training, as one of them sees them.
 
-    launcher: who started them. local_size: how many are on this machine. address, ports: where rank 0 listens, on the
+    launcher: who started them. local_size: how many are on this machine. local_rank: which of these it is. address, ports: where rank 0 listens, on the
     first of these that is free. job: the same for all ranks, and for those of no other training at these ports.
     bound: the launcher gave each rank cores of its own.
     """
@@ -30,11 +31,27 @@ class World:
     ports: tuple[int, ...]
     job: str
     bound: bool = False
+    local_rank: int = 0
 
     def threads(self, cores: int, of_machine: int) -> int:
         """For an engine: this rank's part of the cores that it may run on, of all that the machine has."""
         part = max(1, (of_machine if self.bound else cores) // self.local_size)
         return min(cores, part)
+
+    def gpu(self, first: int, count: int) -> int:
+        """For an engine: the GPU of this rank, counted from `first`, of `count` that it sees.
+
+        Where it sees a single one, that: a launcher may give each rank its own. Raises UsageError where there are
+        fewer than ranks.
+        """
+        if count == 1 and self.launcher != GPUS:
+            return first
+        if first + self.local_size > count:
+            raise UsageError(
+                f"{self.launcher} starts {self.local_size} ranks here, from GPU {first} on, and there "
+                f"{'is' if count == 1 else 'are'} {count}: expected a GPU for each"
+            )
+        return first + self.local_rank
 
 
 def world_of(environment: Mapping[str, str]) -> World | None:
@@ -58,11 +75,13 @@ def _torchrun(environment: Mapping[str, str]) -> World:
     # torchrun itself listens at MASTER_PORT, for the processes of PyTorch.
     taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    rank, here = _number(environment, "RANK"), is_loopback(address)
     return World(
         launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environment else "RANK and WORLD_SIZE",
-        rank=_number(environment, "RANK"),
+        rank=rank,
         size=size,
-        local_size=_number(environment, "LOCAL_WORLD_SIZE", size if is_loopback(address) else 1),
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size if here else 1),
+        local_rank=_number(environment, "LOCAL_RANK", rank if here else 0),
         address=address,
         ports=tuple(range(port + 1, port + 1 + PORTS)) if taken else (port,),
         job=environment.get("MNIST_CUDA_JOB") or f"{environment.get('TORCHELASTIC_RUN_ID', '')}:{port}:{attempt}",
@@ -83,6 +102,7 @@ def _open_mpi(environment: Mapping[str, str]) -> World:
         rank=_number(environment, "OMPI_COMM_WORLD_RANK"),
         size=size,
         local_size=local_size,
+        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         address=environment.get("MASTER_ADDR", "127.0.0.1"),
         ports=_ports(environment, f"mpirun {job}"),
         job=f"mpirun {job}",
@@ -99,6 +119,7 @@ def _slurm(environment: Mapping[str, str]) -> World:
         rank=_number(environment, "SLURM_PROCID"),
         size=size,
         local_size=_tasks_here(environment, size),
+        local_rank=_number(environment, "SLURM_LOCALID", 0),
         address=environment.get("MASTER_ADDR") or first_host(nodes) or "127.0.0.1",
         ports=_ports(environment, job),
         job=job,

@@ -171,9 +171,10 @@ void Engine::get_statistics(std::span<double> values) const {
   do_get_statistics(values);
 }
 
-void Engine::join(std::shared_ptr<Communicator> ranks) {
+void Engine::join(std::shared_ptr<Communicator> ranks, const std::string& transport) {
   MNIST_REQUIRE(info_.shares_batches, "join: engine '" << info_.name << "' shares no batch with other ranks");
   ranks_ = std::move(ranks);
+  do_join(transport);
 }
 
 void Engine::compute_statistics() {

@@ -108,6 +108,7 @@ const std::vector<EngineRow>& rows() {
         .rank = 1,
         .summation = kPartial,
         .takes_limits = true,
+        .shares_batches = true,
         .fleets = true,
         .launch_a_phase = true},
        needs_tensor_cores,

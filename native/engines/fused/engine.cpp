@@ -45,6 +45,7 @@ class FusedEngine final : public GpuEngine {
   }
   std::int64_t evaluation_chunk() const override { return Scoring::kChunk; }
   std::vector<std::string> algorithms() const override { return remarks_on(steps_.gpu()); }
+  std::string transport() const override { return steps_.ranks() ? steps_.ranks()->description() : ""; }
 
  private:
   cuda::DeviceGuard select() const { return cuda::DeviceGuard(options().device); }
@@ -94,6 +95,16 @@ class FusedEngine final : public GpuEngine {
     MNIST_CHECK(cudaStreamSynchronize(stream()));
   }
 
+  // ---- other ranks --------------------------------------------------------------------------------------------------
+
+  void do_join(const std::string& transport) override {
+    const auto guard = select();
+    std::unique_ptr<Ranks> all;
+    if (ranks()->size() > 1)
+      all = std::make_unique<Ranks>(shared_ranks(), options().precision, options().device, transport, stream());
+    steps_.join(std::move(all));
+  }
+
   // ---- training -----------------------------------------------------------------------------------------------------
 
   void do_set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -119,25 +130,63 @@ class FusedEngine final : public GpuEngine {
     const auto samples = std::int64_t(order.size());
     batch = std::min(batch, samples);
     const std::int64_t full = samples / batch, rest = samples % batch;
-    steps_.reserve(batch);
+    const Ranks* const ranks = steps_.ranks();
+    steps_.reserve(ranks ? ranks->largest_share(batch) : batch);
     if (results_.reserve(std::int64_t(results.size())))  // StepResult's padding is copied too
       cuda::fill_bytes(results_.data(), 0, results_.size(), stream());
     rates_.reserve(std::int64_t(learning_rates.size()));
     cuda::upload(rates_.data(), std::vector<float>(learning_rates.begin(), learning_rates.end()), stream());
     steps_.set_upstream(1);
     scoring_.forget_operands();
-    if (placement_ == Placement::kHost) {
+    if (ranks) {
+      train_share(order, batch);
+    } else if (placement_ == Placement::kHost) {
       train_from_host(order, batch);
     } else {
       order_.reserve(samples + 2 * batch);
       cuda::upload(order_.data(), order, stream());
       cuda::fill_bytes(order_.data() + samples, 0, 2 * batch, stream());
       const Samples from = data_.samples(nullptr);
-      if (full > 0) steps_.run(from, order_.data(), batch, rates_.data(), full, results_.data());
+      if (full > 0) steps_.run(from, order_.data(), {batch, batch}, rates_.data(), full, results_.data());
       if (rest > 0)
-        steps_.run(from, order_.data() + full * batch, rest, rates_.data() + full, 1, results_.data() + full);
+        steps_.run(from, order_.data() + full * batch, {rest, rest}, rates_.data() + full, 1, results_.data() + full);
     }
     cuda::download(results, results_.data(), stream());
+  }
+
+  // This rank's share of each batch. All ranks have all images: batch norm 1 asks for the pixels of the first batch.
+  void train_share(std::span<const std::int32_t> order, std::int64_t batch) {
+    MNIST_REQUIRE(placement_ == Placement::kDevice,
+                  "train: the data set is on the host, expected it in the GPU's memory: engine 'fused' shares a batch "
+                  "with other ranks from there");
+    Ranks& ranks = *steps_.ranks();
+    const auto samples = std::int64_t(order.size()), full = samples / batch, rest = samples % batch;
+    std::vector<std::int32_t> own;  // a batch's share behind the other
+    const auto add = [&](std::int64_t first, std::int64_t whole) {
+      const Share share = mnist::share_of(whole, ranks.rank(), ranks.size());
+      const auto count = std::max<std::int64_t>(share.last - share.first, 1);
+      const auto from = order.begin() + first + std::min(share.first, whole - 1);
+      own.insert(own.end(), from, from + count);
+    };
+    for (std::int64_t step = 0; step < full; ++step) add(step * batch, batch);
+    const auto own_full = std::int64_t(own.size());
+    if (rest > 0) add(full * batch, rest);
+    own_order_.reserve(std::int64_t(own.size()) + 2 * ranks.largest_share(batch));
+    cuda::fill_bytes(own_order_.data(), 0, own_order_.size(), stream());
+    cuda::upload(own_order_.data(), own, stream());
+    order_.reserve(samples);
+    cuda::upload(order_.data(), order, stream());
+    ranks.meet();  // nobody reserves memory from here on, which could wait for a GPU that waits for others
+    const auto run = [&](std::int64_t first_step, std::int64_t whole, const std::int32_t* places, std::int64_t steps) {
+      Batch share = ranks.share_of(whole);
+      share.first = order_.data() + first_step * batch;
+      // The batch's loss is the mean of the shares' losses by their sizes.
+      steps_.set_upstream(share.counts ? double(share.images) / double(whole) : 0);
+      steps_.run(data_.samples(nullptr), places, share, rates_.data() + first_step, steps,
+                 results_.data() + first_step);
+    };
+    if (full > 0) run(0, batch, own_order_.data(), full);
+    if (rest > 0) run(full, rest, own_order_.data() + own_full, 1);
   }
 
   // Batches come from host memory, in chunks of steps: see HostFeed. The copy stream adds the moments of the images.
@@ -164,8 +213,8 @@ class FusedEngine final : public GpuEngine {
       StepResult* results = results_.data() + step;
       const float* rates = rates_.data() + step;
       const Samples from = ring_.samples(nullptr);
-      if (full > 0) steps_.run(from, places, batch, rates, full, results, n > 0);
-      if (rest > 0) steps_.run(from, places + full * batch, rest, rates + full, 1, results + full);
+      if (full > 0) steps_.run(from, places, {batch, batch}, rates, full, results, n > 0);
+      if (rest > 0) steps_.run(from, places + full * batch, {rest, rest}, rates + full, 1, results + full);
       feed_.release(n, compute());
     }
   }
@@ -173,6 +222,7 @@ class FusedEngine final : public GpuEngine {
   // One batch again and again, launches one after the other: overlapped, one launch's time would be part of another's.
   std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override {
     require_for_profile(placement_ == Placement::kDevice);
+    MNIST_REQUIRE(!steps_.ranks(), "profile: engine 'fused' has joined other ranks, expected it alone");
     const auto guard = select();
     steps_.reserve(batch);
     steps_.set_upstream(1);
@@ -353,7 +403,7 @@ class FusedEngine final : public GpuEngine {
   DeviceSet data_, scratch_, ring_;
   HostFeed feed_;
   DeviceBuffer<float> rates_;
-  DeviceBuffer<std::int32_t> order_;
+  DeviceBuffer<std::int32_t> order_, own_order_;
   DeviceBuffer<StepResult> results_;
 };
 

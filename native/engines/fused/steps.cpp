@@ -48,6 +48,23 @@ State Steps::state_on(const Limits& limits, const State& arrays, std::int64_t ba
   return s;
 }
 
+// As a batch of the largest share is cut up: then all ranks run the same kernels, whose statistics are the same bits.
+State Steps::share_state(const Batch& batch, const Samples& samples) const {
+  State s = state_for(ranks_->largest_share(batch.whole), samples);
+  s.batch = int(batch.images);
+  s.inv_n1 = 1.0 / (double(batch.whole) * kImagePixels);
+  s.inv_n2 = 1.0 / (double(batch.whole) * kCells1);
+  s.conv_forward_blocks = std::min(s.conv_forward_blocks, s.batch * 2 / s.conv_forward_halves);
+  s.conv2_backward_blocks =
+      std::min(s.conv2_backward_blocks, s.batch * s.conv2_backward_parts * int(kPool1Side) / s.conv2_backward_rows);
+  return s;
+}
+
+void Steps::join(std::unique_ptr<Ranks> ranks) {
+  graphs_.clear();
+  ranks_ = std::move(ranks);
+}
+
 void Steps::set_upstream(double upstream) {
   const float value = float(upstream);
   cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
@@ -55,7 +72,7 @@ void Steps::set_upstream(double upstream) {
 
 void Steps::clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
 
-void Steps::queue(State s, int k) {
+void Steps::queue(State s, int k, const Batch* share) {
   s.learning_rate += k;
   const auto costs = launch_costs(s, precision_);
   const auto mark = [&](const char* phase, const char* does, const LaunchCost& cost) {
@@ -65,53 +82,63 @@ void Steps::queue(State s, int k) {
   const cudaStream_t stream = stream_.get();
   mark("conv_forward", "conv1, bn1, pool1, conv2", costs.conv_forward);
   kernels_.conv_forward(s, k, stream);
+  if (share) ranks_->exchange_z2(s, *share);
   mark("fc1_forward", "bn2, pool2, fc1", costs.fc1_forward);
   kernels_.fc1_forward(s, stream);
   mark("head", "fc2, loss, fc2 backward", costs.head);
   kernels_.head(s, k, stream);
   mark("fc1_backward", "fc1 backward, its SGD", costs.fc1_backward);
-  kernels_.fc1_backward(s, stream);
+  kernels_.fc1_backward(share ? ranks_->keeping_fc1(s) : s, stream);
+  if (share) ranks_->exchange_dy2(s, *share);
   mark("conv2_backward", "conv2 backward", costs.conv2_backward);
   kernels_.conv2_backward(s, k, stream);
+  if (share) ranks_->exchange_gradients(s, *share);
   mark("update", "conv1 backward, SGD", costs.update);
   kernels_.update(s, k, stream);
   timer_.end_step();
 }
 
 // `steps` steps over a window, captured once for each batch size, count and data set.
-const cuda::Graph& Steps::graph(const State& s, int steps) {
-  auto& graph = graphs_[{s.batch, steps, s.samples.images}];
+const cuda::Graph& Steps::graph(const State& s, int steps, const Batch& batch) {
+  auto& graph = graphs_[{batch.images, batch.whole, steps, s.samples.images}];
   if (!graph)
     graph = cuda::capture(stream_.get(), [&] {
-      for (int k = 0; k < steps; ++k) queue(s, k);
+      for (int k = 0; k < steps; ++k) queue(s, k, ranks_ ? &batch : nullptr);
     });
   return graph;
 }
 
-void Steps::run(const Samples& samples, const std::int32_t* order, std::int64_t batch, const float* rates,
+void Steps::run(const Samples& samples, const std::int32_t* order, const Batch& batch, const float* rates,
                 std::int64_t steps, StepResult* results, bool continues) {
   const cudaStream_t stream = stream_.get();
   Samples window = samples;
   window.order = arena_.order();
-  const State s = state_for(batch, window);
+  const State s = ranks_ ? share_state(batch, window) : state_for(batch.images, window);
   for (std::int64_t done = 0; done < steps;) {
     // The longest graph that fits; 16, 8, ... steps serve the rest.
     const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, Arena::kMostSteps))));
     set_steps({.to_order = arena_.order(),
-               .order = order + done * batch,
-               .samples = (now + 1) * batch,
+               .order = order + done * batch.images,
+               .samples = (now + 1) * batch.images,
                .to_rates = arena_.rates(),
                .rates = rates + done,
                .steps = now},
               stream);
-    if (done == 0 && !continues) kernels_.prepare(s, 0, stream);
-    if (check_every_step_)
+    if (done == 0 && !continues) {
+      State first = s;
+      if (ranks_) {
+        first.batch = int(batch.whole);
+        first.samples.order = batch.first;
+      }
+      kernels_.prepare(first, 0, stream);
+    }
+    if (check_every_step_ || (ranks_ && !ranks_->in_graphs()))
       for (int k = 0; k < now; ++k) {
-        queue(s, k);
+        queue(s, k, ranks_ ? &batch : nullptr);
         stream_.synchronize();
       }
     else
-      graph(s, now).launch(stream);
+      graph(s, now, batch).launch(stream);
     cuda::copy(results + done, arena_.results(), now, stream);
     done += now;
   }

@@ -1,7 +1,9 @@
-// Steps of the fused engine: six launches each, cut up by the plan of their batch, many steps a CUDA graph.
+// Steps of the fused engine: six launches each, cut up by the plan of their batch, many steps a CUDA graph. With other
+// ranks three exchanges stand between them.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include "cuda/graph.h"
@@ -9,6 +11,7 @@
 #include "engines/fused/arena.h"
 #include "engines/fused/gpu.h"
 #include "engines/fused/kernels.h"
+#include "engines/fused/ranks.h"
 #include "engines/gpu_engine.h"
 
 namespace mnist::fused {
@@ -43,21 +46,27 @@ class Steps {
   // What of that decides how the phases go through it, for Engine::batch_thresholds().
   Schedule schedule(std::int64_t batch) const { return kernels_.schedule(state_for(batch, {})); }
 
+  // From now on run() makes steps of all ranks.
+  void join(std::unique_ptr<Ranks> ranks);
+  Ranks* ranks() const { return ranks_.get(); }  // null: none
+
   // Gradient of the objective with respect to the mean loss, for the steps to come.
   void set_upstream(double upstream);
   // For steps that run outside of a window.
   void clear_rates();
 
-  // Step `k` of a graph.
-  void queue(State s, int k);
+  // Step `k` of a graph, of this engine by itself.
+  void queue(State s, int k) { queue(s, k, nullptr); }
 
   // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
   // last step still looks ahead. `continues`: the step before did that, for the first one here.
-  void run(const Samples& samples, const std::int32_t* order, std::int64_t batch, const float* rates,
+  void run(const Samples& samples, const std::int32_t* order, const Batch& batch, const float* rates,
            std::int64_t steps, StepResult* results, bool continues = false);
 
  private:
-  const cuda::Graph& graph(const State& s, int steps);
+  State share_state(const Batch& batch, const Samples& samples) const;
+  void queue(State s, int k, const Batch* share);
+  const cuda::Graph& graph(const State& s, int steps, const Batch& batch);
 
   cuda::Stream& stream_;
   GpuTimer& timer_;
@@ -66,7 +75,8 @@ class Steps {
   Kernels kernels_;
   Gpu gpu_;
   Arena arena_;
-  std::map<std::tuple<int, int, const void*>, cuda::Graph> graphs_;
+  std::unique_ptr<Ranks> ranks_;
+  std::map<std::tuple<std::int64_t, std::int64_t, int, const void*>, cuda::Graph> graphs_;
 };
 
 }  // namespace mnist::fused

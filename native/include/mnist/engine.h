@@ -130,8 +130,12 @@ class Engine {
 
   // From now on this engine and those of other ranks train one model. train, compute_statistics, evaluate and profile
   // are called on all of them with the same arguments, each computes its share of every batch, and all have the same
-  // results. Other calls are one engine's. For engines that share batches.
-  void join(std::shared_ptr<Communicator> ranks);
+  // results. Other calls are one engine's. For engines that share batches. All ranks call it together. `transport`
+  // says how the sums of engines on GPUs come to each other: "peers", "nccl" or "host"; empty for the first of these
+  // that all can have. UnavailableError where one is asked for that is not to be had.
+  void join(std::shared_ptr<Communicator> ranks, const std::string& transport = "");
+  // How that is, in words; empty for engines on the host and without other ranks.
+  virtual std::string transport() const { return ""; }
 
   // Parameters cross as float64 or float32 whatever the engine stores: a float survives the round trip unchanged.
   void set_parameters(std::span<const double> values);  // kParameterCount, all finite
@@ -199,6 +203,7 @@ class Engine {
   virtual std::int64_t evaluation_chunk() const { return 0; }
 
   Communicator* ranks() const { return ranks_.get(); }  // null: this engine alone
+  const std::shared_ptr<Communicator>& shared_ranks() const { return ranks_; }
 
   static std::int64_t step_count(std::int64_t samples, std::int64_t batch) {
     return samples / batch + (samples % batch > 0);
@@ -207,6 +212,7 @@ class Engine {
  private:
   void require_for_logits(std::span<const std::uint8_t> images, BatchNormMode mode) const;
 
+  virtual void do_join(const std::string&) {}
   virtual void do_set_parameters(std::span<const double> values) = 0;
   virtual void do_get_parameters(std::span<double> values) const = 0;
   // By default by way of the two above.

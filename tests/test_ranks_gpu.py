@@ -1,0 +1,145 @@
+"""Ranks on GPUs: float64's gradients, and the bits of shares in one process whatever brings the sums.
+
+Ranks that share a GPU reach each other through host memory; with a GPU for each the others' way is compared with that.
+"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cases import labels, noise, signed_weights, strokes
+from test_ranks import RATE, assert_gradients, assert_same_bits, on_all, trained
+
+from mnist_cuda import _native
+from mnist_cuda.checkpoint import load_model
+from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.tolerances import error_of
+
+COUNT = 700
+PRECISIONS = find_engine("fused").precisions
+pytestmark = pytest.mark.gpu
+
+
+def shuffled(count):
+    return np.random.default_rng(6).permutation(COUNT).astype(np.int32)[:count]
+
+
+@pytest.fixture
+def train(make_engine):
+    """train(ranks, transport, precision, ...): the results of all ranks, each a thread with a GPU if there are enough
+    and otherwise with the first."""
+
+    def run(ranks, transport, precision, *arguments, one_gpu=False, **options):
+        make_engine("fused", precision)  # or the reason why not
+
+        def work(communicator):
+            device = 0 if one_gpu else communicator.rank
+            engine = Engine("fused", precision, device=device)
+            return trained(communicator, *arguments, engine=engine, transport=transport, count=COUNT, **options)
+
+        return on_all(_native.in_process_communicators(ranks), work)
+
+    return run
+
+
+def require_gpus(count):
+    found = _native.cuda_status()["device_count"]
+    if found < count:
+        pytest.skip(f"{found} GPUs here, it takes {count}")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("ranks", "batch"), [(2, 1), (2, 7), (2, 64), (3, 2), (3, 100), (5, 31)])
+def test_gradients_of_the_whole_batch(train, precision, ranks, batch):
+    """With fewer images than ranks some have none, and with 7 their shares differ."""
+    order = shuffled(batch)
+    results = train(ranks, "host", precision, order, batch, RATE, one_gpu=True)
+    for other in results[1:]:
+        assert_same_bits(results[0], other)
+    assert_gradients(results[0], Engine("fused", precision), order, COUNT)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("batch", [16, 133, 265, 600])
+def test_a_training_beside_one_engines(train, make_engine, precision, batch):
+    """Steps of many sizes, the last of a few images; a rank alone is an engine alone, bit by bit."""
+    order = shuffled(COUNT)
+    alone = trained(None, order, batch, 0.01, images=strokes, engine=make_engine("fused", precision), count=COUNT)
+    (single,) = train(1, None, precision, order, batch, 0.01, images=strokes)
+    assert_same_bits(single, alone)
+    results = train(2, "host", precision, order, batch, 0.01, images=strokes, one_gpu=True)
+    assert_same_bits(*results)
+    bound = {"fp32": 1e-4, "tf32": 3e-3, "bf16": 3e-2}[precision]
+    for name, value in alone.items():
+        assert error_of(np.array(results[0][name]), np.array(value)) <= bound, name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
+def test_two_gpus_have_the_bits_of_shares_on_one(train, precision, transport):
+    require_gpus(2)
+    for batch in (1, 16, 133, 265, 600):
+        arguments = (2, precision, np.tile(shuffled(COUNT), 40 if batch == 16 else 2), batch, 0.01)
+        on_one, on_two = (
+            train(ranks, way, *rest, images=strokes, one_gpu=way == "host")
+            for way in ("host", transport)
+            for ranks, *rest in [arguments]
+        )
+        for result in (on_one[1], *on_two):
+            assert_same_bits(on_one[0], result)
+
+
+def test_ranks_of_one_gpu_take_the_host_and_say_why(make_engine):
+    make_engine("fused")
+
+    def work(communicator):
+        engine = Engine("fused")
+        engine.join(communicator, "")
+        return engine.transport
+
+    for rank, text in enumerate(on_all(_native.in_process_communicators(2), work)):
+        assert text.startswith("host memory, which is slow (not by peers: rank ")
+        assert f"rank {1 - rank} has the same GPU" in text
+        assert "ranks 0 and 1 have the same GPU" in text
+
+
+def test_a_transport_that_is_not_there(make_engine):
+    make_engine("fused")
+
+    def work(communicator):
+        with pytest.raises(Exception, match="ranks cannot reach each other by peers: rank . has the same GPU"):
+            Engine("fused").join(communicator, "peers")
+
+    on_all(_native.in_process_communicators(2), work)
+
+
+def test_what_ranks_cannot_do(make_engine):
+    engine = make_engine("fused")
+
+    def work(communicator):
+        engine = Engine("fused")
+        engine.join(communicator, "host")
+        engine.set_parameters(signed_weights())
+        engine.set_dataset(noise(8), labels(8), on_device=False)
+        with pytest.raises(ValueError, match="the data set is on the host, expected it in the GPU's memory"):
+            engine.train(np.arange(8, dtype=np.int32), 8, 0.1)
+
+    on_all(_native.in_process_communicators(2), work)
+    assert engine.transport == ""
+
+
+@pytest.mark.parametrize("way", ["gpus", "variables"])
+def test_processes_with_a_gpu_each(tmp_path, way):
+    """By `--gpus`, and with the sums through the host: the same weights."""
+    require_gpus(2)
+    command = [sys.executable, "-m", "mnist_cuda", "train", "--engine", "fused", "--precision", "bf16", "--dataset"]
+    command += ["synthetic", "--batch-size", "500", "--epochs", "1", "--out", str(tmp_path / "run"), "--gpus", "2"]
+    flags = ["--json", str(tmp_path / "report.json")]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "ranks   2, started by --gpus, this one with GPU 0" in done.stdout
+    assert "sums by writes to each other's memory" in done.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["ranks"] == 2
+    assert load_model(tmp_path / "run")

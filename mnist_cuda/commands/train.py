@@ -75,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
     add("--gpus", type=processes, default=1, metavar="N",
-        help="start N of them on this machine, each with a GPU, from --device on; torchrun, mpirun and srun start their "
-        "own (default: %(default)s)")  # fmt: skip
+        help="start N of them on this machine, each with a GPU, from --device on; torchrun, mpirun and srun start "
+        "their own (default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="the same for engine cpu (default: %(default)s)")  # fmt: skip
     add("--wait", type=positive, default=120, metavar="SECONDS", help="for all to come (default: %(default)s)")

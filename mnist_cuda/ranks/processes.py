@@ -1,4 +1,4 @@
-"""The other ranks of `train --processes` and `--gpus`: processes on this machine that rank 0 starts, and that end with it."""
+"""The other ranks of `train --gpus` and `--processes`: processes here that rank 0 starts, and that end with it."""
 
 from __future__ import annotations
 

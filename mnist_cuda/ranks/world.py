@@ -18,9 +18,9 @@ PORTS = 4  # that rank 0 tries where no launcher gives it one of its own
 class World:
     """The ranks of one training, as one of them sees them.
 
-    launcher: who started them. local_size: how many are on this machine. local_rank: which of these it is. address, ports: where rank 0 listens, on the
-    first of these that is free. job: the same for all ranks, and for those of no other training at these ports.
-    bound: the launcher gave each rank cores of its own.
+    launcher: who started them. local_size: how many are on this machine. local_rank: which of these this one is.
+    address, ports: where rank 0 listens, on the first of these that is free. job: the same for all ranks, and for those
+    of no other training at these ports. bound: the launcher gave each rank cores of its own.
     """
 
     launcher: str

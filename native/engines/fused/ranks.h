@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda/buffer.h"
-#include "cuda/nccl.h"
 #include "kernels/fused/ranks/exchange.h"
+#include "libraries/nccl.h"
 #include "mnist/communicator.h"
 
 namespace mnist::fused {

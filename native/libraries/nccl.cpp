@@ -1,10 +1,10 @@
 // Loading NCCL, and communicators.
-#include "cuda/nccl.h"
+#include "libraries/nccl.h"
 
 #include <cstdlib>
 #include <stdexcept>
 
-#include "cuda/cuda_libs.h"
+#include "libraries/cuda_libs.h"
 
 namespace mnist::nccl {
 namespace {

@@ -5,13 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_ranks import on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import cli, console, machine
+from mnist_cuda import _native, cli, console, machine
 from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
 from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
@@ -65,6 +67,33 @@ def test_worker_trains_on_the_order_round_and_round(setup):
         for again in ({"cmd": "restart"}, {"cmd": "setup", **setup}):
             worker.ask(**again)
             assert worker.ask(cmd="run", steps=6)["losses"] == [expected[0], expected[5]]
+
+
+def test_several_workers_as_one(setup):
+    """They are ranks of one training; an error of any of them is the answer, even while the others wait for it."""
+    setup |= {"precision": "fp32", "batch_size": 7}
+    (engine,) = competitors.engine_competitors(["cpu"])
+    (pair,) = competitors.on_gpus([replace(engine, shares_batches=True)], [2])
+    with CompetitorProcess(pair.command) as workers:
+        workers.ask(cmd="setup", **setup)
+        answer = workers.ask(cmd="run", steps=5)
+        assert answer["seconds"] > 0
+        workers.ask(cmd="restart")
+        assert workers.ask(cmd="run", steps=5)["losses"] == answer["losses"]
+        found = workers.ask(cmd="run", steps=5)["losses"][1]
+        with pytest.raises(CompetitorError, match="the npz has no test images"):
+            workers.ask(cmd="evaluate")
+
+    def train(communicator):
+        data, one = tiny_dataset(), Engine("cpu", threads=1)
+        one.join(communicator)
+        one.set_parameters(init_parameters(0))
+        one.set_dataset(data.train_images, data.train_labels)
+        return one.train(np.tile(epoch_order(0, 1, 35), 2), 7, 0.05)[0]
+
+    losses, _ = on_all(_native.in_process_communicators(2), train)
+    assert answer["losses"] == [losses[0], losses[4]]
+    assert found == losses[9]
 
 
 def test_worker_answers_errors_in_one_line_and_goes_on(setup):
@@ -265,6 +294,18 @@ def test_peers_of_a_device():
     with pytest.raises(UsageError, match="peer 'caffe' is unknown, expected one of torch, jax"):
         peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
+
+
+def test_rows_on_several_gpus():
+    one = Competitor("one", ("python", "one.py"), "cuda", ("bf16",))
+    both = Competitor("both", ("python", "both.py"), "cuda", ("bf16",), shares_batches=True)
+    rows = competitors.on_gpus([one, both], [1, 2])
+    assert [row.label for row in rows] == ["one", "both", "both x2"]
+    assert rows[2].command[1:] == ("-m", "mnist_cuda.bench.fan_out", "2", "python", "both.py")
+    peers = peer_competitors(["torch", "jax"], ["cuda"], Path(sys.executable))
+    assert [row.label for row in peers if row.shares_batches] == [
+        f"torch {mode} {layout}" for mode in ("eager", "graph") for layout in ("NCHW", "NHWC")
+    ]
 
 
 def test_an_installed_package_has_no_checkout(monkeypatch):

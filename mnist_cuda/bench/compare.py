@@ -19,6 +19,7 @@ from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
     Competitor,
     engine_competitors,
+    on_gpus,
     peer_competitors,
     some_words,
     words,
@@ -172,7 +173,8 @@ class BenchOptions(DataOptions, OutputOptions):
     """What to measure: engines and peers, by an interpreter that has these, and the cells in which they compete.
 
     batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
-    of the training images, a table each. threads: on the CPU, 0 is one a core. blocks, seconds: of each competitor.
+    of the training images, a table each. gpus: how many make a step together, a row for each number. threads: on the
+    CPU, 0 is one a core. blocks, seconds: of each competitor.
     """
 
     engines: Sequence[str] = ("auto",)
@@ -181,6 +183,7 @@ class BenchOptions(DataOptions, OutputOptions):
     batch_sizes: Sequence[str] = ("64", "256", "1024")
     precisions: Sequence[str] | None = None
     data: Sequence[str] = ("device",)
+    gpus: Sequence[int] = (1,)
     threads: int = 0
     blocks: int = 20
     seconds: float = 10.0
@@ -206,7 +209,7 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     if min(batch_sizes, default=0) < 1:
         raise UsageError(f"--batch-sizes is {' '.join(options.batch_sizes)}, expected whole numbers of at least 1")
     cells = [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
-    return ours + peers, cells
+    return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells
 
 
 def command(options: BenchOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Variant:
     label: str
     device: str
     fields: dict[str, Any] = field(default_factory=dict)
+    ranks: bool = False  # several GPUs can make a step together
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ PEERS = {
         (
             Variant("torch eager NCHW", "cpu", {"mode": "eager"}),
             Variant("torch eager NHWC", "cpu", {"mode": "eager", "channels_last": True}),
-            Variant("torch eager NCHW", "cuda", {"mode": "eager"}),
-            Variant("torch eager NHWC", "cuda", {"mode": "eager", "channels_last": True}),
-            Variant("torch graph NCHW", "cuda", {"mode": "graph"}),
-            Variant("torch graph NHWC", "cuda", {"mode": "graph", "channels_last": True}),
+            Variant("torch eager NCHW", "cuda", {"mode": "eager"}, ranks=True),
+            Variant("torch eager NHWC", "cuda", {"mode": "eager", "channels_last": True}, ranks=True),
+            Variant("torch graph NCHW", "cuda", {"mode": "graph"}, ranks=True),
+            Variant("torch graph NHWC", "cuda", {"mode": "graph", "channels_last": True}, ranks=True),
             Variant("torch compile", "cuda", {"mode": "compile", "channels_last": True}),
             Variant("torch autotune", "cuda", {"mode": "max-autotune", "channels_last": True}),
         ),
@@ -77,7 +78,8 @@ class Competitor:
     """A label and a command line that speaks the protocol of bench/worker.py; or why it cannot take part.
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
-    between its timed and untimed run; our engines are deterministic, so theirs is 0.
+    between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
+    make a step together.
     """
 
     label: str
@@ -87,12 +89,30 @@ class Competitor:
     fields: dict[str, Any] = field(default_factory=dict)
     peer: bool = False
     loss_tolerance: float = 0.0
+    shares_batches: bool = False
     unavailable: str = ""
     unavailable_precisions: dict[str, str] = field(default_factory=dict)
 
     def reason(self, precision: str) -> str:
         """Why it cannot take part in that precision; empty if it can."""
         return self.unavailable or self.unavailable_precisions.get(precision, "")
+
+
+def on_gpus(competitors: Iterable[Competitor], counts: Iterable[int]) -> list[Competitor]:
+    """The same on so many GPUs each; those that cannot share a batch on one alone."""
+    fan_out = (sys.executable, "-m", "mnist_cuda.bench.fan_out")
+    return [
+        competitor
+        if count == 1
+        else replace(
+            competitor,
+            label=f"{competitor.label} x{count}",
+            command=(*fan_out, str(count), *competitor.command),
+        )
+        for count in counts
+        for competitor in competitors
+        if count == 1 or competitor.shares_batches
+    ]
 
 
 def words(arguments: Iterable[str]) -> list[str]:
@@ -116,6 +136,7 @@ def engine_competitor(info: EngineInfo) -> Competitor:
         command,
         info.device,
         info.precisions,
+        shares_batches=info.shares_batches and info.device == "cuda",
         unavailable=info.unavailable,
         unavailable_precisions=info.unavailable_precisions,
     )
@@ -154,6 +175,7 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
                 {"device": variant.device, **variant.fields},
                 peer=True,
                 loss_tolerance=PEER_LOSS_TOLERANCE,
+                shares_batches=variant.ranks,
                 unavailable=reason,
             )
             for variant in variants

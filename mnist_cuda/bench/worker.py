@@ -9,6 +9,7 @@ same protocol and says what the fields mean. Here `device` of the set-up is the 
     {"cmd": "evaluate"} -> {"test_accuracy", "parameters_sha256"}
     {"cmd": "quit"}
     anything that fails -> {"error": "one line"}
+Started several times, as bench/fan_out.py does, the engines join, and each has the GPU of its rank.
 """
 
 from __future__ import annotations
@@ -24,12 +25,28 @@ from typing import Any
 
 import numpy as np
 
+from mnist_cuda import _native
 from mnist_cuda.checkpoint import load_model
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
+from mnist_cuda.ranks.meeting import Facts, gather, listen, reach
+from mnist_cuda.ranks.world import World, world_of
 from mnist_cuda.timing import time_steps
+
+MEETING_SECONDS = 60.0
+
+
+def communicator_of(world: World) -> _native.Communicator:
+    """This process and the others of the world, once all are there."""
+    nothing = Facts({}, {}, {})
+    if world.rank:
+        connections = [reach(world, nothing, MEETING_SECONDS)]
+    else:
+        with listen(world) as listener:
+            connections = gather(listener, world, nothing, MEETING_SECONDS)
+    return _native.socket_communicator(world.rank, world.size, [connection.detach() for connection in connections])
 
 
 class Worker:
@@ -51,9 +68,12 @@ class Worker:
             raise ValueError(f"batch size {self._batch} exceeds the {len(order)} images of the order")
         self._order, self._position = order[: steps * self._batch], 0
         start = time.perf_counter()
-        self._engine = Engine(
-            self._name, command["precision"], threads=command["threads"], device=command.get("device", 0)
-        )
+        world = world_of(os.environ)
+        on_gpu = find_engine(self._name).device == "cuda"
+        device = command.get("device", 0) + (world.local_rank if world and on_gpu else 0)
+        self._engine = Engine(self._name, command["precision"], threads=command["threads"], device=device)
+        if world:
+            self._engine.join(communicator_of(world))
         self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
         return {

@@ -4,11 +4,15 @@
 Modes: `eager`; `compile` (torch.compile of forward and loss); `max-autotune` (the same with max-autotune, and on a
 GPU the whole step in a CUDA graph); `graph` (the whole eager step in one CUDA graph: batch gather from the uint8
 data set, forward, backward, fused SGD, zero grad).
+
+Started by torchrun, or with its variables, it is a rank: DistributedDataParallel with SyncBatchNorm, so that the
+statistics are those of the whole batch, of which each rank has an equal share. Modes `eager` and `graph` alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +31,7 @@ except ImportError as error:
 
 MODES = ("eager", "compile", "max-autotune", "graph")
 WARM_UP_STEPS = 3
+RANKS_WARM_UP_STEPS = 11  # as PyTorch asks for before DistributedDataParallel is captured
 
 
 class Net(nn.Module):
@@ -95,6 +100,9 @@ class Trainer:
             raise BaselineError("mode graph captures a CUDA graph and needs --device cuda", 4)
         self.setup = setup
         self.cuda = setup.device == "cuda"
+        self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        if self.ranks > 1:
+            self._join()
         self.captured = setup.mode == "graph" or (setup.mode == "max-autotune" and self.cuda)
         self.precision_pinned = pin_precision(setup.precision, setup.device)
         self.versions = {"torch": torch.__version__, "numpy": np.__version__}
@@ -127,6 +135,8 @@ class Trainer:
         if setup.mode in ("compile", "max-autotune"):
             mode = "default" if setup.mode == "compile" else "max-autotune-no-cudagraphs"
             self.scores_of = torch.compile(self.model, mode=mode, fullgraph=True, dynamic=False)
+        if self.ranks > 1:
+            self.scores_of = self._distributed()
 
         images, labels = torch.from_numpy(data.images.copy()), torch.from_numpy(data.labels.astype(np.int64))
         self.host_fed = setup.data == "host"
@@ -143,8 +153,33 @@ class Trainer:
         self._warm_up()
         self.restart()
 
+    def _join(self) -> None:
+        """Meet the other ranks, each with a GPU. NVLink multicast stays off, as in what this is compared with."""
+        setup = self.setup
+        if not self.cuda or setup.data == "host" or setup.mode not in ("eager", "graph"):
+            raise BaselineError("several ranks: expected device cuda, data on it, and mode eager or graph")
+        if setup.batch_size % self.ranks:
+            raise BaselineError(f"batch size {setup.batch_size} cannot be cut into {self.ranks} equal shares")
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # or it cannot be captured
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("nccl")
+
+    def _distributed(self) -> nn.Module:
+        """The model with sums over all ranks: of batch norm's statistics, and of the gradients."""
+        self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # where it will be captured
+            model = nn.parallel.DistributedDataParallel(self.model, device_ids=[torch.cuda.current_device()])
+        torch.cuda.current_stream().wait_stream(stream)
+        return model
+
     def set_order(self, order: np.ndarray) -> None:
-        rows = torch.from_numpy(order).to(self.images.device)
+        share = order.shape[1] // self.ranks
+        own = np.ascontiguousarray(order[:, self.rank * share : (self.rank + 1) * share])
+        rows = torch.from_numpy(own).to(self.images.device)
         if self.captured and hasattr(self, "order"):
             self.order.copy_(rows)  # the graph reads this very memory
             self.counter.zero_()
@@ -177,7 +212,7 @@ class Trainer:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                for _ in range(WARM_UP_STEPS):
+                for _ in range(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS):
                     self._feed()
                     self._step()
             torch.cuda.current_stream().wait_stream(stream)

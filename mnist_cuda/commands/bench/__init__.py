@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
         help="memory that holds the training images: device, host or both, a table each (default: device)")  # fmt: skip
+    add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
+        help="that make a step together, a row for each number; for engine fused and torch (default: 1)")  # fmt: skip
     add("-t", "--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one a core)")
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     add("--seconds", type=rate, default=10.0, metavar="S",

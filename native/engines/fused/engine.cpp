@@ -162,6 +162,7 @@ class FusedEngine final : public GpuEngine {
     Ranks& ranks = *steps_.ranks();
     const auto samples = std::int64_t(order.size()), full = samples / batch, rest = samples % batch;
     std::vector<std::int32_t> own;  // a batch's share behind the other
+    own.reserve(samples / ranks.size() + full + 1);
     const auto add = [&](std::int64_t first, std::int64_t whole) {
       const Share share = mnist::share_of(whole, ranks.rank(), ranks.size());
       const auto count = std::max<std::int64_t>(share.last - share.first, 1);
@@ -174,12 +175,13 @@ class FusedEngine final : public GpuEngine {
     own_order_.reserve(std::int64_t(own.size()) + 2 * ranks.largest_share(batch));
     cuda::fill_bytes(own_order_.data(), 0, own_order_.size(), stream());
     cuda::upload(own_order_.data(), own, stream());
-    order_.reserve(samples);
-    cuda::upload(order_.data(), order, stream());
+    order_.reserve(2 * batch);  // the whole first batch, and the whole rest
+    cuda::upload(order_.data(), order.first(batch), stream());
+    cuda::upload(order_.data() + batch, order.last(rest), stream());
     ranks.meet();  // nobody reserves memory from here on, which could wait for a GPU that waits for others
     const auto run = [&](std::int64_t first_step, std::int64_t whole, const std::int32_t* places, std::int64_t steps) {
       Batch share = ranks.share_of(whole);
-      share.first = order_.data() + first_step * batch;
+      share.first = order_.data() + (first_step > 0 ? batch : 0);
       // The batch's loss is the mean of the shares' losses by their sizes.
       steps_.set_upstream(share.counts ? double(share.images) / double(whole) : 0);
       steps_.run(data_.samples(nullptr), places, share, rates_.data() + first_step, steps,

@@ -6,7 +6,7 @@ import pytest
 
 from mnist_cuda.errors import DataError, UnavailableError, UsageError
 from mnist_cuda.ranks.meeting import Facts
-from mnist_cuda.ranks.world import World, first_host, is_loopback, world_of
+from mnist_cuda.ranks.world import GPUS, World, first_host, is_loopback, world_of
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 TORCHRUN = BY_HAND | {
@@ -107,6 +107,26 @@ def test_variables_that_are_not_whole(changed, message):
 def test_loopback():
     assert all(is_loopback(address) for address in ("127.0.0.1", "localhost", "::1"))
     assert not any(is_loopback(address) for address in ("node1", "10.0.0.1"))
+
+
+def test_the_place_on_a_machine():
+    hand = BY_HAND | {"MASTER_ADDR": "localhost"}
+    places = [world_of(variables).local_rank for variables in (BY_HAND, hand, TORCHRUN | {"RANK": "3"}, MPIRUN)]
+    assert places == [0, 1, 1, 2]
+    assert world_of(SRUN | {"SLURM_LOCALID": "1"}).local_rank == 1
+
+
+def test_the_gpu_of_a_rank():
+    """From the first on, one for each rank of the machine; a launcher may show each rank its own alone."""
+
+    def gpu(first, count, launcher="torchrun"):
+        return World(launcher, 3, 4, 2, "", (), "", local_rank=1).gpu(first, count)
+
+    assert [gpu(0, 2), gpu(0, 8), gpu(2, 4), gpu(0, 1)] == [1, 1, 3, 0]
+    with pytest.raises(UsageError, match="^torchrun starts 2 ranks here, from GPU 3 on, and there are 4: expected"):
+        gpu(3, 4)
+    with pytest.raises(UsageError, match="^--gpus starts 2 ranks here, from GPU 0 on, and there is 1: expected"):
+        gpu(0, 1, GPUS)
 
 
 def test_threads_of_a_rank():

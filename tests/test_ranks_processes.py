@@ -383,6 +383,28 @@ def test_an_error_is_one_line(command, tmp_path, flags, code, line):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "code", "line"),
+    [
+        (("--gpus", "2", "--processes", "2"), 2, "--gpus and --processes both say how many ranks there are; leave one"),
+        (("--gpus", "2", "--engine", "cpu"), 2, "--gpus: engine 'cpu' runs on the CPU; --processes starts ranks there"),
+        (("--gpus", "2"), 4, "--gpus: no GPU today"),
+        (("--gpus", "2", "--engine", "fused"), 4, "--gpus: no GPU today"),
+    ],
+)
+def test_gpus_that_are_not_there(monkeypatch, capsys, flags, code, line):
+    monkeypatch.setattr(_native, "cuda_status", lambda: {"device_count": 0, "reason": "no GPU today"})
+    assert cli.main(["train", *flags]) == code
+    assert capsys.readouterr().err.startswith(f"mnist-cuda: error: {line}")
+
+
+def test_other_counts_than_the_launchers(monkeypatch, capsys):
+    for name, value in by_hand(4, 1)[1].items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", "--gpus", "2"]) == 2
+    assert "--gpus is 2, and RANK and WORLD_SIZE says 4 ranks; leave it out" in capsys.readouterr().err
+
+
 def test_a_process_that_cannot_begin_has_said_why(capfd):
     processes = Processes(world_of_processes(2), free_port(), ["train", "--epochs", "0"])
     while not processes.ended():

@@ -123,9 +123,9 @@ def test_the_gpu_of_a_rank():
         return World(launcher, 3, 4, 2, "", (), "", local_rank=1).gpu(first, count)
 
     assert [gpu(0, 2), gpu(0, 8), gpu(2, 4), gpu(0, 1)] == [1, 1, 3, 0]
-    with pytest.raises(UsageError, match="^torchrun starts 2 ranks here, from GPU 3 on, and there are 4: expected"):
+    with pytest.raises(UsageError, match=r"^torchrun starts 2 ranks here, from GPU 3 on, and there are 4: expected"):
         gpu(3, 4)
-    with pytest.raises(UsageError, match="^--gpus starts 2 ranks here, from GPU 0 on, and there is 1: expected"):
+    with pytest.raises(UsageError, match=r"^--gpus starts 2 ranks here, from GPU 0 on, and there is 1: expected"):
         gpu(0, 1, GPUS)
 
 

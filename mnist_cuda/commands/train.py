@@ -26,7 +26,7 @@ from mnist_cuda.commands.flags import (
     processes,
     rate,
 )
-from mnist_cuda.errors import DataError, UsageError
+from mnist_cuda.errors import DataError, UnavailableError, UsageError
 from mnist_cuda.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -222,7 +222,10 @@ def _device(args: argparse.Namespace, world: World | None) -> int:
     on_host = any(row["name"] == args.engine and row["device"] == "cpu" for row in _native.engines())
     if on_host and world.launcher == GPUS:
         raise UsageError(f"--gpus: engine '{args.engine}' runs on the CPU; --processes starts ranks there")
-    count = _native.cuda_status()["device_count"]
+    status = _native.cuda_status()
+    count = status["device_count"]
+    if world.launcher == GPUS and not count:
+        raise UnavailableError(f"--gpus: {status['reason']}")
     return device if on_host or not count else world.gpu(device, count)
 
 

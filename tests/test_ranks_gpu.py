@@ -3,17 +3,12 @@
 Ranks that share a GPU reach each other through host memory; with a GPU for each the others' way is compared with that.
 """
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from cases import labels, noise, signed_weights, strokes
 from test_ranks import RATE, assert_gradients, assert_same_bits, on_all, trained
 
 from mnist_cuda import _native
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.tolerances import error_of
 
@@ -127,24 +122,3 @@ def test_what_ranks_cannot_do(make_engine):
 
     on_all(_native.in_process_communicators(2), work)
     assert engine.transport == ""
-
-
-def test_processes_with_a_gpu_each(tmp_path):
-    """By `--gpus`, and with the sums through the host: the same weights."""
-    require_gpus(2)
-
-    def run(transport):
-        folder = tmp_path / transport
-        recipe = ["--engine", "fused", "--precision", "bf16", "--dataset", "synthetic", "--batch-size", "500"]
-        command = [sys.executable, "-m", "mnist_cuda", "train", *recipe, "--epochs", "1", "--out", str(folder)]
-        variables = os.environ | ({"MNIST_CUDA_TRANSPORT": transport} if transport != "peers" else {})
-        done = subprocess.run([*command, "--gpus", "2"], env=variables, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert "ranks   2, started by --gpus, this one with GPU 0" in done.stdout
-        return done.stdout, load_model(folder).parameters
-
-    out, peers = run("peers")
-    assert "        sums by writes to each other's memory\n" in out
-    out, host = run("host")
-    assert "        sums by host memory, which is slow\n" in out
-    assert_same_bits(peers, host)

@@ -224,6 +224,52 @@ def test_mpirun(command, threads, tmp_path):
     assert_trained_as(threads(2)[0], tmp_path / "run")
 
 
+def require_gpus(count):
+    found = _native.cuda_status()["device_count"]
+    if found < count:
+        pytest.skip(f"{found} GPUs here, it takes {count}")
+
+
+@pytest.mark.gpu
+def test_a_gpu_each(command, tmp_path):
+    """By `--gpus`, and the same weights whatever brings the sums."""
+    require_gpus(2)
+    sums = {
+        "peers": "writes to each other's memory\n",
+        "nccl": "NCCL 2.",
+        "host": "host memory, which is slow\n",
+    }
+    flags = ("--engine", "fused", "--precision", "bf16", "--gpus", 2)
+    for transport, words in sums.items():
+        process = start(command(*flags, "--out", tmp_path / transport), MNIST_CUDA_TRANSPORT=transport)
+        code, out, err = ended(process)
+        assert (code, err) == (0, "")
+        assert f"ranks   2, started by --gpus, this one with GPU 0\n        sums by {words}" in out
+        assert_same_bits(model_of(tmp_path / "peers"), model_of(tmp_path / transport))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
+def test_a_rank_with_a_gpu_is_killed(command, tmp_path, transport):
+    """The others may wait for it in a kernel then; the run goes on from its checkpoint."""
+    require_gpus(2)
+    flags = ("--engine", "fused", "--gpus", 2, "--out", tmp_path / "run")
+    process = start(command(*flags, *MORE), MNIST_CUDA_TRANSPORT=transport)
+    until_epoch(process)
+    os.kill(others_of(process)[1], signal.SIGKILL)
+    killed = time.monotonic()
+    code, _, err = ended(process)
+    assert time.monotonic() - killed < LIMIT
+    assert code == 128 + signal.SIGKILL
+    assert err.startswith("mnist-cuda: error: rank 1 was killed by SIGKILL")
+    assert err.count("\n") == 1
+    done = load_state(checkpoints(tmp_path / "run")[0]).state.epoch
+    flags = ("--resume", tmp_path / "run", "--epochs", done + 1)
+    code, out, err = ended(start([sys.executable, "-m", "mnist_cuda", "train", *map(str, flags)]))
+    assert (code, err) == (0, "")
+    assert "ranks   2, started by --gpus" in out
+
+
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 

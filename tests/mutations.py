@@ -323,6 +323,7 @@ TRAINING = [
     *of(
         "mnist_cuda/ranks/world.py",
         ("test_ranks_world.py",),
+        ("first-gpu-for-all", "launch", "return first + self.local_rank", "return first"),
         ("port-of-torchruns-own", "launch", 'environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"', "False"),
     ),
     *of(
@@ -337,7 +338,7 @@ TRAINING = [
         (
             "device-not-passed-on",
             "option",
-            "        device=args.device,\n        multiprocessors",
+            "        device=device,\n        multiprocessors",
             "        multiprocessors",
         ),
         ("share-not-passed-on", "option", "multiprocessors=args.multiprocessors", "multiprocessors=0"),
@@ -2416,7 +2417,7 @@ ENGINES = [
         (
             "order-of-the-first-32-steps-again",
             "pipeline",
-            ".order = order + done * batch,",
+            ".order = order + done * batch.images,",
             ".order = order,",
         ),
         (
@@ -2434,8 +2435,8 @@ ENGINES = [
         (
             "graph-of-another-batch-size",
             "state",
-            "auto& graph = graphs_[{s.batch, steps, s.samples.images}];",
-            "auto& graph = graphs_[{0, steps, s.samples.images}];",
+            "auto& graph = graphs_[{batch.images, batch.whole, steps, s.samples.images}];",
+            "auto& graph = graphs_[{0, 0, steps, s.samples.images}];",
         ),
         precision="bf16",
     ),
@@ -2490,8 +2491,8 @@ ENGINES = [
         (
             "rate-of-the-rest-is-the-first",
             "off by one",
-            "steps_.run(from, places + full * batch, rest, rates + full, 1, results + full);",
-            "steps_.run(from, places + full * batch, rest, rates, 1, results + full);",
+            "steps_.run(from, places + full * batch, {rest, rest}, rates + full, 1, results + full);",
+            "steps_.run(from, places + full * batch, {rest, rest}, rates, 1, results + full);",
         ),
         (
             "result-of-the-rest-over-the-first",
@@ -2514,8 +2515,8 @@ ENGINES = [
         (
             "fed-chunks-look-back",
             "pipeline",
-            "if (full > 0) steps_.run(from, places, batch, rates, full, results, n > 0);",
-            "if (full > 0) steps_.run(from, order_.data(), batch, rates, full, results, n > 0);",
+            "if (full > 0) steps_.run(from, places, {batch, batch}, rates, full, results, n > 0);",
+            "if (full > 0) steps_.run(from, order_.data(), {batch, batch}, rates, full, results, n > 0);",
         ),
         precision="bf16",
     ),

@@ -9,13 +9,14 @@ using namespace testing;
 
 namespace {
 
+constexpr double kMillions = 1 << 23;  // of such numbers the sum is no float
 constexpr int kBlocks = 33, kHeadBlocks = 7, kRounds = 3;
 constexpr float kLearningRate = 0.125f;
 constexpr auto kFc1 = kParameters[kFc1Weight];
 
-std::vector<float> whole_numbers(Random& random, std::int64_t count) {
+std::vector<float> whole_numbers(Random& random, std::int64_t count, double largest = 8) {
   std::vector<float> values(count);
-  for (auto& value : values) value = float(std::floor(random.uniform(-8, 9)));
+  for (auto& value : values) value = float(std::floor(random.uniform(-largest, largest + 1)));
   return values;
 }
 template <class T>
@@ -37,8 +38,8 @@ struct Rank {
   Guarded<fused::Totals> totals;
 
   Rank(Random random, std::int64_t box_bytes)
-      : z2(whole_numbers(random, kBlocks * 2 * kConv2Channels)),
-        dy2(whole_numbers(random, 2 * kFeatures)),
+      : z2(whole_numbers(random, kBlocks * 2 * kConv2Channels, kMillions)),
+        dy2(whole_numbers(random, 2 * kFeatures, kMillions)),
         head(whole_numbers(random, kHeadBlocks * fused::kHeadValues)),
         conv2(whole_numbers(random, kBlocks * fused::kConv2Values)),
         taps(whole_numbers(random, kBlocks * fused::kRoutedTapValues)),

@@ -242,6 +242,7 @@ class Trainer:
             chunk = min(self._chunk, self.steps_per_epoch - self.step)
             if stride:
                 chunk = min(chunk, stride - self.steps % stride)
+            self._draw_order()
             if self.ranks:
                 chunk, self.stopped = self.ranks.agree(chunk, self.stopped)
             if self.stopped:
@@ -266,11 +267,14 @@ class Trainer:
         self._run(1)
         self._settled = _scale(self.engine.parameters) == before
 
+    def _draw_order(self) -> None:
+        """The order of the epoch; before ranks agree on steps, or one would wait for the other under the clock."""
+        if self._order_of != self.epoch:
+            self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
+
     def _run(self, chunk: int) -> None:
         """Run some steps of the epoch in one native call. Raises DivergedError where the loss does."""
         batch, done = self.options.batch_size, self.step
-        if self._order_of != self.epoch:
-            self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
         order = self._order[done * batch : (done + chunk) * batch]
         steps = time_steps(self.engine, order, batch, self.rates[self.steps : self.steps + chunk])
         self._chunk = next_chunk(chunk, steps.seconds)

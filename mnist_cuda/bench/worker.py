@@ -72,8 +72,9 @@ class Worker:
         on_gpu = find_engine(self._name).device == "cuda"
         device = command.get("device", 0) + (world.local_rank if world and on_gpu else 0)
         self._engine = Engine(self._name, command["precision"], threads=command["threads"], device=device)
-        if world:
-            self._engine.join(communicator_of(world))
+        self._ranks = communicator_of(world) if world else None
+        if self._ranks:
+            self._engine.join(self._ranks)
         self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
         return {
@@ -94,6 +95,8 @@ class Worker:
         count = command["steps"] * self._batch
         order = np.take(self._order, range(self._position, self._position + count), mode="wrap")
         self._position = (self._position + count) % len(self._order)
+        if self._ranks:
+            self._ranks.all_gather(b"")  # all begin together
         steps = time_steps(self._engine, order, self._batch, self._lr)
         return {"seconds": steps.seconds, "losses": [float(steps.losses[0]), float(steps.losses[-1])]}
 

@@ -169,10 +169,16 @@ class Trainer:
     def _distributed(self) -> nn.Module:
         """The model with sums over all ranks: of batch norm's statistics, and of the gradients."""
         self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        for bn in (self.model.bn1, self.model.bn2):  # without running statistics it takes no bfloat16
+            bn.track_running_stats = True
+            bn.running_mean, bn.running_var = torch.zeros_like(bn.weight), torch.ones_like(bn.weight)
+            bn.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=bn.weight.device)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # where it will be captured
-            model = nn.parallel.DistributedDataParallel(self.model, device_ids=[torch.cuda.current_device()])
+            model = nn.parallel.DistributedDataParallel(
+                self.model, device_ids=[torch.cuda.current_device()], broadcast_buffers=False
+            )
         torch.cuda.current_stream().wait_stream(stream)
         return model
 
@@ -279,6 +285,9 @@ class Trainer:
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         self._synchronise()
+        if self.ranks > 1:
+            torch.distributed.barrier()  # all begin together
+            self._synchronise()
         start = baseline.now()
         for k in range(steps):
             self._feed()

@@ -21,6 +21,7 @@ from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli
+from mnist_cuda.bench.competitors import has_module
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -246,6 +247,21 @@ def test_a_gpu_each(command, tmp_path):
         assert (code, err) == (0, "")
         assert f"ranks   2, started by --gpus, this one with GPU 0\n        sums by {words}" in out
         assert_same_bits(model_of(tmp_path / "peers"), model_of(tmp_path / transport))
+
+
+@pytest.mark.gpu
+def test_torchrun_with_gpus(command, tmp_path):
+    require_gpus(2)
+    python = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON", ROOT / ".venv-peers/bin/python"))
+    if not has_module(python, "torch"):
+        pytest.skip("no PyTorch here: scripts/peers installs it")
+    flags = ("--engine", "fused", "--precision", "bf16")
+    launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    code, out, err = ended(start([*launch, *command(*flags, "--out", tmp_path / "run")]))
+    assert code == 0, err
+    assert "ranks   2, started by torchrun, this one with GPU 0\n" in out
+    assert ended(start(command(*flags, "--gpus", 2, "--out", tmp_path / "ours")))[0] == 0
+    assert_same_bits(model_of(tmp_path / "run"), model_of(tmp_path / "ours"))
 
 
 @pytest.mark.gpu

@@ -74,14 +74,11 @@ def test_a_training_beside_one_engines(train, make_engine, precision, batch):
 def test_two_gpus_have_the_bits_of_shares_on_one(train, precision, transport):
     require_gpus(2)
     for batch in (1, 16, 133, 265, 600):
-        arguments = (2, precision, np.tile(shuffled(COUNT), 40 if batch == 16 else 2), batch, 0.01)
-        on_one, on_two = (
-            train(ranks, way, *rest, images=strokes, one_gpu=way == "host")
-            for way in ("host", transport)
-            for ranks, *rest in [arguments]
-        )
-        for result in (on_one[1], *on_two):
-            assert_same_bits(on_one[0], result)
+        order = shuffled(COUNT)[: 60 * batch]
+        shares = train(2, "host", precision, order, batch, 0.01, images=strokes, one_gpu=True)
+        gpus = train(2, transport, precision, order, batch, 0.01, images=strokes)
+        for result in (shares[1], *gpus):
+            assert_same_bits(shares[0], result)
 
 
 def test_ranks_of_one_gpu_take_the_host_and_say_why(make_engine):

@@ -43,7 +43,7 @@ class Ranks {
   const std::string& description() const { return description_; }  // of the transport, with why it is none before it
   bool in_graphs() const { return transport_ != Transport::kHost; }
 
-  // Of a batch, those of the images `first` to `last` that are this rank's.
+  // What this rank has of a batch; `first` is left to the caller.
   Batch share_of(std::int64_t whole) const;
   // What every share of a batch is cut up for, so that all ranks run the same kernels.
   std::int64_t largest_share(std::int64_t whole) const { return (whole + size() - 1) / size(); }

@@ -130,9 +130,9 @@ class Engine {
 
   // From now on this engine and those of other ranks train one model. train, compute_statistics, evaluate and profile
   // are called on all of them with the same arguments, each computes its share of every batch, and all have the same
-  // results. Other calls are one engine's. For engines that share batches. All ranks call it together. `transport`
-  // says how the sums of engines on GPUs come to each other: "peers", "nccl" or "host"; empty for the first of these
-  // that all can have. UnavailableError where one is asked for that is not to be had.
+  // results. Other calls are one engine's; an engine on a GPU profiles alone. For engines that share batches. All ranks
+  // call it together. `transport` says how the sums of engines on GPUs come to each other: "peers", "nccl" or "host";
+  // empty for the first of these that all can have. UnavailableError where one is asked for that is not to be had.
   void join(std::shared_ptr<Communicator> ranks, const std::string& transport = "");
   // How that is, in words; empty for engines on the host and without other ranks.
   virtual std::string transport() const { return ""; }

@@ -2340,6 +2340,54 @@ FUSED = [
         precision="bf16",
     ),
     *of(
+        "native/kernels/fused/ranks/exchange.cu",
+        ("ctest test_fused_ranks",),
+        ("part-of-no-image-counts", "ranks", "if (!parts.counts) value = {};\n", ""),
+        (
+            "gradients-from-the-last-rank",
+            "order",
+            "const float4 x = of(rank);",
+            "const float4 x = of(parts.size - rank);",
+        ),
+        ("no-rank-is-waited-for", "race", "while (seen != round);", "while (false);"),
+        (
+            "sum-of-z2-is-a-float",
+            "rounding",
+            "to->z2_sums[kColumns + tid] = float(sum - double(float(sum)));",
+            "to->z2_sums[kColumns + tid] = 0;",
+        ),
+        (
+            "fc1-keeps-its-copy",
+            "stale copy",
+            "reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(w.z, w.w);\n",
+            "",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/engines/fused/engine.cpp",
+        ("test_ranks_gpu.py -k 'gradients'",),
+        (
+            "loss-of-a-share",
+            "ranks",
+            "steps_.set_upstream(share.counts ? double(share.images) / double(whole) : 0);",
+            "steps_.set_upstream(1);",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/engines/fused/steps.cpp",
+        ("test_ranks_gpu.py -k 'gradients'",),
+        ("bn2-of-a-share", "ranks", "s.inv_n2 = 1.0 / (double(batch.whole) * kCells1);\n", ""),
+        (
+            "bn1-of-a-share",
+            "ranks",
+            "first.batch = int(batch.whole);\n        first.samples.order = batch.first;",
+            "first.samples.order = batch.first;",
+        ),
+        precision="bf16",
+    ),
+    *of(
         "native/kernels/fused/around/set_steps.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         (

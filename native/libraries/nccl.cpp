@@ -9,8 +9,6 @@
 namespace mnist::nccl {
 namespace {
 
-constexpr int kSuccess = 0, kBytes = 0;  // ncclSuccess, ncclInt8
-
 Api load() {
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   const auto library = cuda::open_library("nccl", {"libnccl.so.2"}, "nvidia-nccl-cu12");

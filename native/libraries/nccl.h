@@ -1,7 +1,7 @@
 // The part of NCCL 2 that the project uses: own declarations, bound at run time, and the end of a communicator.
 // Only a training on several GPUs asks for it.
 //
-// tests/native/test_declarations.cpp holds the declarations below against NVIDIA's header, where it finds that.
+// tests/native/test_declarations.cpp holds every declaration and number below against NVIDIA's header.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,6 +15,17 @@ struct UniqueId {
   char bytes[128];
 };
 using RawCommunicator = void*;
+
+// The numbers of NCCL's enumerations: ours, NVIDIA's, the value.
+#define MNIST_NCCL_CONSTANTS(X) \
+  X(kSuccess, ncclSuccess, 0)   \
+  X(kBytes, ncclInt8, 0)
+
+enum Constant : int {
+#define MNIST_ROW(name, real, value) name = value,
+  MNIST_NCCL_CONSTANTS(MNIST_ROW)
+#undef MNIST_ROW
+};
 
 // The functions: name without `nccl`, result, parameters as in NCCL's reference (enumerations are ints).
 #define MNIST_NCCL_FUNCTIONS(X)                                                                               \

@@ -1,5 +1,5 @@
-// Our own declarations of cuDNN, cuBLAS, cuBLASLt and cuFFT against NVIDIA's headers. Compiling this file is the test;
-// CMake builds it where it finds the headers; cuFFT's, of an optional extra, may be missing.
+// Our own declarations of cuDNN, cuBLAS, cuBLASLt, cuFFT and NCCL against NVIDIA's headers. Compiling this file is the
+// test; CMake builds it where it finds the headers; those of cuFFT and NCCL, of optional extras, may be missing.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cudnn.h>
@@ -7,19 +7,23 @@
 #if __has_include(<cufft.h>)
 #include <cufft.h>
 #endif
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 
 #include <type_traits>
 
 #include "libraries/cublas.h"
 #include "libraries/cudnn.h"
 #include "libraries/cufft.h"
+#include "libraries/nccl.h"
 #include "libraries/sgemm.h"
 #include "testing.h"
 
 namespace {
 
-// Two parameters agree if they have the same size and are both pointers, both integers or enumerations, or both of
-// the same other type.
+// Two parameters agree if they have the same size and are both pointers, both integers or enumerations, both
+// structures, or both of the same other type.
 template <class A, class B>
 constexpr bool alike() {
   constexpr auto is_integer = []<class T>(T*) { return std::is_integral_v<T> || std::is_enum_v<T>; };
@@ -28,8 +32,8 @@ constexpr bool alike() {
   else if constexpr (std::is_void_v<A> || std::is_void_v<B>)
     return std::is_same_v<A, B>;
   else
-    return sizeof(A) == sizeof(B) &&
-           ((is_integer(static_cast<A*>(nullptr)) && is_integer(static_cast<B*>(nullptr))) || std::is_same_v<A, B>);
+    return sizeof(A) == sizeof(B) && ((is_integer(static_cast<A*>(nullptr)) && is_integer(static_cast<B*>(nullptr))) ||
+                                      (std::is_class_v<A> && std::is_class_v<B>) || std::is_same_v<A, B>);
 }
 
 template <class Real, class Ours>
@@ -65,6 +69,16 @@ MNIST_CUFFT_FUNCTIONS(MNIST_ROW)
 #undef MNIST_ROW
 #define MNIST_ROW(name, real, value) static_assert(int(real) == int(mnist::cufft::name), #real);
 MNIST_CUFFT_CONSTANTS(MNIST_ROW)
+#undef MNIST_ROW
+#endif
+
+#if __has_include(<nccl.h>)
+#define MNIST_ROW(name, result, parameters) \
+  static_assert(Same<decltype(&::nccl##name), decltype(mnist::nccl::Api::name)>::value, "nccl" #name);
+MNIST_NCCL_FUNCTIONS(MNIST_ROW)
+#undef MNIST_ROW
+#define MNIST_ROW(name, real, value) static_assert(int(real) == int(mnist::nccl::name), #real);
+MNIST_NCCL_CONSTANTS(MNIST_ROW)
 #undef MNIST_ROW
 #endif
 

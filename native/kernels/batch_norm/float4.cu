@@ -1,7 +1,6 @@
 // batch_norm, float4: four numbers a load; the statistics in one pass, forward in one more, backward in two.
 #include "cuda/check.h"
 #include "kernels/batch_norm/batch_norm.h"
-#include "kernels/device/block_sum.cuh"
 #include "kernels/device/wide.cuh"
 #include "mnist/model.h"
 
@@ -12,12 +11,17 @@ constexpr int kBlock = 256;
 constexpr int kPlanes = 4, kLanes = kBlock / kPlanes;  // planes of a block, and threads of a plane
 constexpr float kEpsilon = float(kBatchNormEpsilon);
 
-// threadIdx.x = where in the plane, threadIdx.y = which of 4 planes (b,c). Calls visit(k, c) for every kWidth numbers
-// of the plane, k where they start.
+__device__ float warp_sum(float value) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffff, value, step);
+  return value;
+}
+
+// threadIdx.x = where in the plane, threadIdx.y = which of 4 planes (b,c). Calls visit(c)(k) for every kWidth numbers
+// of the plane, k where they start. The last planes come first: the pass before this one left them in the L2 cache.
 template <int kWidth, class Visit>
 __device__ void for_each_of_plane(std::int64_t planes, int channels, int area, Visit visit) {
-  const std::int64_t plane = std::int64_t(blockIdx.x) * kPlanes + threadIdx.y;
-  if (plane >= planes) return;
+  const std::int64_t plane = planes - 1 - (std::int64_t(blockIdx.x) * kPlanes + threadIdx.y);
+  if (plane < 0) return;
   const int c = int(plane % channels);
   const auto body = visit(c);
 #pragma unroll 4
@@ -44,7 +48,7 @@ __global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restr
                                      const float* __restrict__ dy, const float* __restrict__ x,
                                      const float* __restrict__ mean, const float* __restrict__ var, std::int64_t batch,
                                      int area) {
-  __shared__ float shared[kBlock];
+  __shared__ float shared[2][kBlock / 32];
   const device::WideChunk<kWidth> chunk(batch, area);
   const float centre = mean[blockIdx.x], inverse = 1 / sqrtf(var[blockIdx.x] + kEpsilon);
   float sum = 0, sum_xhat = 0;
@@ -57,12 +61,17 @@ __global__ void gradient_sums_kernel(float* __restrict__ partial, float* __restr
       sum_xhat += d.of[j] * ((values.of[j] - centre) * inverse);
     }
   }
-  sum = device::block_sum<kBlock>(sum, shared);
-  sum_xhat = device::block_sum<kBlock>(sum_xhat, shared);
-  if (threadIdx.x == 0) {
-    partial[blockIdx.y * gridDim.x + blockIdx.x] = sum;
-    partial_xhat[blockIdx.y * gridDim.x + blockIdx.x] = sum_xhat;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  sum = warp_sum(sum);
+  sum_xhat = warp_sum(sum_xhat);
+  if (lane == 0) {
+    shared[0][warp] = sum;
+    shared[1][warp] = sum_xhat;
   }
+  __syncthreads();  // the sums of all warps are there
+  if (warp > 1) return;
+  sum = warp_sum(lane < kBlock / 32 ? shared[warp][lane] : 0);
+  if (lane == 0) (warp == 0 ? partial : partial_xhat)[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
 // One warp a channel, and one for each of the two sums: threadIdx.y = 0 is dbeta, 1 is dgamma.
@@ -72,7 +81,7 @@ __global__ void finish_kernel(float* __restrict__ dbeta, float* __restrict__ dga
   const float* from = partial + std::int64_t(threadIdx.y) * chunks * channels;
   float sum = 0;
   for (int chunk = int(threadIdx.x); chunk < chunks; chunk += 32) sum += from[chunk * channels + c];
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffff, sum, step);
+  sum = warp_sum(sum);
   if (threadIdx.x == 0) (threadIdx.y == 0 ? dbeta : dgamma)[c] = sum;
 }
 

@@ -13,11 +13,12 @@ inline constexpr int kProductRows = 128, kProductColumns = 64;  // of a block
 inline constexpr int kProductDepth = 16;                        // of the summed index, at a time
 inline constexpr int kProductThreads = 128;
 
-// A factor's tile on its way through registers: kCount lines by 16 of the summed index.
-template <int kCount, bool kAlong>
+// A factor's tile on its way through registers: kCount lines by 16 of the summed index. kGap: floats between two rows
+// of the tile in shared memory, [k][line].
+template <int kCount, bool kAlong, int kGap = 4>
 class ProductTile {
  public:
-  static constexpr int kPitch = kCount + 4;  // of the tile in shared memory, [k][line]
+  static constexpr int kPitch = kCount + kGap;
 
   // Lines [first, first + kCount), summed index [k, k + 16); 0 beyond `lines` and `end`. `pitch`: of the matrix, depth
   // or lines. `vector`: four neighbours lie at a multiple of 16 bytes.
@@ -35,11 +36,13 @@ class ProductTile {
     }
   }
 
-  __device__ void store(float (*tile)[kPitch]) const {
+  // `round` is done to each number.
+  template <class Round>
+  __device__ void store(float (*tile)[kPitch], Round round) const {
 #pragma unroll
     for (int n = 0; n < kFours; ++n) {
       const int line = line_of(n), k = k_of(n);
-      const float4 four = fours_[n];
+      const float4 four = make_float4(round(fours_[n].x), round(fours_[n].y), round(fours_[n].z), round(fours_[n].w));
       if constexpr (kAlong) {
         tile[k][line] = four.x;
         tile[k + 1][line] = four.y;
@@ -65,6 +68,14 @@ class ProductTile {
 
   float4 fours_[kFours];
 };
+
+// One block a tile and slice.
+inline dim3 product_grid(int rows, int columns, int slices) {
+  const auto blocks = [](int count, int tile) { return unsigned((count + tile - 1) / tile); };
+  return {blocks(columns, kProductColumns), blocks(rows, kProductRows), unsigned(slices)};
+}
+
+inline bool lies_in_fours(const float* array) { return reinterpret_cast<std::uintptr_t>(array) % sizeof(float4) == 0; }
 
 struct Eight {
   float of[8];
@@ -97,11 +108,12 @@ __global__ void __launch_bounds__(kProductThreads, 3)
     next_a.load(a, first_row, rows, k, end, kAAlong ? depth : rows, vector);
     next_b.load(b, first_column, columns, k, end, kBAlong ? depth : columns, vector);
   };
+  const auto same = [](float value) { return value; };
   load(begin);
   int stage = 0;
   for (int k0 = begin; k0 < end; k0 += kProductDepth, stage ^= 1) {
-    next_a.store(a_tiles[stage]);
-    next_b.store(b_tiles[stage]);
+    next_a.store(a_tiles[stage], same);
+    next_b.store(b_tiles[stage], same);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
     if (k0 + kProductDepth < end) load(k0 + kProductDepth);
 #pragma unroll

@@ -77,10 +77,11 @@ void batch_norm_normalize_float4(float* y, const float* x, const float* gamma, c
                                  const float* var, std::int64_t batch, int channels, int area, cudaStream_t stream);
 
 // batch_norm_backward_float4: naive's backward, four numbers a load.
-//   launch   the sums by one block a channel and a chunk of images, 256 threads; one warp a channel and sum adds the
-//            chunks; dx as `batch_norm_normalize_float4`
+//   launch   the sums by one block a channel and a chunk of images, 256 threads; dx by as many, which add the chunks of
+//            their channel first
 //   numerics fixed order
-//   why      as forward; 1/sigma is taken once a thread instead of a division an element
+//   why      as forward; 1/sigma is taken once a thread instead of a division an element; dx begins where the sums
+//            ended, with what the L2 cache still has
 void batch_norm_backward_float4(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, const float* x,
                                 const float* gamma, const float* mean, const float* var, std::int64_t batch,
                                 int channels, int area, cudaStream_t stream);

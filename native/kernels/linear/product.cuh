@@ -13,12 +13,12 @@ inline constexpr int kProductRows = 128, kProductColumns = 64;  // of a block
 inline constexpr int kProductDepth = 16;                        // of the summed index, at a time
 inline constexpr int kProductThreads = 128;
 
-// A factor's tile on its way through registers: kCount lines by 16 of the summed index. kGap: floats between two rows
-// of the tile in shared memory, [k][line].
-template <int kCount, bool kAlong, int kGap = 4>
+// A factor's tile on its way through registers: kCount lines by 16 of the summed index.
+template <int kCount, bool kAlong>
 class ProductTile {
  public:
-  static constexpr int kPitch = kCount + kGap;
+  static constexpr int kPitch = kCount + 4;             // of the tile in shared memory, [k][line]
+  static constexpr int kLinePitch = kProductDepth + 4;  // of one that is [line][k]
 
   // Lines [first, first + kCount), summed index [k, k + 16); 0 beyond `lines` and `end`. `pitch`: of the matrix, depth
   // or lines. `vector`: four neighbours lie at a multiple of 16 bytes.
@@ -36,13 +36,11 @@ class ProductTile {
     }
   }
 
-  // `round` is done to each number.
-  template <class Round>
-  __device__ void store(float (*tile)[kPitch], Round round) const {
+  __device__ void store(float (*tile)[kPitch]) const {
 #pragma unroll
     for (int n = 0; n < kFours; ++n) {
       const int line = line_of(n), k = k_of(n);
-      const float4 four = make_float4(round(fours_[n].x), round(fours_[n].y), round(fours_[n].z), round(fours_[n].w));
+      const float4 four = fours_[n];
       if constexpr (kAlong) {
         tile[k][line] = four.x;
         tile[k + 1][line] = four.y;
@@ -51,6 +49,18 @@ class ProductTile {
       } else {
         *reinterpret_cast<float4*>(&tile[k][line]) = four;
       }
+    }
+  }
+
+  // `round` is done to each number.
+  template <class Round>
+  __device__ void store_lines(float (*tile)[kLinePitch], Round round) const {
+    static_assert(kAlong);
+#pragma unroll
+    for (int n = 0; n < kFours; ++n) {
+      const float4 four = fours_[n];
+      *reinterpret_cast<float4*>(&tile[line_of(n)][k_of(n)]) =
+          make_float4(round(four.x), round(four.y), round(four.z), round(four.w));
     }
   }
 
@@ -108,12 +118,11 @@ __global__ void __launch_bounds__(kProductThreads, 3)
     next_a.load(a, first_row, rows, k, end, kAAlong ? depth : rows, vector);
     next_b.load(b, first_column, columns, k, end, kBAlong ? depth : columns, vector);
   };
-  const auto same = [](float value) { return value; };
   load(begin);
   int stage = 0;
   for (int k0 = begin; k0 < end; k0 += kProductDepth, stage ^= 1) {
-    next_a.store(a_tiles[stage], same);
-    next_b.store(b_tiles[stage], same);
+    next_a.store(a_tiles[stage]);
+    next_b.store(b_tiles[stage]);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
     if (k0 + kProductDepth < end) load(k0 + kProductDepth);
 #pragma unroll

@@ -9,10 +9,8 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kRowTiles = 4, kColumnTiles = 4;  // 16x8 products of a warp: 64x32
-constexpr int kGap =
-    8;  // between rows of a tile: (8 t + g) % 32 differs for the 32 lanes of a fragment, so no conflicts
-using XTile = device::ProductTile<device::kProductRows, true, kGap>;
-using WTile = device::ProductTile<device::kProductColumns, true, kGap>;
+using XTile = device::ProductTile<device::kProductRows, true>;
+using WTile = device::ProductTile<device::kProductColumns, true>;
 
 // blockIdx.x = which 64 outputs, blockIdx.y = which 128 rows, blockIdx.z = which slice; warps 0..3 take the quarters of
 // the tile.
@@ -20,8 +18,9 @@ __global__ void __launch_bounds__(device::kProductThreads, 3)
     linear_forward_tensor_cores_kernel(float* __restrict__ partial, const float* __restrict__ x,
                                        const float* __restrict__ w, int batch, int in, int out, int slice,
                                        bool vector) {
-  __shared__ __align__(16) float x_tiles[2][device::kProductDepth][XTile::kPitch];
-  __shared__ __align__(16) float w_tiles[2][device::kProductDepth][WTile::kPitch];
+  // (20 g + t) % 32 differs for the 32 lanes of a fragment, so no conflicts.
+  __shared__ __align__(16) float x_tiles[2][device::kProductRows][XTile::kLinePitch];
+  __shared__ __align__(16) float w_tiles[2][device::kProductColumns][WTile::kLinePitch];
   const int first_row = int(blockIdx.y) * device::kProductRows, first_out = int(blockIdx.x) * device::kProductColumns;
   const int warp = int(threadIdx.x) / 32, g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
   const int row0 = warp / 2 * (16 * kRowTiles), column0 = warp % 2 * (8 * kColumnTiles);
@@ -37,8 +36,8 @@ __global__ void __launch_bounds__(device::kProductThreads, 3)
   load(begin);
   int stage = 0;
   for (int k0 = begin; k0 < end; k0 += device::kProductDepth, stage ^= 1) {
-    next_x.store(x_tiles[stage], round);
-    next_w.store(w_tiles[stage], round);
+    next_x.store_lines(x_tiles[stage], round);
+    next_w.store_lines(w_tiles[stage], round);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
     if (k0 + device::kProductDepth < end) load(k0 + device::kProductDepth);
 #pragma unroll
@@ -46,9 +45,9 @@ __global__ void __launch_bounds__(device::kProductThreads, 3)
       std::uint32_t a[kRowTiles][4], b[kColumnTiles][2];
       for (int r = 0; r < kRowTiles; ++r)
         for (int e = 0; e < 4; ++e)
-          a[r][e] = __float_as_uint(x_tiles[stage][k + t + 4 * (e / 2)][row0 + 16 * r + g + 8 * (e % 2)]);
+          a[r][e] = __float_as_uint(x_tiles[stage][row0 + 16 * r + g + 8 * (e % 2)][k + t + 4 * (e / 2)]);
       for (int c = 0; c < kColumnTiles; ++c)
-        for (int e = 0; e < 2; ++e) b[c][e] = __float_as_uint(w_tiles[stage][k + t + 4 * e][column0 + 8 * c + g]);
+        for (int e = 0; e < 2; ++e) b[c][e] = __float_as_uint(w_tiles[stage][column0 + 8 * c + g][k + t + 4 * e]);
       for (int r = 0; r < kRowTiles; ++r)
         for (int c = 0; c < kColumnTiles; ++c) device::mma_tf32(sums[r][c], a[r], b[c]);
     }

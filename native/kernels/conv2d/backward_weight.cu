@@ -9,9 +9,7 @@
 namespace mnist::kernels {
 namespace {
 
-constexpr int kGroups = 4;  // of output channels, a warp for each
-constexpr int kHalves = 2;  // of the columns: warps with the same output channels
-constexpr int kWarps = kGroups * kHalves, kThreads = 32 * kWarps;
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kRows = 7;  // of dy in shared memory at a time, with the two of x around them
 constexpr int kMaxInputs = 32;
 constexpr std::size_t kSharedBytes = 48 << 10;  // more has to be asked for
@@ -20,13 +18,13 @@ constexpr std::int64_t kWantedBlocks = 512;
 constexpr std::int64_t kMaxPartial = 9 << 18;  // 9 MiB of partial sums: conv2's in 128 chunks
 constexpr int kAddBlock = 32, kAddParts = 8;   // of the pass that adds the chunks: outputs, and parts of the chunks
 
-constexpr int output_pitch(int each) { return kGroups * each + 4; }  // of a position of dy in shared memory
+constexpr int output_pitch(int each) { return kWarps * each + 4; }  // of a position of dy in shared memory
 
 // partial[chunk,tap,o,i] = sum over the chunk's images and over p,q of dy[b,o,p,q] * x[b,i,p+u-1,q+v-1].
 //
 // blockIdx.x = chunk, blockIdx.y = which 4 * kEach output channels, blockIdx.z = which `inputs` input channels, a
-// power of two. A warp has kEach output channels, and shares the columns of the image with another warp. Its lanes have
-// an input channel each, and share the columns where there are fewer channels than lanes.
+// power of two. A warp has kEach output channels. Its lanes have an input channel each, and where there are fewer of
+// them than lanes, every so many columns of the image.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads)
     backward_weight_kernel(float* __restrict__ partial, const float* __restrict__ dy, const float* __restrict__ x,
@@ -35,10 +33,9 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ float4 shared[];
   float* dy_tile = reinterpret_cast<float*>(shared);  // [kRows * side][kPitch], output channels side by side
   float* x_tile = dy_tile + kRows * side * kPitch;    // [inputs][kRows + 2][side + 2], planes an odd distance apart
-  const int t = int(threadIdx.x), group = t / 32 % kGroups, half = t / 32 / kGroups, lane = t % 32;
-  const int area = side * side;
+  const int t = int(threadIdx.x), warp = t / 32, lane = t % 32, area = side * side;
   const int pitch = side + 2, plane = (kRows + 2) * pitch, plane_pitch = plane | 1, positions = kRows * side;
-  const int o0 = int(blockIdx.y) * kGroups * kEach, i0 = int(blockIdx.z) * inputs;
+  const int o0 = int(blockIdx.y) * kWarps * kEach, i0 = int(blockIdx.z) * inputs;
   const int parts = 32 / inputs, part = lane / inputs, i = lane % inputs;
   const int together = min(inputs, kWarps), span = kThreads / together;  // planes loaded at a time, threads for each
   const std::int64_t begin = blockIdx.x * batch / gridDim.x, end = (blockIdx.x + 1) * batch / gridDim.x;
@@ -63,9 +60,9 @@ __global__ void __launch_bounds__(kThreads)
             make_float4(value(0), value(1), value(2), value(3));
       }
       __syncthreads();  // both tiles are complete
-      for (int q = part + half * parts; q < side; q += kHalves * parts) {
+      for (int q = part; q < side; q += parts) {
         const float* column = x_tile + i * plane_pitch + q;
-        const float* gradients = dy_tile + q * kPitch + group * kEach;
+        const float* gradients = dy_tile + q * kPitch + warp * kEach;
         float window[3][3];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
@@ -98,20 +95,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
       for (int k = 0; k < kEach; ++k) sums[tap][k] += __shfl_xor_sync(0xffffffff, sums[tap][k], step);
-  // The tiles have been read: the second half of the columns hands its sums to the first.
-  float* handed = reinterpret_cast<float*>(shared) + group * 32 + lane;
-  if (half > 0)
-#pragma unroll
-    for (int n = 0; n < kTaps * kEach; ++n) handed[n * kGroups * 32] = sums[n / kEach][n % kEach];
-  __syncthreads();  // the sums of the second half are there
-  if (half > 0 || part > 0 || i0 + i >= in) return;
+  if (part > 0 || i0 + i >= in) return;
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
-      const int o = o0 + group * kEach + k;
-      const float sum = sums[tap][k] + handed[(tap * kEach + k) * kGroups * 32];
-      if (o < out) partial[((std::int64_t(blockIdx.x) * kTaps + tap) * out + o) * in + i0 + i] = sum;
+      const int o = o0 + warp * kEach + k;
+      if (o < out) partial[((std::int64_t(blockIdx.x) * kTaps + tap) * out + o) * in + i0 + i] = sums[tap][k];
     }
 }
 
@@ -151,12 +141,12 @@ Cut cut(int each, std::int64_t batch, int in, int out, int side) {
   while (inputs < std::min(in, kMaxInputs) && bytes(2 * inputs) <= kSharedBytes) inputs *= 2;
   MNIST_REQUIRE(bytes(inputs) <= kSharedBytes,
                 "conv2d_backward_weight in tiles: side is " << side << ", expected what fits in shared memory");
-  const int output_tiles = up(out, kGroups * each), input_tiles = up(in, inputs);
+  const int output_tiles = up(out, kWarps * each), input_tiles = up(in, inputs);
   // Both kernels sum the same chunks: those that make enough blocks of the one with 8 outputs a thread.
-  const std::int64_t most = std::min({batch, kWantedBlocks / (up(out, kGroups * kOutputs) * input_tiles),
+  const std::int64_t most = std::min({batch, kWantedBlocks / (up(out, kWarps * kOutputs) * input_tiles),
                                       kMaxPartial / (std::int64_t(in) * out * kTaps)});
   return {inputs, unsigned(std::max(most, std::int64_t(1))), unsigned(output_tiles), unsigned(input_tiles),
-          std::max(bytes(inputs), kTaps * each * kGroups * 32 * sizeof(float))};
+          bytes(inputs)};
 }
 
 template <int kEach>

@@ -85,9 +85,9 @@ void conv2d_backward_weight_register_tiled(float* dw, float* partial, const floa
 
 // conv2d_forward_tensor_cores: `register_tiled`'s planes and filters, multiplied by mma.sync m16n8k8 in tf32.
 //   launch   one block of 7 warps an image, 28 tiles of 8 positions and 64 output channels; a warp 4 tiles. 8 input
-//            channels in shared memory at a time, nine products of depth 8
+//            channels are multiplied, nine products of depth 8, while cp.async brings the next
 //   numerics inputs rounded to 11 bits, sums in float32
-//   why      nothing is gathered: a tap's positions lie side by side in a plane, a row and column from their place
+//   why      nothing is gathered: a tap's positions lie side by side in a plane, rows and columns from their place
 void conv2d_forward_tensor_cores(float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
                                  int in, int out, int side, cudaStream_t stream);
 

@@ -1,4 +1,6 @@
 // linear, prefetched: 128x64 outputs a block, 8x8 a thread, and the next tiles on their way; forward and backward.
+#include <array>
+
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/product.cuh"
@@ -13,11 +15,13 @@ static_assert(kLinearSliceUnit % device::kProductDepth == 0);
 template <bool kAAlong, bool kBAlong>
 void multiply(float* c, const float* a, const float* b, int rows, int columns, int depth, const LinearSlices& slices,
               cudaStream_t stream) {
-  const bool vector = (kAAlong ? depth : rows) % 4 == 0 && (kBAlong ? depth : columns) % 4 == 0 && columns % 4 == 0 &&
-                      device::lies_in_fours(a) && device::lies_in_fours(b) && device::lies_in_fours(c);
+  bool vector = (kAAlong ? depth : rows) % 4 == 0 && (kBAlong ? depth : columns) % 4 == 0 && columns % 4 == 0;
+  for (const float* array : std::array<const float*, 3>{c, a, b})
+    vector &= reinterpret_cast<std::uintptr_t>(array) % sizeof(float4) == 0;
+  const auto blocks = [](int count, int tile) { return unsigned((count + tile - 1) / tile); };
+  const dim3 grid(blocks(columns, device::kProductColumns), blocks(rows, device::kProductRows), unsigned(slices.count));
   device::product_kernel<kAAlong, kBAlong>
-      <<<device::product_grid(rows, columns, slices.count), device::kProductThreads, 0, stream>>>(
-          c, a, b, rows, columns, depth, slices.depth, vector);
+      <<<grid, device::kProductThreads, 0, stream>>>(c, a, b, rows, columns, depth, slices.depth, vector);
   MNIST_CHECK_LAUNCH();
 }
 

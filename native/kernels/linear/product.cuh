@@ -17,8 +17,7 @@ inline constexpr int kProductThreads = 128;
 template <int kCount, bool kAlong>
 class ProductTile {
  public:
-  static constexpr int kPitch = kCount + 4;             // of the tile in shared memory, [k][line]
-  static constexpr int kLinePitch = kProductDepth + 4;  // of one that is [line][k]
+  static constexpr int kPitch = kCount + 4;  // of the tile in shared memory, [k][line]
 
   // Lines [first, first + kCount), summed index [k, k + 16); 0 beyond `lines` and `end`. `pitch`: of the matrix, depth
   // or lines. `vector`: four neighbours lie at a multiple of 16 bytes.
@@ -52,18 +51,6 @@ class ProductTile {
     }
   }
 
-  // `round` is done to each number.
-  template <class Round>
-  __device__ void store_lines(float (*tile)[kLinePitch], Round round) const {
-    static_assert(kAlong);
-#pragma unroll
-    for (int n = 0; n < kFours; ++n) {
-      const float4 four = fours_[n];
-      *reinterpret_cast<float4*>(&tile[line_of(n)][k_of(n)]) =
-          make_float4(round(four.x), round(four.y), round(four.z), round(four.w));
-    }
-  }
-
  private:
   static constexpr int kFours = kCount * kProductDepth / 4 / kProductThreads;  // of a thread
 
@@ -78,14 +65,6 @@ class ProductTile {
 
   float4 fours_[kFours];
 };
-
-// One block a tile and slice.
-inline dim3 product_grid(int rows, int columns, int slices) {
-  const auto blocks = [](int count, int tile) { return unsigned((count + tile - 1) / tile); };
-  return {blocks(columns, kProductColumns), blocks(rows, kProductRows), unsigned(slices)};
-}
-
-inline bool lies_in_fours(const float* array) { return reinterpret_cast<std::uintptr_t>(array) % sizeof(float4) == 0; }
 
 struct Eight {
   float of[8];

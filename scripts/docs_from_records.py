@@ -10,6 +10,8 @@ Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/recor
     a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`
 <!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
     how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
+<!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
+    cells of a table: median microseconds of that engine, or of the best variant of that peer, in that JSON
 
 Charts need matplotlib, the rest Python alone.
 """
@@ -27,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("docs/records")
-BLOCK = re.compile(r"(<!-- (record|chart|speed-up):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (record|chart|speed-up|us):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 
 Row = dict[str, Any]
@@ -108,6 +110,12 @@ def render_speed_up(record: Row, engine: str, peer: str) -> str:
     """The least and the greatest ratio of the peer's time to the engine's, as `7.5 to 12`."""
     ratios = [cell[peer] / cell[engine] for cell in best_medians(record).values()]
     return " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
+
+
+def render_us(record: Row, name: str, precision: str, *batch_sizes: str) -> str:
+    """The medians at those batch sizes, as `39 | 82`."""
+    cells = best_medians(record)
+    return " | ".join(f"{cells[precision, int(batch)][name]:,.0f}" for batch in batch_sizes)
 
 
 def draw_bench(record: Row) -> str:
@@ -200,7 +208,8 @@ class Documents:
             )
             text = f"![{said}]({link(chart)})\n"
         else:
-            text = render_speed_up(json.loads(text), *words.split())
+            render = render_speed_up if kind == "speed-up" else render_us
+            text = render(json.loads(text), *words.split())
         return f"{start}{newline}{text}{end}"
 
 

@@ -213,11 +213,12 @@ def left_out() -> dict[str, float]:
 def around_section(us: dict[str, float]) -> Iterator[str]:
     """The techniques that are no op."""
     yield "\n## Around the ops\n"
-    yield "| technique | file | command | us |\n| --- | --- | --- | ---: |"
+    yield "| technique | file | command | us |\n| --- | --- | --- | --- |"
     for technique, file, command, line in AROUND:
         if not (ROOT / file).is_file():
             raise StaleError(f"{file} is not there any more")
-        yield f"| {technique} | {link(ROOT / file)} | `{command}` | {count(us[line]) if line and us else ''} |"
+        time = f"{line}: {count(us[line])}" if line and us else ""
+        yield f"| {technique} | {link(ROOT / file)} | `{command}` | {time} |"
 
 
 def left_out_section(us: dict[str, float]) -> Iterator[str]:

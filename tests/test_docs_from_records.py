@@ -84,6 +84,12 @@ def test_bench_record_becomes_a_table(script: ModuleType) -> None:
         assert part in table
 
 
+def test_cells_of_medians(script: ModuleType) -> None:
+    assert script.render_us(TWO_BATCHES, "torch", "fp32", "64", "256") == "8,000 | 25,000"
+    with pytest.raises(KeyError):
+        script.render_us(TWO_BATCHES, "cpu", "fp32", "1024")
+
+
 def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleType) -> None:
     assert script.render_speed_up(TWO_BATCHES, "cpu", "torch") == "8.0 to 12"
 
@@ -115,6 +121,7 @@ def test_check_notices_what_is_stale(
     readme.write_text(
         "Before\n<!-- record:run.txt -->\n<!-- /record -->\nBetween\n"
         "| <!-- speed-up:cpu/step.json cpu torch -->old<!-- /speed-up --> | <!-- record:run.txt --><!-- /record --> |\n"
+        "| <!-- us:cpu/step.json cpu fp32 256 64 -->0<!-- /us --> |\n"
         "<!-- chart:cpu/step.json docs/chart.svg -->\n<!-- /chart -->\n"
     )
     page.write_text("<!-- record:cpu/step.json -->\n<!-- /record -->\n")
@@ -133,6 +140,7 @@ def test_check_notices_what_is_stale(
     text = readme.read_text()
     assert text.startswith("Before\n<!-- record:run.txt -->\n```\n98 %\n```\n<!-- /record -->\nBetween\n")
     assert "<!-- speed-up:cpu/step.json cpu torch -->8.0 to 12<!-- /speed-up -->" in text
+    assert "| <!-- us:cpu/step.json cpu fp32 256 64 -->2,000 | 1,000<!-- /us --> |" in text
     assert "](docs/chart.svg)\n<!-- /chart -->" in text
     assert "[Record](records/cpu)" in page.read_text()
     assert run("--check") == (0, "")

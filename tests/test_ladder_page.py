@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import pairwise
 
 import pytest
 from conftest import ROOT
@@ -47,6 +48,19 @@ def test_every_row_of_the_record_and_of_the_languages_is_there(script):
     assert {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants} < names
     assert {(row["op"], row["variant"]) for row in rows if not row["library"]} <= names
     assert script.measured_rows()["linear", "triton"] in json.loads(script.RECORDS[1].read_text())["rows"]
+
+
+def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size(script):
+    """And the last of ours within 1.3 times the library's time, or its row has the number."""
+    rows, offenders = script.measured_rows(), []
+    others = {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants}
+    for op, techniques in script.ladders().items():
+        own = [(t, rows[op, t.name]) for t in techniques if (op, t.name) in rows and (op, t.name) not in others]
+        slower = [t for (_, before), (t, row) in pairwise(own) if row["cold_us"] >= before["cold_us"]]
+        last = {row["unit"]: (t, row) for t, row in own}.values()
+        far = [t for t, row in last if (row["library_ratio"] or 0) > 1.3]
+        offenders += [f"{op} {t.name}: {t.why}" for t in (*slower, *far) if "B=" not in t.why]
+    assert offenders == []
 
 
 def test_files(script):

@@ -41,7 +41,7 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
       {"welford", batch_norm_statistics_welford,
        "one pass, exact; a division a number: 1.5x naive's time at B=256 on an H200"},
       {"groups", batch_norm_statistics_groups,
-       "welford by 16 numbers in registers: a division for all, 16 bytes a load"},
+       "welford by 8 numbers in registers: a division for all, 16 bytes a load"},
   };
   return kTable;
 }

@@ -62,11 +62,12 @@ void batch_norm_statistics_cub(float* mean, float* var, float* partial, const fl
 void batch_norm_statistics_welford(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                    int channels, int area, cudaStream_t stream);
 
-// batch_norm_statistics_groups: Welford's pass by 16 numbers a step: a thread keeps four float4 in registers, takes
-// their own mean and the squared distances from it, and merges both by Chan's formula.
-//   launch   as `welford`; where planes allow no float4 a step has 4 numbers
+// batch_norm_statistics_groups: Welford's pass by 8 numbers a step: a thread keeps two float4 in registers, takes their
+// own mean and the squared distances from it, and merges both by Chan's formula.
+//   launch   as `welford`; where planes allow no float4 a step has 2 numbers
 //   numerics fixed order; as exact as `welford`
-//   why      reads x once, four loads of 16 bytes in flight, and one division serves 16 numbers
+//   why      reads x once, 16 bytes a load, and one division serves 8 numbers; so few registers that a multiprocessor
+//            has 64 warps
 void batch_norm_statistics_groups(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                   int channels, int area, cudaStream_t stream);
 
@@ -77,10 +78,11 @@ void batch_norm_normalize_float4(float* y, const float* x, const float* gamma, c
                                  const float* var, std::int64_t batch, int channels, int area, cudaStream_t stream);
 
 // batch_norm_backward_float4: naive's backward, four numbers a load.
-//   launch   the sums by one block a channel and a chunk of images, 256 threads; one warp a channel and sum adds the
-//            chunks; dx as `batch_norm_normalize_float4`
+//   launch   the sums by one block a channel and a chunk of images, 256 threads; dx by as many, which add the chunks of
+//            their channel first
 //   numerics fixed order
-//   why      as forward; 1/sigma is taken once a thread instead of a division an element
+//   why      as forward; 1/sigma is taken once a thread instead of a division an element; dx begins where the sums
+//            ended, with what the L2 cache still has
 void batch_norm_backward_float4(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, const float* x,
                                 const float* gamma, const float* mean, const float* var, std::int64_t batch,
                                 int channels, int area, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// batch_norm statistics, Welford: one pass that never subtracts two large numbers, by one number a step or by sixteen.
+// batch_norm statistics, Welford: one pass that never subtracts two large numbers, by one number a step or by eight.
 #include "cuda/check.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/device/for_each_of_chunk.cuh"
@@ -8,7 +8,8 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 256, kWarps = kBlock / 32;
-constexpr int kGroup = 4;  // loads of a group
+constexpr int kBlocksTogether = 8;  // of groups, on a multiprocessor: those of B=256 all at once
+constexpr int kGroup = 2;           // loads of a group
 
 // Of n numbers: their mean, and the sum of their squared distances from it.
 struct Moments {
@@ -67,8 +68,9 @@ __global__ void chunk_kernel(float* __restrict__ means, float* __restrict__ squa
 
 // The same by kGroup times kWidth numbers at a time, which stay in registers until their own mean is known.
 template <int kWidth>
-__global__ void chunk_groups_kernel(float* __restrict__ means, float* __restrict__ squares, const float* __restrict__ x,
-                                    std::int64_t batch, int area) {
+__global__ void __launch_bounds__(kBlock, kBlocksTogether)
+    chunk_groups_kernel(float* __restrict__ means, float* __restrict__ squares, const float* __restrict__ x,
+                        std::int64_t batch, int area) {
   const device::WideChunk<kWidth> chunk(batch, area);
   Moments m;
   for (int first = int(threadIdx.x); first < chunk.size; first += kGroup * kBlock) {

@@ -2,8 +2,8 @@
 // sets.
 //
 //   cost     conv2d_cost (profile/cost.h)
-// Any sizes >= 1, but `tiled` takes sides up to 52 and `register_tiled` up to 96. One more variant keeps memory of its
-// own: fft.h. The backwards have tables too: dx by data, dw by weight.
+// Any sizes >= 1, but `tiled` takes sides up to 52, `register_tiled` up to 96 and `tensor_cores` up to 224. One more
+// variant keeps memory of its own: fft.h. The backwards have tables too: dx by data, dw by weight.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -54,9 +54,8 @@ void conv2d_backward_data_implicit_gemm(float* dx, const float* dy, const float*
                                         int side, cudaStream_t stream);
 
 // conv2d_forward_register_tiled: `tiled` with seven rows of a column a thread, too: 7x8 outputs in registers.
-//   launch   one block an image, up to 28 columns or columns and runs of 7 rows, and 64 output channels; a thread 7
-//   rows
-//            of a column and 8 channels. 8 input channels in shared memory at a time
+//   launch   one block an image, up to 32 columns or columns and runs of 7 rows, and 64 output channels; a thread 7
+//            rows of a column and 8 channels. 8 input channels in shared memory at a time
 //   numerics 9 I terms added one after the other
 //   why      an input channel takes a thread 45 loads of shared memory for 504 multiply-adds: nine values of x serve
 //            three taps of seven rows, and a weight all of them; `tiled` takes 27 for 72
@@ -84,10 +83,11 @@ void conv2d_backward_weight_tiled(float* dw, float* partial, const float* dy, co
 void conv2d_backward_weight_register_tiled(float* dw, float* partial, const float* dy, const float* x,
                                            std::int64_t batch, int in, int out, int side, cudaStream_t stream);
 
-// conv2d_forward_tensor_cores: the implicit product on the tensor cores, in tf32.
-//   launch   one block of 4 warps 64 positions and 64 output channels, 32x32 a warp
+// conv2d_forward_tensor_cores: `register_tiled`'s planes and filters, multiplied by mma.sync m16n8k8 in tf32.
+//   launch   one block of 7 warps an image, 28 tiles of 8 positions and 64 output channels; a warp 4 tiles. 8 input
+//            channels are multiplied, nine products of depth 8, while cp.async brings the next
 //   numerics inputs rounded to 11 bits, sums in float32
-//   why      the multiplications no longer cost anything: gathering the tiles does
+//   why      nothing is gathered: a tap's positions lie side by side in a plane, rows and columns from their place
 void conv2d_forward_tensor_cores(float* y, const float* x, const float* w, const float* bias, std::int64_t batch,
                                  int in, int out, int side, cudaStream_t stream);
 

@@ -9,8 +9,8 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kRows = 7, kOutputs = 8;  // of a thread
-constexpr int kThreads = 224;           // at most
-constexpr int kColumns = 28;            // of a block, side by side or in runs of rows below each other, for small sides
+constexpr int kThreads = 256;           // at most
+constexpr int kLanes = 32;              // for columns side by side, and below them another run of rows of a small side
 constexpr int kMaxGroups = 8;           // of 8 output channels, in a block
 constexpr int kFilterPitch =
     kMaxGroups * kOutputs + 4;  // a multiple of 4 for float4 reads, off the banks of the row before
@@ -20,17 +20,19 @@ static_assert(8 * (kTaps * kFilterPitch + (kRows + 2) * (kMaxSide + 2)) * sizeof
 // y[b,o,p,q] = bias[o] + sum over i,u,v of filter(o,i,u,v) * x[b,i,p+u-1,q+v-1]. Forward: filter = w[o,i,u,v]. Backward
 // data: `x` is dy, `y` is dx, `in` and `out` have changed places, and filter(o,i,u,v) = w[i,o,2-u,2-v]; no bias.
 //
-// blockIdx.x = b, blockIdx.y = which rows, blockIdx.z = which channels; threadIdx.x = column, and which 7 rows,
-// threadIdx.y = which 8 channels. kPlanes: input channels in shared memory at a time.
+// blockIdx.x = b, blockIdx.y = which `runs` of 7 rows, blockIdx.z = which channels; threadIdx.x = column and run,
+// threadIdx.y = which 8 channels: the same for a warp, which reads a weight for all of its lanes at once. kPlanes:
+// input channels in shared memory at a time.
 template <int kPlanes, bool kBackwardData>
 __global__ void __launch_bounds__(kThreads, 2)
     register_tiled_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ w,
-                          const float* __restrict__ bias, int in, int out, int side) {
+                          const float* __restrict__ bias, int in, int out, int side, int runs) {
   extern __shared__ float4 shared[];
   float* filters = reinterpret_cast<float*>(shared);         // [kPlanes][kTaps][kFilterPitch]
   float* planes = filters + kPlanes * kTaps * kFilterPitch;  // [kPlanes][rows + 2][side + 2]
   const int t = int(threadIdx.y * blockDim.x + threadIdx.x), threads = int(blockDim.x * blockDim.y);
-  const int runs = int(blockDim.x) / side, run = int(threadIdx.x) / side, q = int(threadIdx.x) % side;
+  const bool active = int(threadIdx.x) < runs * side;
+  const int run = active ? int(threadIdx.x) / side : 0, q = active ? int(threadIdx.x) % side : 0;
   const int pitch = side + 2, plane = (runs * kRows + 2) * pitch, area = side * side;
   const int first_row = int(blockIdx.y) * runs * kRows;
   const int channels = int(blockDim.y) * kOutputs, o0 = int(blockIdx.z) * channels;
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     __syncthreads();  // everyone is done with them
   }
+  if (!active) return;
 #pragma unroll
   for (int k = 0; k < kOutputs; ++k) {
     const int o = o0 + int(threadIdx.y) * kOutputs + k;
@@ -93,13 +96,13 @@ template <int kPlanes, bool kBackwardData>
 void launch(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out, int side,
             cudaStream_t stream) {
   const auto up = [](int a, int b) { return (a + b - 1) / b; };
-  const int runs = std::clamp(kColumns / side, 1, up(side, kRows));
-  const int groups = std::min({kMaxGroups, up(out, kOutputs), kThreads / (runs * side)});
+  const int runs = std::clamp(kLanes / side, 1, up(side, kRows)), columns = up(runs * side, kLanes) * kLanes;
+  const int groups = std::min({kMaxGroups, up(out, kOutputs), kThreads / columns});
   const dim3 grid(unsigned(batch), unsigned(up(side, runs * kRows)), unsigned(up(out, groups * kOutputs)));
-  const dim3 block(unsigned(runs * side), unsigned(groups));
+  const dim3 block{unsigned(columns), unsigned(groups)};
   const std::size_t floats = kPlanes * (kTaps * kFilterPitch + (runs * kRows + 2) * (side + 2));
   register_tiled_kernel<kPlanes, kBackwardData>
-      <<<grid, block, floats * sizeof(float), stream>>>(y, x, w, bias, in, out, side);
+      <<<grid, block, floats * sizeof(float), stream>>>(y, x, w, bias, in, out, side, runs);
   MNIST_CHECK_LAUNCH();
 }
 

@@ -1,5 +1,5 @@
-// Copies that run while their threads go on: cp.async, 16 bytes a thread, and the copy engine (cp.async.bulk), a block
-// of memory at a time, which Hopper and newer GPUs have.
+// Copies that run while their threads go on: cp.async, up to 16 bytes a thread, and the copy engine (cp.async.bulk), a
+// block of memory at a time, which Hopper and newer GPUs have.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,13 @@ namespace mnist::kernels::device {
 
 __device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+// 4 or 16 bytes, or as many zeros.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_or_zero(std::uint32_t shared, const void* global, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes),
+               "r"(inside ? kBytes : 0)
+               : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() {
   delay();

@@ -39,20 +39,20 @@ inline bool is_wide(int area, std::initializer_list<const void*> arrays) {
   return wide;
 }
 
-// The numbers of channel blockIdx.x in the images of chunk blockIdx.y, of a (B,C,A) tensor, by kWidth at a time;
-// gridDim = (channels, chunks).
+// The numbers of channel blockIdx.x in the images of a chunk, by default blockIdx.y, of a (B,C,A) tensor, by kWidth at
+// a time; gridDim = (channels, chunks).
 template <int kWidth>
 struct WideChunk {
   int size, in_plane;
   std::int64_t begin;  // the first image
   int channels, c;
 
-  __device__ WideChunk(std::int64_t batch, int area)
+  __device__ WideChunk(std::int64_t batch, int area, unsigned chunk = blockIdx.y)
       : in_plane(area / kWidth),
-        begin(naive::chunk_begin(blockIdx.y, gridDim.y, batch)),
+        begin(naive::chunk_begin(chunk, gridDim.y, batch)),
         channels(int(gridDim.x)),
         c(int(blockIdx.x)) {
-    size = int(naive::chunk_begin(blockIdx.y + 1, gridDim.y, batch) - begin) * in_plane;
+    size = int(naive::chunk_begin(chunk + 1, gridDim.y, batch) - begin) * in_plane;
   }
 
   // Where group n < size of them starts.

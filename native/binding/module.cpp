@@ -473,7 +473,8 @@ NB_MODULE(_native, m) {
                nb::gil_scoped_release release;
                score = e.evaluate();
              }
-             return nb::make_tuple(score.correct, score.loss);
+             return nb::make_tuple(std::vector<std::int64_t>(std::begin(score.correct), std::end(score.correct)),
+                                   score.loss);
            })
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {

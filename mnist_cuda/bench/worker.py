@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 
 from mnist_cuda.checkpoint import load_model
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, Fleet
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.sweeps.trainers import share_of
 from mnist_cuda.timing import time_steps
 
 
@@ -49,13 +51,19 @@ class Worker:
         steps = len(order) // self._batch
         if steps == 0:
             raise ValueError(f"batch size {self._batch} exceeds the {len(order)} images of the order")
-        self._order, self._position = order[: steps * self._batch], 0
+        models = int(command.get("models", 1))
+        self._orders = np.stack([np.roll(order[: steps * self._batch], -m * self._batch) for m in range(models)])
+        self._position = 0
         start = time.perf_counter()
         self._engine = Engine(
             self._name, command["precision"], threads=command["threads"], device=command.get("device", 0)
         )
         self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
+        self._fleet = None
+        if models > 1:
+            self._fleet = self._engine.fleet(models, self._batch, share_of(TrainOptions(batch_size=self._batch)))
+            self._store(self._fleet)
         return {
             "ok": True,
             "setup_seconds": time.perf_counter() - start,
@@ -66,16 +74,30 @@ class Worker:
     def restart(self, command: dict[str, Any]) -> dict[str, Any]:
         """The weights and the batch again that the setup began with."""
         self._engine.set_parameters(self._weights)
+        if self._fleet:
+            self._store(self._fleet)
         self._position = 0
         return {"ok": True}
+
+    @staticmethod
+    def _store(fleet: Fleet) -> None:
+        for model in range(fleet.models):
+            fleet.store(model)
 
     def run(self, command: dict[str, Any]) -> dict[str, Any]:
         """`steps` steps from where the last ones ended; which samples they take is settled before the clock starts."""
         count = command["steps"] * self._batch
-        order = np.take(self._order, range(self._position, self._position + count), mode="wrap")
-        self._position = (self._position + count) % len(self._order)
-        steps = time_steps(self._engine, order, self._batch, self._lr)
-        return {"seconds": steps.seconds, "losses": [float(steps.losses[0]), float(steps.losses[-1])]}
+        orders = np.take(self._orders, range(self._position, self._position + count), axis=1, mode="wrap")
+        self._position = (self._position + count) % self._orders.shape[1]
+        if self._fleet:
+            rates = np.full((len(orders), command["steps"]), self._lr)
+            start = time.perf_counter()
+            losses = self._fleet.train(orders, rates)[0].mean(axis=0)
+            seconds = time.perf_counter() - start
+        else:
+            steps = time_steps(self._engine, orders[0], self._batch, self._lr)
+            losses, seconds = steps.losses, steps.seconds
+        return {"seconds": seconds, "losses": [float(losses[0]), float(losses[-1])]}
 
     def evaluate(self, command: dict[str, Any]) -> dict[str, Any]:
         """Accuracy on the npz's test images, by the statistics of all training images; a hash of the parameters."""

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,16 @@ def test_figures_and_ratios(fake):
     assert all(row.steps_per_block * row.timing.median / 1e6 >= BLOCK_SECONDS for row in rows)
     assert rows[0].setup_seconds == 0.5
     assert rows[1].versions == {"slow_peer": "1.0"}
+
+
+def test_a_step_of_several_models_is_shared_among_them(fake):
+    row = fake("ours", 1000)
+    row.competitor = replace(row.competitor, models=4)
+    run([row])
+    assert row.timing.median == pytest.approx(250)
+    assert row.samples_us == pytest.approx([250] * 6)
+    assert row.steps_per_block * 1000 / 1e6 >= BLOCK_SECONDS
+    assert report.row_as_json(row)["models"] == 4
 
 
 def test_blocks_are_interleaved(fake):

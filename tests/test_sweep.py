@@ -139,13 +139,13 @@ class EmulatedFleet:
     """A fleet of an engine that has none: its models are trained one after another."""
 
     def __init__(self, engine, models):
-        self.engine, self.models = engine, [None] * models
+        self.engine, self.models, self._held = engine, models, [None] * models
 
     def store(self, model):
-        self.models[model] = self.engine.parameters
+        self._held[model] = self.engine.parameters
 
     def load(self, model):
-        self.engine.set_parameters(self.models[model])
+        self.engine.set_parameters(self._held[model])
 
     def train(self, orders, rates):
         steps = []
@@ -613,6 +613,8 @@ def test_batches_are_even_and_as_many_for_each_gpu():
     assert sizes(jobs, 2) == [(64, 25)] * 8
     assert sizes(jobs, 4) == [(64, 25)] * 8
     assert sizes(jobs[:3], 4) == [(64, 1)] * 3
+    longer = [Job(200 + k, replace(BASE, batch_size=64, epochs=2)) for k in range(3)]
+    assert sizes([*jobs[:3], *longer], 1) == [(64, 3)] * 2
     kinds = [*jobs_of(9, batch_size=256), Job(9, replace(BASE, batch_size=2)), Job(10, replace(BASE, batch_size=8))]
     assert sizes(kinds, 1) == [(2, 1), (8, 1), (256, 5), (256, 4)]
     assert sizes(kinds, 2) == [(2, 1), (8, 1), (256, 5), (256, 4)]

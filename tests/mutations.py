@@ -2881,7 +2881,7 @@ SWEEPS = [
     ),
     *of(
         "mnist_cuda/sweeps/sweep.py",
-        ("test_sweep.py -k 'trained_by or as_they_like or an_error or refused or raises'",),
+        ("test_sweep.py -k 'trained_by or as_they_are or an_error or refused or raises'",),
         (
             "a-batch-of-one",
             "option",

@@ -183,11 +183,12 @@ class Sweep:
         pool = ThreadPoolExecutor(machine.cores(), "sweep")
         self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         lanes = min(2, -(-len(self._batches(range(len(self.runs)))) // len(self._setups)))
-        self.at_once = min(self._most(min(filter(None, map(share_of, self.runs)))), len(self.runs))
+        least = min(filter(None, map(share_of, self.runs)))
+        self.at_once = min(self._most(least), len(self.runs))
         try:
-            for found in [pool.submit(side_by_side, setup, lanes, pool) for setup in self._setups]:
+            for found in [pool.submit(side_by_side, setup, least, lanes, pool) for setup in self._setups]:
                 self._trainers += found.result()
-        except UnavailableError as error:
+        except (UnavailableError, ValueError) as error:
             self._fleets, self._trainers, self.at_once, self.remarks = False, [], 1, [str(error)]
             return
         alone = sum(not share_of(run) for run in self.runs)
@@ -303,8 +304,8 @@ def sweep(
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
 
     data: what `load_dataset` or `dataset_of` gives. engine, precision: as for `train`, of all models. threads: of a
-    host engine, 0 for one a core. jobs: models at once, by default one a core, on a GPU one, or with `fused` on Hopper
-    as many as fill it: then each has a share of the multiprocessors, and the bits of `train` with an engine that has
+    host engine, 0 for one a core. jobs: models at once, by default one a core, on a GPU one, or with `fused` as
+    many as fill it: then each has a share of the multiprocessors, and the bits of `train` with an engine that has
     it (`SweptModel.multiprocessors`). gpus: the GPUs of a CUDA engine, by default the first; each of several trains
     models of its own. out: a new folder for sweep.csv, which always holds what is done, and
     for weights: `save` is `all` (weights.safetensors, the models as first dimension), `best` (best.safetensors; the

@@ -173,10 +173,14 @@ class SideBySide:
     of one while the other initialises, scores and keeps its own.
     """
 
-    def __init__(self, alone: OneByOne, turn: threading.Lock, pool: Executor) -> None:
-        """Raises UnavailableError where the engine, or this GPU, trains one model at a time."""
+    def __init__(self, alone: OneByOne, least: int, turn: threading.Lock, pool: Executor) -> None:
+        """least: the smallest share of its models.
+
+        Raises UnavailableError where the engine trains one model at a time, ValueError where the GPU needs a larger
+        share for one.
+        """
         self.alone, self.engine, self._turn, self._pool = alone, alone.engine, turn, pool
-        self.engine.fleet(1, 3, 2)
+        self.engine.fleet(1, least + 1, least)
         self._fleet: Fleet | None = None  # the last one, and what it is for
         self._kind: tuple[int, ...] = ()
 
@@ -257,10 +261,10 @@ class SideBySide:
         return orders, [self._pool.submit(fill, model, trainer) for model, trainer in enumerate(trainers)]
 
 
-def side_by_side(setup: Setup, lanes: int, pool: Executor) -> list[SideBySide]:
+def side_by_side(setup: Setup, least: int, lanes: int, pool: Executor) -> list[SideBySide]:
     """Trainers of a GPU that take turns, as many as `lanes`. pool: for what they compute on the host.
 
-    Raises UnavailableError where the engine, or this GPU, trains one model at a time.
+    The rest is as for SideBySide.
     """
     turn = threading.Lock()
-    return [SideBySide(OneByOne(setup), turn, pool) for _ in range(lanes)]
+    return [SideBySide(OneByOne(setup), least, turn, pool) for _ in range(lanes)]

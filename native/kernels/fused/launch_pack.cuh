@@ -17,8 +17,7 @@ void PackLaunch<kPrecision>::conv_forward(const Pack& pack, int graph_step, cuda
   };
   if (s.wgmma) return run(conv_forward_wgmma_roles_kernel<P, Pack>, ConvForwardWgmmaShared<P>::kRolesBytes);
   if constexpr (sizeof(typename P::T) == 4)
-    if (s.conv_forward_halves == 1)
-      return run(conv_forward_halves_kernel<P, Pack>, ConvForwardHalvesShared<P>::kBytes);
+    if (s.conv_forward_halves == 1) return run(conv_forward_halves_kernel<P, Pack>, ConvForwardHalvesShared<P>::kBytes);
   run(conv_forward_roles_kernel<P, Pack>, ConvForwardRolesShared<P>::kBytes);
 }
 
@@ -71,8 +70,7 @@ void PackLaunch<kPrecision>::conv2_backward(const Pack& pack, int graph_step, cu
   if constexpr (kPrecision == Precision::kBf16) {
     if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, Pack>, WholeImagesShared::kBytes);
   } else {
-    if (s.conv2_backward_wgmma)
-      return run(conv2_backward_fp16_halves_kernel<P, Pack>, Fp16HalvesShared<P>::kBytes);
+    if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P, Pack>, Fp16HalvesShared<P>::kBytes);
     if (s.conv2_backward_parts == 2)
       return run(conv2_backward_kernel<P, 7, 1, 2, Pack>, Conv2BackwardShared<P, 7, 1, 2>::kBytes);
   }

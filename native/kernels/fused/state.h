@@ -163,7 +163,7 @@ struct Launch {
                       cudaStream_t stream);  // moments and bn1 for this step's batch
 };
 
-// The launches of a step of several models on Hopper, each with more samples than blocks of conv_forward.
+// The launches of a step of several models, each with more samples than blocks of conv_forward.
 template <Precision kPrecision>
 struct PackLaunch {
   static void conv_forward(const Pack& pack, int graph_step, cudaStream_t stream);

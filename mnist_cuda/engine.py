@@ -402,9 +402,14 @@ class Engine:
 
         An image whose scores are not all finite is wrong. Raises ValueError without statistics or without images.
         """
+        correct, loss = self.evaluate_by_class()
+        return sum(correct), loss
+
+    def evaluate_by_class(self) -> tuple[tuple[int, ...], float]:
+        """`evaluate` with how many images of each class are right."""
         with _native_errors():
             correct, loss = self._native.evaluate()
-        return correct, loss / self.evaluation_size
+        return tuple(correct), loss / self.evaluation_size
 
     def logits(self, images: object, batch_norm: BatchNorm = "population") -> NDArray[np.float64]:
         """Scores (N,10) before log-softmax of images (N,28,28) or (N,784) uint8, on the host or on a GPU.

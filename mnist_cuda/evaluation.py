@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda import _native
 from mnist_cuda.checkpoint import Model, load_model, no_statistics
 from mnist_cuda.data.arrays import images_of
 from mnist_cuda.engine import BatchNorm, Engine
@@ -26,11 +27,16 @@ CHUNK = 1000  # images a call of `predict`
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How many of `count` images were right, and their mean loss."""
+    """How many images of each class (10,) were right, of `count` in all, and their mean loss."""
 
-    correct: int
+    correct_by_class: tuple[int, ...]
     count: int
     loss: float
+
+    @property
+    def correct(self) -> int:
+        """How many images were right."""
+        return sum(self.correct_by_class)
 
     @property
     def accuracy(self) -> float:
@@ -115,19 +121,20 @@ def evaluate(
     if batch_norm == "population":
         engine.set_evaluation_set(images, labels)
         return evaluate_again(engine)
-    correct, loss = 0, 0.0
+    correct, loss = np.zeros(_native.CLASSES, np.int64), 0.0
     for first in range(0, len(labels), BATCH_SIZE):
         of_batch = labels[first : first + BATCH_SIZE]
         scores = engine.logits(images[first : first + BATCH_SIZE], batch_norm)
         finite = np.isfinite(scores).all(axis=1)
-        correct += int(((scores.argmax(axis=1) == of_batch) & finite).sum())
+        right = (scores.argmax(axis=1) == of_batch) & finite
+        correct += np.bincount(of_batch[right], minlength=_native.CLASSES)
         shifted = scores - scores.max(axis=1, keepdims=True)
         log_sum = np.log(np.exp(shifted).sum(axis=1))
         loss += float((log_sum - shifted[np.arange(len(of_batch)), of_batch]).sum())
-    return Evaluation(correct, len(labels), loss / len(labels))
+    return Evaluation(tuple(correct.tolist()), len(labels), loss / len(labels))
 
 
 def evaluate_again(engine: Engine) -> Evaluation:
     """Evaluate the images that the engine already has, by its population statistics."""
-    correct, loss = engine.evaluate()
+    correct, loss = engine.evaluate_by_class()
     return Evaluation(correct, engine.evaluation_size, loss)

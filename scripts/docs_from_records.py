@@ -7,7 +7,8 @@ Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/recor
     a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt; of a
     transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`;
+    of a sweep's table, a .csv, what `mnist-cuda report` draws and says of it
 <!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
     how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
@@ -51,7 +52,8 @@ def _figure(row: Row | None) -> str:
     """Median microseconds and, for an engine of ours, how many times as fast as the best peer it is."""
     if row is None or not _sound(row):
         return "-"
-    median = f"{row['us']['median']:,.0f}"
+    us = row["us"]["median"]
+    median = f"{us:,.{0 if us >= 25 else 1}f}"
     if row["peer"] or not row["ratio"]:
         return median
     return f"**{median}** ({row['ratio']:.1f}x)"
@@ -81,7 +83,9 @@ def render_bench(record: Row, folder: str) -> str:
     def line(*fields: str) -> str:
         return f"| {' | '.join(fields)} |"
 
-    lines = [line("us an iteration", *(f"B={batch}" for batch in batches)), line("---", *("---:" for _ in batches))]
+    step = record.get("step", "iteration")
+    unit = f"us {'an' if step == 'iteration' else 'a'} {step}"
+    lines = [line(unit, *(f"B={batch}" for batch in batches)), line("---", *("---:" for _ in batches))]
     for key in keys:
         name, precision, data = key
         label = f"{name}, {precision}" + (f", images on the {data}" if placed else "")
@@ -179,6 +183,20 @@ def draw_batches(record: Row) -> str:
         return charts.to_svg(figure, title)
 
 
+def draw_sweep(path: Path) -> tuple[str, str, str]:
+    """The picture of a sweep's table as SVG, its title, and the sentences below it."""
+    from mnist_cuda import charts
+    from mnist_cuda.report import panels, sources
+
+    swept = sources.read_sweep(path)
+    (panel,) = (*panels.luck(swept, 1), *panels.accuracy_map(swept, 1))
+    with charts.style():
+        figure = charts.new_figure(560, 340)
+        figure.set_layout_engine("constrained")
+        panel.draw(figure)
+        return charts.to_svg(figure, panel.title), panel.title, panel.note
+
+
 class Documents:
     """What the documentation should be: `files` gets the text of each, charts included."""
 
@@ -197,6 +215,11 @@ class Documents:
 
         if kind == "record":
             text = render_bench(json.loads(text), link(path.parent)) if path.suffix == ".json" else render_text(text)
+        elif kind == "chart" and path.suffix == ".csv":
+            chart = ROOT / words.strip()
+            self.files[chart], title, note = draw_sweep(path)
+            sentences = re.sub(r"(?<=\.) (?=[A-Z])", "\n", note)
+            text = f"![{title}]({link(chart)})\n\n{sentences}\n[Record]({link(path.parent)}).\n"
         elif kind == "chart":
             chart = ROOT / words.strip()
             of_batches = "engine" in (content := json.loads(text))["rows"][0]

@@ -431,14 +431,14 @@ TRAINING = [
         (
             "a-score-of-nan-is-right",
             "reported value",
-            "scores.argmax(axis=1) == of_batch) & finite)",
-            "scores.argmax(axis=1) == of_batch))",
+            "(scores.argmax(axis=1) == of_batch) & finite",
+            "scores.argmax(axis=1) == of_batch",
         ),
         (
             "loss-a-batch",
             "unit",
-            "return Evaluation(correct, len(labels), loss / len(labels))",
-            "return Evaluation(correct, len(labels), loss / BATCH_SIZE)",
+            "return Evaluation(tuple(correct.tolist()), len(labels), loss / len(labels))",
+            "return Evaluation(tuple(correct.tolist()), len(labels), loss / BATCH_SIZE)",
         ),
     ),
     *of(
@@ -825,6 +825,7 @@ BENCH = [
             "            active = [c for c in contestants if c.wants_more(blocks, seconds)]\n",
             "            active = [c for c in contestants if c.wants_more(blocks, seconds)][:1]\n",
         ),
+        ("a-model-takes-the-time-of-all", "unit", "us / row.competitor.models for us", "us for us"),
         ("two-blocks-are-enough", "clock", "return count < MINIMUM_BLOCKS or", "return count < 2 or"),
         ("threads-left-to-the-peer", "option", '"threads": threads,\n', '"threads": 0,\n'),
         (
@@ -840,7 +841,7 @@ BENCH = [
         (
             "batches-from-the-start-again",
             "order",
-            "self._position = (self._position + count) % len(self._order)",
+            "self._position = (self._position + count) % self._orders.shape[1]",
             "self._position = 0",
         ),
         (
@@ -852,8 +853,8 @@ BENCH = [
         (
             "restart-without-weights",
             "state",
-            "        self._engine.set_parameters(self._weights)\n        self._position = 0\n        return",
-            "        self._position = 0\n        return",
+            "        self._engine.set_parameters(self._weights)\n        if self._fleet:",
+            "        if self._fleet:",
         ),
     ),
     *of(
@@ -1040,8 +1041,8 @@ HOST = [
         (
             "a-score-of-nan-is-right-natively",
             "reported value",
-            "total.correct += finite && best - row.begin() == labels[i];",
-            "total.correct += best - row.begin() == labels[i];",
+            "total.correct[labels[i]] += finite && best",
+            "total.correct[labels[i]] += best",
         ),
         (
             "first-500-images-scored-again",
@@ -2401,7 +2402,7 @@ FUSED = [
     *of(
         "native/kernels/fused/around/scoring.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
-        ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b];", "best == labels[b];"),
+        ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b])", "best == labels[b])"),
         (
             "images-of-the-first-block",
             "boundary",
@@ -2844,9 +2845,56 @@ SWEEPS = [
             "trainer.rates[:count]",
         ),
         ("orders-of-the-first-epoch", "stale copy", "self._orders(trainers, epoch + 1)", "self._orders(trainers, 1)"),
-        ("a-fleet-of-any-size", "boundary", "range(0, len(jobs), most)", "range(0, len(jobs), len(jobs))"),
+        ("a-fleet-of-any-size", "boundary", "count = -(-len(alike) // most(share_of(alike[0].options)))", "count = 1"),
         ("one-share-for-all", "option", "max(2, -(-options.batch_size // IMAGES_A_MULTIPROCESSOR))", "2"),
         ("held-out-images-in-a-fleet", "stale copy", "or options.validation or", "or"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/trainers.py",
+        ("test_sweep.py -k batches",),
+        ("more-models-for-some-gpus", "option", "if len(kinds) <= devices:", "if len(kinds) < 1:"),
+        ("the-last-batch-left-out", "boundary", "range(0, len(alike), size)", "range(0, len(alike) - size + 1, size)"),
+        (
+            "epochs-of-another-kind",
+            "option",
+            "(job.options.batch_size, job.options.epochs), []",
+            "(job.options.batch_size, 0), []",
+        ),
+    ),
+    *of(
+        "native/engines/engine.cpp",
+        ("test_sweep.py -k right_images",),
+        ("right-images-in-one-class", "reported value", "total.correct[labels[i]] +=", "total.correct[0] +="),
+    ),
+    *of(
+        "mnist_cuda/bench/worker.py",
+        ("test_bench_sweep.py -k worker",),
+        ("models-in-one-order", "order", "-m * self._batch)", "-self._batch)"),
+        ("loss-of-the-first-model", "reported value", "[0].mean(axis=0)", "[0][0]"),
+        (
+            "a-fleet-not-restarted",
+            "state",
+            "        if self._fleet:\n            self._store(self._fleet)\n        self._position",
+            "        self._position",
+        ),
+    ),
+    *of(
+        "mnist_cuda/report/panels.py",
+        ("test_report.py -k 'seeds or map'",),
+        ("spread-of-all-seeds", "reported value", "/ (len(right) - 1))", "/ len(right))"),
+        (
+            "chance-of-one-image",
+            "unit",
+            "chance = math.sqrt(mean * (1 - mean / images))",
+            "chance = math.sqrt(mean / images * (1 - mean / images))",
+        ),
+        (
+            "diverged-models-left-out",
+            "reported value",
+            "100.0 if math.isnan(accuracy) else",
+            "0.0 if math.isnan(accuracy) else",
+        ),
+        ("a-map-upside-down", "order", "for rate in reversed(rates):", "for rate in rates:"),
     ),
     *of(
         "mnist_cuda/sweeps/files.py",
@@ -2882,12 +2930,12 @@ SWEEPS = [
     ),
     *of(
         "mnist_cuda/sweeps/sweep.py",
-        ("test_sweep.py -k 'trained_by or as_they_like or an_error or refused or raises'",),
+        ("test_sweep.py -k 'trained_by or as_they_are or an_error or refused or raises'",),
         (
-            "one-model-at-a-time",
+            "a-batch-of-one",
             "option",
-            "for _ in range(min(trainer.at_once, len(pending)))",
-            "for _ in range(min(1, len(pending)))",
+            "trainer.train(batch, stopping.is_set)",
+            "trainer.train(batch[:1], stopping.is_set)",
         ),
         ("error-of-a-trainer-dropped", "late", "                raise item\n", "                continue\n"),
         (

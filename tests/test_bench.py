@@ -194,6 +194,16 @@ def test_figures_and_ratios(fake):
     assert rows[1].versions == {"slow_peer": "1.0"}
 
 
+def test_a_step_of_several_models_is_shared_among_them(fake):
+    row = fake("ours", 1000)
+    row.competitor = replace(row.competitor, models=4)
+    run([row])
+    assert row.timing.median == pytest.approx(250)
+    assert row.samples_us == pytest.approx([250] * 6)
+    assert row.steps_per_block * 1000 / 1e6 >= BLOCK_SECONDS
+    assert report.row_as_json(row)["models"] == 4
+
+
 def test_blocks_are_interleaved(fake):
     rows = [fake("a", 1000), fake("b", 20000, peer=True)]
     run(rows)

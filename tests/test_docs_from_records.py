@@ -149,3 +149,26 @@ def test_check_notices_what_is_stale(
     run()
     (records / "run.txt").write_text("99 %\n")
     assert run("--check") == (1, "README.md is stale: run scripts/docs_from_records.py\n")
+
+
+def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "docs/records/sweep"
+    folder.mkdir()
+    rows = [f"{seed},0.{9800 + seed % 7}" for seed in range(40)]
+    (folder / "seeds.csv").write_text("\n".join(["seed,test_accuracy", *rows, ""]))
+    (tmp_path / "README.md").write_text("<!-- chart:sweep/seeds.csv docs/seeds.svg -->\n<!-- /chart -->\n")
+    files = script.Documents().files
+    lines = files[tmp_path / "README.md"].splitlines()
+    assert lines[1:3] == ["![Test accuracy of 40 seeds](docs/seeds.svg)", ""]
+    assert lines[3].startswith("Of 10000 test images 98.029 % are right, from 98.00 to 98.06.")
+    assert lines[-2:] == ["[Record](docs/records/sweep).", "<!-- /chart -->"]
+    svg = ET.fromstring(files[tmp_path / "docs/seeds.svg"])
+    assert svg.find(f"{SVG}title").text == "Test accuracy of 40 seeds"  # type: ignore[union-attr]
+
+
+def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
+    record = bench_record(bench_row("fused, 33 side by side", 64, 9.06, 11.1)) | {"step": "model-step"}
+    assert script.render_bench(record, "x").splitlines()[::2][:2] == [
+        "| us a model-step | B=64 |",
+        "| fused, 33 side by side, fp32 | **9.1** (11.1x) |",
+    ]

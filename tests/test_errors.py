@@ -179,7 +179,7 @@ def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
 def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
     monkeypatch.setattr(
-        "mnist_cuda.training.evaluate_again", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
+        "mnist_cuda.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
     )
     assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out
@@ -187,9 +187,7 @@ def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert json.loads(out, **strict)["epochs"][0]["test_loss"] is None
     with open("run/metrics.jsonl") as file:
         assert json.loads(file.read(), **strict)["test_loss"] is None
-    monkeypatch.setattr(
-        evaluation, "evaluate", lambda *_: evaluation.Evaluation(correct=1, count=20, loss=float("nan"))
-    )
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan")))
     assert cli.main(["evaluate", "run", *REFERENCE, "--json"]) == 0
     assert json.loads(capsys.readouterr().out, **strict)["loss"] is None
 

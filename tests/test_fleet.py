@@ -23,16 +23,12 @@ def data():
 
 @pytest.fixture
 def engine_with(make_engine, data):
-    """engine_with(precision, multiprocessors): an Engine of fused with the images; a skip where it has no fleets."""
+    """engine_with(precision, multiprocessors): an Engine of fused with the images."""
 
     def make(precision, multiprocessors=0, **options):
         engine = make_engine("fused", precision, multiprocessors=multiprocessors, **options)
         engine.set_dataset(*data)
         engine.set_evaluation_set(*data)
-        try:
-            engine.fleet(1, 3, 2)
-        except UnavailableError as error:
-            pytest.skip(str(error))
         return engine
 
     return make
@@ -177,7 +173,32 @@ def test_an_engine_without_fleets_says_so():
         Engine("cpu").fleet(2, 8, 2)
 
 
-def test_a_smaller_gpu_trains_one_at_a_time(make_engine):
-    engine = make_engine("fused", "bf16", limits=(24, 99 * 1024))
-    with pytest.raises(UnavailableError, match="one model at a time here: several side by side need a GPU of"):
-        engine.fleet(2, 64, 8)
+OLDER = {"A100": (108, 166912), "L4": (58, 101376), "RTX 4060": (24, 101376)}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("gpu", OLDER)
+@pytest.mark.parametrize(("models", "batch", "multiprocessors"), [(3, 64, 4), (2, 65, 4), (2, 100, 8), (2, 300, 19)])
+def test_models_side_by_side_before_hopper(models, batch, multiprocessors, gpu, precision, engine_with):
+    """Under the limits of an older GPU: its kernels, in the sizes that fit."""
+    single = engine_with(precision, multiprocessors, limits=OLDER[gpu])
+    engine = engine_with(precision, limits=OLDER[gpu])
+    orders, rates = asked_of(models, batch, 5)
+    fleet = engine.fleet(models, batch, multiprocessors)
+    for model in range(models):
+        engine.init_parameters(model)
+        fleet.store(model)
+    losses, correct = fleet.train(orders, rates)
+    for model in range(models):
+        want = alone(single, model, orders[model], batch, rates[model])
+        assert losses[model].tobytes() == want[0].tobytes()
+        assert (correct[model] == want[1]).all()
+        fleet.load(model)
+        assert holds(engine) == want[2:]
+
+
+def test_a_share_that_a_smaller_gpu_cannot_give(make_engine):
+    """A model in fp32 needs four multiprocessors where shared memory is short, and one of a sweep would have two."""
+    engine = make_engine("fused", "fp32", limits=OLDER["L4"])
+    with pytest.raises(ValueError, match="multiprocessors is 2, expected on this GPU 4 to 58"):
+        engine.fleet(2, 32, 2)

@@ -10,12 +10,16 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import UsageError, charts, cli
 from mnist_cuda.data import dataset
+from mnist_cuda.report.page import figure_of
+from mnist_cuda.report.panels import panels
+from mnist_cuda.report.sources import read
 
 RECORD = Path(__file__).parents[1] / "docs/records/2026-11-22-parts/bench.json"
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
@@ -259,3 +263,62 @@ def test_bad_sources_get_one_line(
     assert captured.err.startswith(f"mnist-cuda: error: {message}")
     assert captured.err.count("\n") == 1
     assert not Path("report.html").exists()
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def swept(folder: Path, header: str, *rows: str) -> Path:
+    (folder / "sweep.csv").write_text("\n".join([header, *rows, ""]))
+    return folder / "sweep.csv"
+
+
+def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
+    right = [9870, 9880, 9875] * 10 + [9874]
+    rows = [f"{seed},64,{n / 10000!r}" for seed, n in enumerate(right)]
+    file = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "99,64,")  # the last one diverged
+    found = read([tmp_path], tmp_path)  # a sweep's folder
+    assert [(sweep.file, len(sweep.accuracies)) for sweep in found.sweeps] == [(file.name, 32)]
+    ((panel,), absent) = panels(found)
+    assert (panel.name, panel.title, absent) == ("seeds-1", "Test accuracy of 31 seeds", [])
+    mean, spread = np.mean(right), np.std(right, ddof=1)
+    chance = np.sqrt(mean * (1 - mean / 10000))
+    assert f"Of 10000 test images {mean / 100:.3f} % are right, from 98.70 to 98.80." in panel.note
+    assert f"by {spread / 100:.3f} points (standard deviation)" in panel.note
+    assert f"of the images by {chance / 100:.3f}:" in panel.note
+    columns = np.array([[float(cell.removesuffix(" %")) for cell in line.split()[-4::2]] for line in panel.text[2:]])
+    assert np.allclose(columns.sum(axis=0), 100, atol=0.3)
+    assert (columns[:, 0] > 0).sum() == 4
+    few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.5" for seed in range(19)))
+    assert "has neither 20 models that differ in the seed alone, nor a grid" in panels(read([few], tmp_path))[1][0]
+
+
+def test_a_map_over_rate_and_batch_size(tmp_path: Path) -> None:
+    header = "model,batch_size,lr,test_accuracy"
+    cells = ["0,8,0.1,0.98", "1,8,0.2,0.99", "2,16,0.1,", "3,16,0.2,0.97", "4,16,0.2,0.95"]
+    ((panel,), _) = panels(read([swept(tmp_path, header, *cells)], tmp_path))
+    assert (panel.name, panel.title) == ("map-1", "Test error over learning rate and batch size, 2 x 2")
+    assert [line.split() for line in panel.text] == [
+        ["wrong,", "%", "B=8", "B=16"],
+        ["0.2", "1.00", "4.00"],
+        ["0.1", "2.00", "100.00"],
+    ]
+    assert "The cross is the least, 1.00 %, at batch size 8 and rate 0.2." in panel.note
+    with charts.style():
+        svg = charts.to_svg(figure_of(panel), panel.title)
+    assert [f"to {level}" for level in (1, 2, 5, 100)] == re.findall(r">(to [0-9.]+)<", svg)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model,lr\n0,0.1\n", "it has no column test_accuracy"),
+        ("test_accuracy\n1.5\n", "an accuracy is not between 0 and 1"),
+        ("lr,test_accuracy\nfast,0.5\n", "could not convert string to float: 'fast'"),
+        ("lr,test_accuracy\n0.1\n", "expected the table of `mnist-cuda sweep`"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read([tmp_path / "x.csv"], tmp_path)

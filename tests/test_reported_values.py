@@ -74,7 +74,7 @@ class Script:
 def script(monkeypatch, tmp_path):
     """The scripted engine, and a clock that stands still outside of it, of evaluation and of statistics."""
     script = Script()
-    statistics, logits, evaluation = Engine.compute_statistics, Engine.logits, Engine.evaluate
+    statistics, logits, evaluation = Engine.compute_statistics, Engine.logits, Engine.evaluate_by_class
 
     def slow_statistics(engine):
         script.now += STATISTICS_SECONDS
@@ -91,7 +91,7 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(Engine, "train", lambda engine, *arguments: script.train(engine, *arguments))
     monkeypatch.setattr(Engine, "compute_statistics", slow_statistics)
     monkeypatch.setattr(Engine, "logits", slow_logits)
-    monkeypatch.setattr(Engine, "evaluate", slow_evaluation)
+    monkeypatch.setattr(Engine, "evaluate_by_class", slow_evaluation)
     monkeypatch.setattr(time, "perf_counter", lambda: script.now)
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.chdir(tmp_path)

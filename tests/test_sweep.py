@@ -3,9 +3,7 @@
 import csv
 import json
 import signal
-import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import engine_params
 from safetensors.numpy import load_file
-from tiny import ENVIRONMENT, start, tiny_dataset
+from tiny import start, tiny_dataset
 
 from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, sweep, train
 from mnist_cuda.checkpoint import load_model, save_model
@@ -27,7 +25,7 @@ from mnist_cuda.sweeps.files import SweepFiles
 from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
 from mnist_cuda.sweeps.sweep import train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
-from mnist_cuda.sweeps.trainers import InProcess, Job, Outcome, Setup, share_of
+from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
 
 BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
 LIMIT = 2.0  # seconds from a signal to the end
@@ -141,13 +139,13 @@ class EmulatedFleet:
     """A fleet of an engine that has none: its models are trained one after another."""
 
     def __init__(self, engine, models):
-        self.engine, self.models = engine, [None] * models
+        self.engine, self.models, self._held = engine, models, [None] * models
 
     def store(self, model):
-        self.models[model] = self.engine.parameters
+        self._held[model] = self.engine.parameters
 
     def load(self, model):
-        self.engine.set_parameters(self.models[model])
+        self.engine.set_parameters(self._held[model])
 
     def train(self, orders, rates):
         steps = []
@@ -183,14 +181,15 @@ def test_models_go_side_by_side(fleets, tmp_path):
     sizes = [replace(BASE, batch_size=size) for size in (33, 33, 33, 2)]
     runs = [*RUNS, *several, *sizes, *(replace(BASE, epochs=2, schedule="linear", seed=seed) for seed in range(3))]
     rows = sweep(data, runs, engine="cpu", out=tmp_path / "sweep")
-    assert fleets[0] == (1, 3, 2)  # to see whether it can
-    assert fleets[1:] == [(2, 5, 2), (3, 5, 2), (2, 5, 2), (3, 5, 2), (1, 8, 2), (2, 33, 3), (1, 33, 3)]
+    assert fleets[:2] == 2 * [(1, 3, 2)]  # to see whether it can, with two to take turns
+    want = [(4, 5, 2), (3, 5, 2), (3, 5, 2), (2, 5, 2), (1, 8, 2), (2, 33, 3), (1, 33, 3)]
+    assert sorted(fleets[2:]) == sorted(want)
     for row, run in zip(rows, runs, strict=True):
         alone = run.validation or run.placement == "host" or run.batch_size == 2
         assert (row.options, row.multiprocessors) == (run, 0 if alone else 3 if run.batch_size == 33 else 2)
     want = sweep(data, runs, engine="cpu", jobs=1)
     assert {row.multiprocessors for row in want} == {0}
-    assert len(fleets) == 8
+    assert len(fleets) == 9
     times = {"training_seconds": None, "multiprocessors": 0}
     assert [replace(row, **times) for row in rows] == [replace(row, **times) for row in want]
     assert "diverged" in rows[3].fault
@@ -200,9 +199,10 @@ def test_models_go_side_by_side(fleets, tmp_path):
 def test_how_many_go_side_by_side(fleets, tiny, capsys):
     assert tiny(*GRID, "--seeds", 3, "--jobs", 2) == 0
     assert "plan    3 models, 2 at once" in capsys.readouterr().out
-    assert fleets[1:] == [(2, 5, 2), (1, 5, 2)]
-    assert tiny(*GRID, "--seeds", 3, "--validation", 6) == 0  # not even asked for
-    assert "plan    3 models, 1 at once\nfolder" in capsys.readouterr().out
+    assert sorted(fleets[2:]) == [(1, 5, 2), (2, 5, 2)]
+    assert tiny(*GRID, "--seeds", 3, "--validation", 6) == 0
+    assert "one after another" not in capsys.readouterr().out
+    assert len(fleets) == 4  # not even asked for
     assert tiny(*GRID[:2], "--epochs", 1, "--batch-size", 2, 5, "--lr", 0.02) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == [
@@ -444,6 +444,28 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_bits(signum, whole, tmp_pa
     assert json.loads((folder / "config.json").read_text())["resumed"][0]["models"] == done
 
 
+def test_a_sweep_of_fleets_that_was_killed_goes_on_to_the_same_bits(make_engine, tmp_path):
+    """On a GPU: two fleets are at work whenever the signal comes, and both are trained again."""
+    if not has_fleets(make_engine("fused", "bf16")):
+        pytest.skip("this GPU trains one model at a time")
+    argv = ("--engine", "fused", "--precision", "bf16", "--batch-size", "8", "--epochs", "2", "--lr", "0.02")
+    argv = ("sweep", *argv, "--seeds", "240", "--jobs", "6")
+    images = {"MNIST_TINY_IMAGES": "4000"}
+    for name in ("whole", "killed"):
+        process = start(*argv, "--out", tmp_path / name, **images)
+        if name == "killed":
+            rows_of(tmp_path / name, 1)
+            process.kill()
+        process.communicate(timeout=120)
+    done = len(rows_of(tmp_path / "killed", 1))
+    assert done < 240
+    again = start("sweep", "--resume", tmp_path / "killed", "--json", **images)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert json.loads(out)["models_trained"] == 240 - done
+    assert but_times(table(tmp_path / "killed")) == but_times(table(tmp_path / "whole"))
+
+
 def test_a_command_is_left_while_engines_score(tmp_path):
     """One evaluation takes many seconds here; what is done is kept all the same."""
     argv = ("--engine", "reference", "--batch-size", "5", "--epochs", "1", "--jobs", "2")
@@ -535,110 +557,106 @@ def test_what_is_done_is_kept_when_somebody_raises(tmp_path):
 
 
 class Fake:
-    """Trainers that take several models at once, and note them."""
+    """Trainers that note what they get."""
 
-    def __init__(self, at_once, fails_at=None):
-        self.at_once, self.fails_at, self.batches, self.closed = at_once, fails_at, [], threading.Event()
+    def __init__(self, fails_at=None):
+        self.fails_at, self.batches, self.stopped = fails_at, [], None
 
     def train(self, batch, stop):
         self.batches.append([job.index for job in batch])
         if self.fails_at in self.batches[-1]:
             raise UnavailableError("the GPU fell off")
+        self.stopped = stop
         return [Outcome(row_of(job.index), None) for job in reversed(batch)]
 
-    def close(self):
-        self.closed.set()
+
+def jobs_of(count, **options):
+    return [Job(index, replace(BASE, **options)) for index in range(count)]
 
 
-def jobs_of(count):
-    return [Job(index, BASE) for index in range(count)]
+def alone(count):
+    return [[job] for job in jobs_of(count)]
 
 
-def test_trainers_get_as_many_models_as_they_like():
-    fake = Fake(4)
-    found = [outcome.row.index for outcome in train_all([fake], jobs_of(10), lambda: False) if outcome]
-    assert fake.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+def test_trainers_get_batches_as_they_are():
+    fake, jobs = Fake(), jobs_of(10)
+    found = [o.row.index for o in train_all([fake], [jobs[:4], jobs[4:]], lambda: False) if o]
+    assert fake.batches == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
     assert sorted(found) == list(range(10))
-    assert fake.closed.is_set()
+    assert fake.stopped()
 
 
 def test_each_model_is_trained_by_one_of_several():
-    fakes = [Fake(1), Fake(3), Fake(2)]
-    found = [outcome.row.index for outcome in train_all(fakes, jobs_of(200), lambda: False) if outcome]
+    fakes = [Fake(), Fake(), Fake()]
+    found = [outcome.row.index for outcome in train_all(fakes, alone(200), lambda: False) if outcome]
     assert sorted(found) == list(range(200))
     assert sorted(index for fake in fakes for batch in fake.batches for index in batch) == list(range(200))
 
 
 def test_an_error_of_one_ends_all():
-    fakes = [Fake(1, fails_at=5), Fake(1, fails_at=5)]
+    fakes = [Fake(fails_at=5), Fake(fails_at=5)]
     with pytest.raises(UnavailableError, match="the GPU fell off"):
-        list(train_all(fakes, jobs_of(10**4), lambda: False))
-    assert all(fake.closed.is_set() for fake in fakes)
+        list(train_all(fakes, alone(10**4), lambda: False))
+    assert len(fakes[0].batches) + len(fakes[1].batches) < 10**4
 
 
-def process(engine="cpu", precision="fp32"):
-    return InProcess(Setup(tiny_dataset(), engine, precision, threads=1, models=0))
+def sizes(jobs, devices):
+    """Batch size and number of models of each batch, for a GPU with 132 multiprocessors."""
+    batches = batches_of(jobs, lambda share: 132 // share, devices)
+    assert sorted(job.index for batch in batches for job in batch) == sorted(job.index for job in jobs)
+    return [(batch[0].options.batch_size, len(batch)) for batch in batches]
 
 
-@pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference", "naive")))
-def test_processes_train_the_same_bits(spec, make_engine):
-    """What several `--gpus` do, each in a process of its own; here all on the first GPU."""
-    precision = make_engine(*spec[:1]).precision
-    runs = [replace(BASE, seed=seed) for seed in range(4)] + [replace(BASE, lr=1e30)]
-    workers = [process(spec[0], precision), process(spec[0], precision)]
-    for worker in workers:
-        worker.begin()
-    for worker in workers:
-        worker.ready()
-    jobs = [Job(index, run) for index, run in enumerate(runs)]
-    found = {o.row.index: o for o in train_all(workers, jobs, lambda: False) if o}
-    assert [worker._process.poll() for worker in workers] == [-9, -9]
-    rows = sweep(tiny_dataset(), runs, engine=spec[0])
-    assert [replace(found[k].row, training_seconds=None) for k in range(5)] == [
+def test_batches_are_even_and_as_many_for_each_gpu():
+    jobs = jobs_of(200, batch_size=64)
+    assert sizes(jobs, 1) == [(64, 29)] * 6 + [(64, 26)]
+    assert sizes(jobs, 2) == [(64, 25)] * 8
+    assert sizes(jobs, 4) == [(64, 25)] * 8
+    assert sizes(jobs[:3], 4) == [(64, 1)] * 3
+    longer = [Job(200 + k, replace(BASE, batch_size=64, epochs=2)) for k in range(3)]
+    assert sizes([*jobs[:3], *longer], 1) == [(64, 3)] * 2
+    kinds = [*jobs_of(9, batch_size=256), Job(9, replace(BASE, batch_size=2)), Job(10, replace(BASE, batch_size=8))]
+    assert sizes(kinds, 1) == [(2, 1), (8, 1), (256, 5), (256, 4)]
+    assert sizes(kinds, 2) == [(2, 1), (8, 1), (256, 5), (256, 4)]
+
+
+def test_every_gpu_trains_the_same_bits(make_engine, monkeypatch):
+    """Here all of them are the first one; what each gets is what `gpus` of a machine with several get."""
+    engine = make_engine("fused", "bf16")
+    if not has_fleets(engine):
+        pytest.skip("this GPU trains one model at a time")
+    runs = [replace(BASE, seed=seed) for seed in range(9)] + [replace(BASE, lr=1e30), replace(BASE, batch_size=40)]
+    rows = sweep(tiny_dataset(), runs, engine="fused", precision="bf16", jobs=2)
+    devices, found = [], _native.gpus()
+    monkeypatch.setattr(_native, "gpus", lambda: found[:1] * 3)
+    make = Engine.__init__
+
+    def first(self, *args, device=0, **more):
+        devices.append(device)
+        make(self, *args, **more)
+
+    monkeypatch.setattr(Engine, "__init__", first)
+    again = sweep(tiny_dataset(), runs, engine="fused", precision="bf16", jobs=2, gpus=(0, 1, 2))
+    assert sorted(devices) == [0, 0, 1, 1, 2, 2]
+    assert [replace(row, training_seconds=None) for row in again] == [
         replace(row, training_seconds=None) for row in rows
     ]
-    assert digest(found[3].model.parameters) == rows[3].weights
 
 
-def test_errors_of_a_process_are_ours():
-    worker = process("nothing")
-    worker.begin()
-    with pytest.raises(UsageError, match="engine 'nothing' is unknown"):
-        worker.ready()
-    worker.close()
-    worker = process()
-    worker.begin()
-    worker.ready()
-    worker._process.kill()
-    with pytest.raises(UnavailableError, match="the process that trains on GPU 0 ended with -9"):
-        list(worker.train(jobs_of(1), lambda: False))
-    worker.close()
+def test_engines_that_train_one_model_at_a_time_do_so_on_each_gpu(monkeypatch):
+    rows, made, make = _native.engines(), [], Engine.__init__
+    monkeypatch.setattr(_native, "engines", lambda: [{**row, "device": "cuda"} for row in rows])
 
+    def on_the_host(self, *args, device=0, **more):
+        made.append(device)
+        make(self, *args, **more)
 
-ORPHAN = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from tiny import tiny_dataset
-from mnist_cuda.sweeps.trainers import InProcess, Setup
-worker = InProcess(Setup(tiny_dataset(), "cpu", "fp32", 1))
-worker.begin()
-worker.ready()
-print(worker._process.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_process_ends_with_the_one_that_started_it():
-    argv = [sys.executable, "-c", ORPHAN, str(Path(__file__).parent)]
-    found = subprocess.run(argv, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-    assert found.returncode == -9, found.stderr
-    end = time.monotonic() + 10
-    while Path(f"/proc/{int(found.stdout)}").exists():
-        state = Path(f"/proc/{int(found.stdout)}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":  # nobody waits for it here
-            break
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    monkeypatch.setattr(Engine, "__init__", on_the_host)
+    runs = [replace(BASE, seed=seed) for seed in range(8)]
+    found = sweep(tiny_dataset(), runs, engine="cpu", gpus=(0, 1))
+    assert made == [0, 1]
+    want = sweep(tiny_dataset(), runs, engine="cpu")
+    assert [row.weights for row in found] == [row.weights for row in want]
 
 
 # ---- what people see -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from mnist_cuda.bench.competitors import (
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
@@ -98,8 +99,9 @@ class Contestant:
     def finish(self) -> None:
         """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses."""
         row, measurement = self.row, self.measurement
-        row.steps_per_block, row.samples_us = measurement.steps_per_block, measurement.samples
-        row.timing = summarise(measurement.samples)
+        row.steps_per_block = measurement.steps_per_block
+        row.samples_us = [us / row.competitor.models for us in measurement.samples]
+        row.timing = summarise(row.samples_us)
         self._process.ask(cmd="restart")
         untimed = self._process.ask(cmd="run", steps=self._checked_steps)["losses"][1]
         row.losses = (self._loss, untimed)
@@ -195,6 +197,11 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
     peers = peer_competitors(words(options.peers), (c.device for c in ours), options.peer_python or PEER_PYTHON)
+    return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells_of(options, ours)
+
+
+def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:
+    """The cells that the flags ask for. Raises UsageError."""
     if options.precisions is None:
         precisions = list(dict.fromkeys(c.precisions[0] for c in ours))
     else:
@@ -208,8 +215,7 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
         batch_sizes = [0]
     if min(batch_sizes, default=0) < 1:
         raise UsageError(f"--batch-sizes is {' '.join(options.batch_sizes)}, expected whole numbers of at least 1")
-    cells = [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
-    return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells
+    return [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
 
 
 def command(options: BenchOptions) -> int:
@@ -217,16 +223,24 @@ def command(options: BenchOptions) -> int:
     output = JsonOutput(options.json)
     competitors, cells = _choose(options)
     data = options.load()
+    return measure(plan(competitors, cells, options.precisions is not None), data, options, output)
+
+
+def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonOutput, step: str = "iteration") -> int:
+    """Time the rows, cell by cell, print a table of each batch size and write the JSON; returns the exit code.
+
+    step: what takes the microseconds. Raises UsageError for a batch that is larger than the data set.
+    """
+    cells = list(dict.fromkeys(row.cell for row in rows))
     largest = max(cell.batch_size for cell in cells)
     if largest > len(data.train_labels):
         raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
     threads = options.threads or len(os.sched_getaffinity(0))
     out = console.make_console(stderr=output.on_stdout)
     facts = report.Facts(data, threads)
-    out.print(facts.headline())
+    out.print(facts.headline(step))
     if facts.busy():
         console.print_warning(facts.busy())
-    rows = plan(competitors, cells, options.precisions is not None)
     report.print_absent_peers(out, rows)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
@@ -266,6 +280,7 @@ def command(options: BenchOptions) -> int:
                     output,
                     [report.row_as_json(row) for row in finished],
                     {"blocks": options.blocks, "seconds": options.seconds, "lr": LEARNING_RATE},
+                    step=step,
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,
                     warm_up_seconds=WARM_UP_SECONDS,

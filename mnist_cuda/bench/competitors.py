@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,16 @@ PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a peer: on which kind of device, with which fields of its set-up."""
+    """One way to run a peer: on which kind of device, with which fields of its set-up; script: if not the peer's.
+
+    A label with `{models}` is of a way to train several models in one step.
+    """
 
     label: str
     device: str
     fields: dict[str, Any] = field(default_factory=dict)
     ranks: bool = False  # several GPUs can make a step together
+    script: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,31 @@ PEERS = {
         (Variant("jax scan", "cpu"), Variant("jax scan", "cuda")),
     ),
 }
+# The ways to train many models: one after another, and several in one step.
+SWEEP_PEERS = {
+    "torch": replace(
+        PEERS["torch"],
+        variants=(
+            Variant("torch eager NHWC, one after another", "cpu", {"mode": "eager", "channels_last": True}),
+            Variant("torch vmap of {models}", "cpu", {"mode": "eager"}, "pytorch_models.py"),
+            Variant("torch graph NCHW, one after another", "cuda", {"mode": "graph"}),
+            Variant("torch graph NHWC, one after another", "cuda", {"mode": "graph", "channels_last": True}),
+            Variant("torch vmap of {models} in a graph", "cuda", {"mode": "graph"}, "pytorch_models.py"),
+        ),
+    ),
+    "jax": replace(
+        PEERS["jax"],
+        variants=tuple(
+            variant
+            for device in ("cpu", "cuda")
+            for variant in (
+                Variant("jax scan, one after another", device),
+                Variant("jax vmap of {models}, convolutions", device, {"mode": "convolutions"}, "jax_models.py"),
+                Variant("jax vmap of {models}, products", device, {"mode": "products"}, "jax_models.py"),
+            )
+        ),
+    ),
+}
 PEER_PRECISIONS = ("fp32", "tf32", "bf16")
 
 # How far a peer's loss may be from that of its own untimed run, relatively: atomics may add in another order.
@@ -79,7 +108,7 @@ class Competitor:
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
     between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
-    make a step together.
+    make a step together. models: that one of its steps trains.
     """
 
     label: str
@@ -92,6 +121,7 @@ class Competitor:
     shares_batches: bool = False
     unavailable: str = ""
     unavailable_precisions: dict[str, str] = field(default_factory=dict)
+    models: int = 1
 
     def reason(self, precision: str) -> str:
         """Why it cannot take part in that precision; empty if it can."""
@@ -148,9 +178,21 @@ def engine_competitors(names: Iterable[str]) -> list[Competitor]:
     return [engine_competitor(info) for info in infos.values()]
 
 
-def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path) -> list[Competitor]:
+def of_models(competitor: Competitor, label: str, models: int) -> Competitor:
+    """The competitor with so many models in a step."""
+    fields = competitor.fields | {"models": models}
+    return replace(competitor, label=label.format(models=models), fields=fields, models=models)
+
+
+def peer_competitors(
+    names: Iterable[str],
+    devices: Iterable[str],
+    python: Path,
+    peers: Mapping[str, Peer] = PEERS,
+    models: Sequence[int] = (),
+) -> list[Competitor]:
     """All variants of these peers on these kinds of device; `torch:graph` takes those with that word in their label,
-    `torch:graph:NHWC` those with both words.
+    `torch:graph:NHWC` those with both words. Of a variant for several models there is one for each number of `models`.
 
     Raises UsageError for an unknown peer or word.
     """
@@ -158,18 +200,20 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
     found = []
     for chosen in dict.fromkeys(names):
         name, _, wanted = chosen.partition(":")
-        if name not in PEERS:
-            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(PEERS)}{did_you_mean(name, PEERS)}")
-        peer = PEERS[name]
-        variants = [v for v in peer.variants if set(wanted.split(":")) <= {"", *v.label.split()}]
+        if name not in peers:
+            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(peers)}{did_you_mean(name, peers)}")
+        peer = peers[name]
+        variants = [v for v in peer.variants if set(wanted.split(":")) <= {"", *_words_of(v)}]
         if not variants:
-            words = ", ".join(dict.fromkeys(w for v in peer.variants for w in v.label.split()[1:]))
+            words = ", ".join(dict.fromkeys(w for v in peer.variants for w in _words_of(v)[1:]))
             raise UsageError(f"peer '{name}' has no variant '{wanted}', expected one of {words}")
         reason = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
-        found += [
-            Competitor(
+        for variant in variants:
+            if variant.device not in devices:
+                continue
+            competitor = Competitor(
                 variant.label,
-                (str(python), str(PEER_SCRIPTS / peer.script), "--serve"),
+                (str(python), str(PEER_SCRIPTS / (variant.script or peer.script)), "--serve"),
                 variant.device,
                 PEER_PRECISIONS,
                 {"device": variant.device, **variant.fields},
@@ -178,10 +222,15 @@ def peer_competitors(names: Iterable[str], devices: Iterable[str], python: Path)
                 shares_batches=variant.ranks,
                 unavailable=reason,
             )
-            for variant in variants
-            if variant.device in devices
-        ]
+            if "{models}" in variant.label:
+                found += [of_models(competitor, variant.label, number) for number in models]
+            else:
+                found.append(competitor)
     return found
+
+
+def _words_of(variant: Variant) -> list[str]:
+    return variant.label.replace(",", "").split()
 
 
 def first_variants(names: Iterable[str], device: str, python: Path) -> list[Competitor]:

@@ -56,11 +56,11 @@ class Facts:
         self._load_before = os.getloadavg()
         self._gpu_before = gpu()
 
-    def headline(self) -> str:
-        """What all tables have in common."""
+    def headline(self, step: str) -> str:
+        """What all tables have in common. step: what takes the microseconds."""
         gpu_name = f"{self._gpu_before['name']}; " if self._gpu_before else ""
         return (
-            f"microseconds an iteration: {ITERATION}\n"
+            f"microseconds {'an' if step == 'iteration' else 'a'} {step}: {ITERATION}\n"
             f"{gpu_name}{cpu_model()}, {console.plural(self._threads, 'thread')}; data: {self._data.name}\n"
             "ratio: the median of the best peer, divided by this one's"
         )
@@ -101,6 +101,7 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "competitor": row.competitor.label,
         "peer": row.competitor.peer,
         "device": row.competitor.device,
+        "models": row.competitor.models,
         **asdict(row.cell),
         "fault": row.fault or None,
         "setup_seconds": row.setup_seconds if sound else None,

@@ -27,12 +27,14 @@ import numpy as np
 
 from mnist_cuda import _native
 from mnist_cuda.checkpoint import load_model
-from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.engine import Engine, Fleet, find_engine
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
+from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.meeting import Facts, gather, listen, reach
 from mnist_cuda.ranks.world import World, world_of
+from mnist_cuda.sweeps.trainers import share_of
 from mnist_cuda.timing import time_steps
 
 MEETING_SECONDS = 60.0
@@ -66,7 +68,9 @@ class Worker:
         steps = len(order) // self._batch
         if steps == 0:
             raise ValueError(f"batch size {self._batch} exceeds the {len(order)} images of the order")
-        self._order, self._position = order[: steps * self._batch], 0
+        models = int(command.get("models", 1))
+        self._orders = np.stack([np.roll(order[: steps * self._batch], -m * self._batch) for m in range(models)])
+        self._position = 0
         start = time.perf_counter()
         world = world_of(os.environ)
         on_gpu = find_engine(self._name).device == "cuda"
@@ -77,6 +81,10 @@ class Worker:
             self._engine.join(self._ranks)
         self._engine.set_parameters(self._weights)
         self._engine.set_dataset(images, labels, command["data"])
+        self._fleet = None
+        if models > 1:
+            self._fleet = self._engine.fleet(models, self._batch, share_of(TrainOptions(batch_size=self._batch)))
+            self._store(self._fleet)
         return {
             "ok": True,
             "setup_seconds": time.perf_counter() - start,
@@ -87,18 +95,32 @@ class Worker:
     def restart(self, command: dict[str, Any]) -> dict[str, Any]:
         """The weights and the batch again that the setup began with."""
         self._engine.set_parameters(self._weights)
+        if self._fleet:
+            self._store(self._fleet)
         self._position = 0
         return {"ok": True}
+
+    @staticmethod
+    def _store(fleet: Fleet) -> None:
+        for model in range(fleet.models):
+            fleet.store(model)
 
     def run(self, command: dict[str, Any]) -> dict[str, Any]:
         """`steps` steps from where the last ones ended; which samples they take is settled before the clock starts."""
         count = command["steps"] * self._batch
-        order = np.take(self._order, range(self._position, self._position + count), mode="wrap")
-        self._position = (self._position + count) % len(self._order)
+        orders = np.take(self._orders, range(self._position, self._position + count), axis=1, mode="wrap")
+        self._position = (self._position + count) % self._orders.shape[1]
         if self._ranks:
             self._ranks.all_gather(b"")  # all begin together
-        steps = time_steps(self._engine, order, self._batch, self._lr)
-        return {"seconds": steps.seconds, "losses": [float(steps.losses[0]), float(steps.losses[-1])]}
+        if self._fleet:
+            rates = np.full((len(orders), command["steps"]), self._lr)
+            start = time.perf_counter()
+            losses = self._fleet.train(orders, rates)[0].mean(axis=0)
+            seconds = time.perf_counter() - start
+        else:
+            steps = time_steps(self._engine, orders[0], self._batch, self._lr)
+            losses, seconds = steps.losses, steps.seconds
+        return {"seconds": seconds, "losses": [float(losses[0]), float(losses[-1])]}
 
     def evaluate(self, command: dict[str, Any]) -> dict[str, Any]:
         """Accuracy on the npz's test images, by the statistics of all training images; a hash of the parameters."""

@@ -31,8 +31,6 @@ def run(args: argparse.Namespace) -> int:
 
     args.file = model_file(args.file)
     Startup(args.engine, args.device, args.dataset)
-    from dataclasses import asdict
-
     from mnist_cuda import confusion, console
     from mnist_cuda.checkpoint import load_model
     from mnist_cuda.engine import Engine
@@ -67,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         report = {
             "file": str(args.file),
             "accuracy": result.accuracy,
-            **asdict(result),
+            "correct": result.correct,
+            "count": result.count,
+            "loss": result.loss,
             "eval_bn": args.eval_bn,
             "statistics_computed": computed,
             "dataset": data.name,

@@ -1,4 +1,4 @@
-"""Show what runs learnt and what `bench` and `profile` measured, as one HTML page that needs nothing else.
+"""Show what runs and sweeps learnt and what `bench` and `profile` measured, as one HTML page that needs nothing else.
 
 The model of each run is tested once more, and a step of its engine is timed op by op if it can run here.
 """
@@ -23,8 +23,11 @@ PAGE = "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    text = "a run's folder or name, or the JSON file of `bench` or `profile` (default: the newest run)"
-    parser.add_argument("source", nargs="*", type=Path, metavar="RUN|FILE.json", help=text)
+    text = (
+        "a run's folder or name, the JSON file of `bench` or `profile`, or a sweep's folder or table (default: the "
+        "newest run)"
+    )
+    parser.add_argument("source", nargs="*", type=Path, metavar="RUN|FILE.json|FILE.csv", help=text)
     add_folder_flag(parser)
     parser.add_argument("--no-profile", action="store_true", help="do not time the steps of the runs' engines")
     group = parser.add_argument_group("data")

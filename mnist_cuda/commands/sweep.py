@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative,
         default=0,
         metavar="N",
-        help="models (default: one for each of --threads; on a GPU one, with fused on Hopper as many as fill it)",
+        help="models (default: one for each of --threads; on a GPU one, with fused as many as fill it)",
     )
     add("--gpus", type=gpu, nargs="+", metavar="N", help="several GPUs; each trains models of its own")
     add_placement_flag(add_data_flags(parser, "auto"))

@@ -90,6 +90,7 @@ class Setup:
     rates: str | None = None  # npy of learning rates, one for each step of the order, instead of lr
     seed: int = 0
     threads: int = 0  # 0: the framework's choice
+    models: int = 1  # that a step trains, of a script for several
 
     def check(self, modes: tuple[str, ...]) -> None:
         """Raise BaselineError for a value outside its range; fill in the default mode."""
@@ -103,8 +104,9 @@ class Setup:
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
                 raise BaselineError(f"{field} is '{getattr(self, field)}', expected one of {', '.join(allowed)}")
-        if self.batch_size < 1:
-            raise BaselineError(f"batch size is {self.batch_size}, expected at least 1")
+        for name, value in (("batch size", self.batch_size), ("models", self.models)):
+            if value < 1:
+                raise BaselineError(f"{name} is {value}, expected at least 1")
         if not (math.isfinite(self.lr) and self.lr >= 0):
             raise BaselineError(f"learning rate is {self.lr}, expected a finite number >= 0")
         if (self.data_dir is None) == (self.npz is None):

@@ -81,6 +81,8 @@ class Trainer:
         if setup.data == "host":
             raise BaselineError("data host: this baseline keeps the data set on the device")
         self.device = find_device(setup)
+        # XLA's gradients of convolutions are slow on a CPU, its matrix products are not.
+        self.by_products = self.device.platform == "cpu"
         jax.config.update("jax_default_device", self.device)
         jax.config.update("jax_enable_x64", setup.precision == "fp64")
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[setup.precision])
@@ -102,7 +104,7 @@ class Trainer:
         if rates is not None:
             self.set_rates(rates)
         self.restart()
-        self.loops = {length: self._compile(length) for length in CALL_LENGTHS[setup.mode]}
+        self.loops = {length: self._compile(length) for length in CALL_LENGTHS.get(setup.mode, CALL_LENGTHS["scan"])}
 
     def set_order(self, order: np.ndarray) -> None:
         self.order = jnp.asarray(order, jnp.int32)
@@ -122,7 +124,7 @@ class Trainer:
 
     def _conv(self, params: Params, layer: str, x: jax.Array) -> jax.Array:
         w, b = (params[f"{layer}.{kind}"].astype(self.compute_dtype) for kind in ("weight", "bias"))
-        if self.device.platform == "cpu":  # XLA's gradients of convolutions are slow there, its matrix products are not
+        if self.by_products:
             height, width = x.shape[1:3]
             padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
             taps = [padded[:, u : u + height, v : v + width] for u in range(3) for v in range(3)]
@@ -161,6 +163,12 @@ class Trainer:
     # ---- training ----
 
     def _compile(self, length: int) -> Callable[..., Any]:
+        arguments = (self.params, self.position, self.images, self.labels, self.order, self.rates)
+        return jax.jit(self._loop(length), donate_argnums=(0, 1)).lower(*arguments).compile()
+
+    def _loop(self, length: int) -> Callable[..., Any]:
+        """So many steps from a position of the order on: the parameters and the position after them, and the losses."""
+
         def steps(
             params: Params,
             position: jax.Array,
@@ -180,8 +188,7 @@ class Trainer:
             (params, position), losses = lax.scan(step, (params, position), length=length)
             return params, position, losses
 
-        arguments = (self.params, self.position, self.images, self.labels, self.order, self.rates)
-        return jax.jit(steps, donate_argnums=(0, 1)).lower(*arguments).compile()
+        return steps
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         jax.block_until_ready((self.params, self.position))
@@ -195,7 +202,7 @@ class Trainer:
             first = losses if first is None else first
             steps -= length
         jax.block_until_ready((self.params, losses))
-        return baseline.now() - start, [float(first[0]), float(losses[-1])]
+        return baseline.now() - start, [float(first[..., 0].mean()), float(losses[..., -1].mean())]
 
     @cached_property
     def _passes(self) -> tuple[Callable[..., Any], ...]:

@@ -83,6 +83,18 @@ def pin_precision(precision: str, device: str) -> str:
     return f"fp32 operations: {pinned}" + ("; autocast to bfloat16" if precision == "bf16" else "")
 
 
+def versions(cuda: bool) -> dict[str, str]:
+    """Of what computes here; with a GPU's name."""
+    found = {"torch": torch.__version__, "numpy": np.__version__}
+    if cuda:
+        found |= {
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "gpu": torch.cuda.get_device_name().replace(" ", "-"),
+        }
+    return found
+
+
 class Trainer:
     """A model, its optimiser and one way to run a step; see baseline.Trainer."""
 
@@ -105,13 +117,7 @@ class Trainer:
             self._join()
         self.captured = setup.mode == "graph" or (setup.mode == "max-autotune" and self.cuda)
         self.precision_pinned = pin_precision(setup.precision, setup.device)
-        self.versions = {"torch": torch.__version__, "numpy": np.__version__}
-        if self.cuda:
-            self.versions |= {
-                "cuda": str(torch.version.cuda),
-                "cudnn": str(torch.backends.cudnn.version()),
-                "gpu": torch.cuda.get_device_name().replace(" ", "-"),
-            }
+        self.versions = versions(self.cuda)
         if setup.threads:
             torch.set_num_threads(setup.threads)
         torch.backends.cudnn.benchmark = True

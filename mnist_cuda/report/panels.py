@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import numpy as np
 from mnist_cuda import confusion
 from mnist_cuda.console import format_count, plural
 from mnist_cuda.data.picture import render
-from mnist_cuda.report.sources import Record, Sources, Tested
+from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 WIDTH = 350  # CSS pixels of a picture: a telephone's page has room for it as it is
 MISTAKES = 40
 LEGEND_LINE = 17  # CSS pixels
+FEWEST_SEEDS = 20  # of a histogram
+MOST_BARS = 70  # of one
+# Per cent of test images that are wrong: a colour of the map up to each.
+ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 30, 100)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,13 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
             )
     for number, bench in enumerate(sources.benches, 1):
         found += _bench(bench, number)
+    for number, swept in enumerate(sources.sweeps, 1):
+        shown = [*luck(swept, number), *accuracy_map(swept, number)]
+        if not shown:
+            absent.append(
+                f"{swept.file}: it has neither {FEWEST_SEEDS} models that differ in the seed alone, nor a grid"
+            )
+        found += shown
     return found, absent
 
 
@@ -433,3 +447,114 @@ def _bench_panel(bench: Record, series: Mapping[str, Mapping[int, float]], key: 
     title = f"Microseconds an image, {key[0]}{place}: {where}"
     text = [*aligned(rows), "", str(bench.get("command", ""))]
     return Panel(name, title, note, 240 + LEGEND_LINE * len(series), draw, text)
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def luck(swept: Swept, number: int) -> Iterator[Panel]:
+    """How many models have how many test images right, beside the binomial of a network of their mean accuracy.
+
+    The number of test images is the least for which each accuracy is a whole number of them.
+    """
+    different = [name for name, cells in swept.options.items() if len(set(cells)) > 1]
+    accuracies = [value for value in swept.accuracies if not math.isnan(value)]
+    if different != ["seed"] or len(accuracies) < FEWEST_SEEDS:
+        return
+    images = math.lcm(*(Fraction(value).limit_denominator(10**6).denominator for value in accuracies))
+    right = sorted(round(images * value) for value in accuracies)
+    mean = sum(right) / len(right)
+    spread = math.sqrt(sum((n - mean) ** 2 for n in right) / (len(right) - 1))
+    chance = math.sqrt(mean * (1 - mean / images))
+    first, last = (round(mean + side * max(4 * chance, abs(right[end] - mean))) for side, end in ((-1, 0), (1, -1)))
+    first, last = max(0, first), min(images, last)
+    width = -(-(last + 1 - first) // MOST_BARS)
+    starts = range(first, last + 1, width)
+    found = Counter((n - first) // width for n in right)
+
+    def share(n: int) -> float:
+        p = mean / images
+        ways = math.lgamma(images + 1) - math.lgamma(n + 1) - math.lgamma(images - n + 1)
+        logs = (n * math.log(p) if n else 0.0) + ((images - n) * math.log1p(-p) if n < images else 0.0)
+        return math.exp(ways + logs)
+
+    seeds = [100 * found[k] / len(right) for k in range(len(starts))]
+    chances = [100 * sum(share(n) for n in range(start, min(images + 1, start + width))) for start in starts]
+    middles = [100 * (start + (width - 1) / 2) / images for start in starts]
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        bars = axes.bar(middles, seeds, 0.9 * 100 * width / images, color=charts.LINES[0])
+        (line,) = axes.plot(middles, chances, color=charts.LINES[2])
+        axes.set(xlabel="test accuracy, %", ylabel="% of them")
+        _legend_below(figure, [bars, line], [f"{len(right)} seeds", f"one network on ever other {images} images"])
+
+    rows = [("right", "seeds", "binomial")]
+    for start, seen, expected in zip(starts, seeds, chances, strict=True):
+        label = str(start) if width == 1 else f"{start} to {start + width - 1}"
+        rows.append((label, f"{seen:.2f} %", f"{expected:.2f} %"))
+    percent = 100 / images
+    note = (
+        f"Of {images} test images {percent * mean:.3f} % are right, from {percent * right[0]:.2f} to "
+        f"{percent * right[-1]:.2f}. Another seed changes that by {percent * spread:.3f} points (standard deviation), "
+        f"the choice of the images by {percent * chance:.3f}: the line is a network of the mean accuracy on ever other "
+        "images, the bars are other networks on the same ones."
+    )
+    title = f"Test accuracy of {len(right)} seeds"
+    yield Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, [note, *aligned(rows)])
+
+
+def accuracy_map(swept: Swept, number: int) -> Iterator[Panel]:
+    """The mean share of wrong test images over learning rate and batch size, in colours; a model that diverged: all."""
+    rates, batches = (sorted(set(swept.options.get(name, ())), key=float) for name in ("lr", "batch_size"))
+    if len(rates) < 2 or len(batches) < 2:
+        return
+    cells: dict[tuple[str, str], list[float]] = {}
+    for rate, batch, accuracy in zip(swept.options["lr"], swept.options["batch_size"], swept.accuracies, strict=True):
+        cells.setdefault((batch, rate), []).append(100.0 if math.isnan(accuracy) else round(100 * (1 - accuracy), 9))
+    wrong = {place: sum(values) / len(values) for place, values in cells.items()}
+    best = min(wrong, key=lambda place: wrong[place])
+    levels = ERRORS[bisect_left(ERRORS, wrong[best]) :]
+    level = {place: bisect_left(levels, value) for place, value in wrong.items()}
+
+    def draw(figure: Figure) -> None:
+        from matplotlib import colormaps
+        from matplotlib.patches import Patch, PathPatch
+        from matplotlib.path import Path
+
+        axes = figure.subplots()
+        colours = [colormaps["viridis"](1 - k / max(1, len(levels) - 1)) for k in range(len(levels))]
+        rectangles: dict[int, list[Path]] = {}
+        for y, rate in enumerate(rates):
+            x = 0
+            while x < len(batches):  # a rectangle for neighbours of one colour
+                end, shown = x + 1, level.get((batches[x], rate))
+                while end < len(batches) and level.get((batches[end], rate)) == shown:
+                    end += 1
+                if shown is not None:
+                    corners = [(x, y), (end, y), (end, y + 1), (x, y + 1), (x, y)]
+                    rectangles.setdefault(shown, []).append(Path(corners, closed=True))
+                x = end
+        for k, paths in sorted(rectangles.items()):
+            axes.add_patch(PathPatch(Path.make_compound_path(*paths), facecolor=colours[k], linewidth=0))
+        axes.set(xlim=(0, len(batches)), ylim=(0, len(rates)), xlabel="batch size", ylabel="learning rate")
+        axes.grid(False)
+        for values, set_ticks, most in ((batches, axes.set_xticks, 5), (rates, axes.set_yticks, 9)):
+            places = range(0, len(values), -(-len(values) // most))
+            set_ticks([k + 0.5 for k in places], [f"{float(values[k]):.3g}" for k in places])
+        axes.plot(batches.index(best[0]) + 0.5, rates.index(best[1]) + 0.5, marker="x", color="#000000")
+        handles = [Patch(color=colours[k]) for k in range(len(levels)) if k in rectangles]
+        names = [f"to {levels[k]:g}" for k in range(len(levels)) if k in rectangles]
+        figure.legend(handles, names, loc="outside right upper", title="% wrong", handlelength=1)
+
+    rows = [("wrong, %", *(f"B={batch}" for batch in batches))]
+    for rate in reversed(rates):
+        rows.append((f"{float(rate):.3g}", *(f"{wrong[b, rate]:.2f}" if (b, rate) in wrong else "-" for b in batches)))
+    note = (
+        f"The share of wrong test images after {len(swept.accuracies)} trainings. The cross is the least, "
+        f"{wrong[best]:.2f} %, at batch size {best[0]} and rate {float(best[1]):.3g}."
+    )
+    title = f"Test error over learning rate and batch size, {len(batches)} x {len(rates)}"
+    yield Panel(f"map-{number}", title, note, 330, draw, aligned(rows))

@@ -1,8 +1,13 @@
-"""What a report is made of: runs' folders, with their models tested once more, and files of `profile` and `bench`."""
+"""What a report is made of: runs' folders, with their models tested once more, files of `profile` and `bench`, and
+tables of sweeps.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +23,8 @@ from mnist_cuda.errors import CheckpointError, DataError, OutOfMemoryError, Unav
 from mnist_cuda.files import read_regular
 from mnist_cuda.profile import profile
 from mnist_cuda.runs import Run, find
+from mnist_cuda.sweeps.files import TABLE_FILE
+from mnist_cuda.sweeps.runs import OPTIONS
 
 Record = dict[str, Any]
 
@@ -34,6 +41,15 @@ class Tested:
     missing: str = ""
 
 
+@dataclass(frozen=True)
+class Swept:
+    """The models of a sweep's table: the test accuracy of each, NaN where it diverged, and its options as text."""
+
+    file: str
+    accuracies: list[float]
+    options: dict[str, list[str]]
+
+
 @dataclass
 class Sources:
     """All that a report shows, in the order in which it was named; `missing`: sentences on what could not be had."""
@@ -41,14 +57,14 @@ class Sources:
     runs: list[Tested] = field(default_factory=list)
     profiles: list[Record] = field(default_factory=list)
     benches: list[Record] = field(default_factory=list)
+    sweeps: list[Swept] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
 def read(names: Sequence[Path], folder: Path) -> Sources:
-    """Read runs (paths, or names in `folder`) and JSON files of `bench` and `profile`.
+    """Read runs (paths, or names in `folder`), JSON files of `bench` and `profile`, and tables or folders of sweeps.
 
-    Raises UsageError for a run given twice and for a JSON file of something else, CheckpointError for what cannot be
-    read.
+    Raises UsageError for a run given twice and for a file of something else, CheckpointError for what cannot be read.
     """
     sources = Sources()
     for name in names:
@@ -56,11 +72,41 @@ def read(names: Sequence[Path], folder: Path) -> Sources:
             record = _record(name)
             (sources.profiles if "ops" in record else sources.benches).append(record)
             continue
+        if name.suffix == ".csv" or (name / TABLE_FILE).is_file():
+            sources.sweeps.append(read_sweep(name / TABLE_FILE if name.is_dir() else name))
+            continue
         run = find(name, folder)
         if any(run.path.samefile(other.run.path) for other in sources.runs):
             raise UsageError(f"{name}: this run is named twice")
         sources.runs.append(Tested(run))
     return sources
+
+
+def read_sweep(file: Path) -> Swept:
+    """Read a sweep's table, or some of its columns: the accuracies, and all options that differ between its models.
+
+    Raises UsageError for another file, CheckpointError where it cannot be read.
+    """
+    try:
+        text = read_regular(file).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: cannot read it: {error}") from error
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = next(table, [])
+        if "test_accuracy" not in names:
+            raise ValueError("it has no column test_accuracy")
+        columns = list(zip(*table, strict=True))
+        found = dict(zip(names, columns, strict=True))
+        accuracies = [float(cell) if cell else math.nan for cell in found["test_accuracy"]]
+        if any(not 0 <= value <= 1 for value in accuracies if not math.isnan(value)):
+            raise ValueError("an accuracy is not between 0 and 1")
+        for name in {"lr", "batch_size"} & found.keys():
+            for cell in found[name]:
+                float(cell)
+    except (ValueError, csv.Error) as error:
+        raise UsageError(f"{file}: expected the table of `mnist-cuda sweep`: {error}") from error
+    return Swept(file.name, accuracies, {name: list(found[name]) for name in OPTIONS if name in found})
 
 
 def _record(file: Path) -> Record:

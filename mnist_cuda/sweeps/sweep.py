@@ -11,33 +11,34 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnist_cuda import machine, memory
+from mnist_cuda import _native, machine, memory
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.console import plural
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import ResumedFolder, RunFolder
 from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
 from mnist_cuda.sweeps.table import SweptModel
 from mnist_cuda.sweeps.trainers import (
-    InProcess,
     Job,
     OneByOne,
     Outcome,
     Setup,
     SideBySide,
     Trainers,
+    batches_of,
     share_of,
-    trainers_for,
+    side_by_side,
 )
 from mnist_cuda.training import require_possible
 from mnist_cuda.training_run import data_facts, engine_facts
@@ -54,20 +55,20 @@ def never() -> bool:
 
 
 def train_all(
-    trainers: Sequence[Trainers], jobs: Iterable[Job], stop: Callable[[], bool]
+    trainers: Sequence[Trainers], batches: Iterable[Sequence[Job]], stop: Callable[[], bool]
 ) -> Generator[Outcome | None, None, None]:
     """Keep all trainers busy, a thread each; yields what is trained as it comes, and None some times a second.
 
     After `stop`, an error or a `close` of this iterator what is not done is given up.
     """
-    pending, lock, stopping = deque(jobs), threading.Lock(), threading.Event()
+    pending, lock, stopping = deque(batches), threading.Lock(), threading.Event()
     found: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
 
     def work(trainer: Trainers) -> None:
         try:
             while not stopping.is_set():
                 with lock:
-                    batch = [pending.popleft() for _ in range(min(trainer.at_once, len(pending)))]
+                    batch = pending.popleft() if pending else ()
                 if not batch:
                     break
                 for outcome in trainer.train(batch, stopping.is_set):
@@ -93,8 +94,6 @@ def train_all(
             yield item
     finally:
         stopping.set()
-        for trainer in trainers:
-            trainer.close()
         end = time.monotonic() + PATIENCE
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -138,15 +137,13 @@ class Sweep:
         self.info = find_engine(engine, gpus[0] if gpus and engine == "auto" else 0)
         if self.info.device == "cpu" and gpus:
             raise UsageError(f"engine '{self.info.name}' runs on the CPU; name a CUDA engine or leave out the GPUs")
-        if len(gpus) > 1 and jobs > 1:
-            raise UsageError(f"{jobs} jobs at once on each of {len(gpus)} GPUs: name one GPU, or leave out the jobs")
         self.precision = self.info.precisions[0] if precision is None else precision
         self.by_auto, self.folder = engine == "auto", folder
         self.rows: dict[int, SweptModel] = {}
         self._files: SweepFiles | None = None
         self._stack = contextlib.ExitStack()
         cores = threads or machine.cores()
-        shares = [share for run in self.runs if self.info.fleets and jobs != 1 and (share := share_of(run))]
+        self._jobs, self._fleets = jobs, self.info.fleets and jobs != 1 and any(map(share_of, self.runs))
         self.at_once = min(jobs or (cores if self.info.device == "cpu" else 1), len(self.runs))
         self.remarks: list[str] = []
         self.gpus = tuple(gpus) or ((0,) if self.info.device == "cuda" else ())
@@ -154,18 +151,10 @@ class Sweep:
             size = sum(array.nbytes for array in data.arrays)
             memory.require(self.at_once * size, f"the images of {self.at_once} models at once")
         self._setups = [
-            Setup(
-                data,
-                self.info.name,
-                self.precision,
-                max(1, cores // self.at_once),
-                device,
-                models=jobs if shares else 1,
-                share=min(shares, default=2),
-            )
+            Setup(data, self.info.name, self.precision, max(1, cores // self.at_once), device)
             for device in self.gpus or (0,)
         ]
-        self._trainers: list[OneByOne | SideBySide | InProcess] = []
+        self._trainers: list[OneByOne | SideBySide] = []
 
     def __enter__(self) -> Sweep:
         with self._stack:
@@ -177,22 +166,10 @@ class Sweep:
         self._stack.close()
 
     def _begin(self) -> None:
-        if len(self._setups) > 1:
-            processes = []
-            for setup in self._setups:
-                processes.append(InProcess(setup))
-                self._stack.callback(processes[-1].close)
-            for process in processes:
-                process.begin()
-            for process in processes:
-                process.ready()
-            self._trainers.extend(processes)
-        elif self.info.fleets:
-            self._trainers.append(trainers_for(self._setups[0]))
-        else:
-            self._trainers.extend(OneByOne(self._setups[0]) for _ in range(self.at_once))
-        if self.info.fleets:
-            self._note_how_many()
+        if self._fleets:
+            self._begin_side_by_side()
+        for setup in () if self._trainers else self._setups:
+            self._trainers += (OneByOne(setup) for _ in range(self.at_once))
         if self.folder:
             if resume := isinstance(self.folder, ResumedFolder):
                 self._require_same(self.folder)
@@ -201,22 +178,40 @@ class Sweep:
             self._stack.callback(self.close_files)
             self.rows = dict(self._files.rows)
 
-    def _note_how_many(self) -> None:
-        """What is known of models side by side once the trainers are there."""
-        self.remarks = sorted({trainers.remark for trainers in self._trainers if trainers.remark})
-        self.at_once = min(self._trainers[0].at_once, len(self.runs))
+    def _begin_side_by_side(self) -> None:
+        """Have models train side by side, or remark why they do not."""
+        pool = ThreadPoolExecutor(machine.cores(), "sweep")
+        self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        lanes = min(2, -(-len(self._batches(range(len(self.runs)))) // len(self._setups)))
+        least = min(filter(None, map(share_of, self.runs)))
+        self.at_once = min(self._most(least), len(self.runs))
+        try:
+            for found in [pool.submit(side_by_side, setup, least, lanes, pool) for setup in self._setups]:
+                self._trainers += found.result()
+        except (UnavailableError, ValueError) as error:
+            self._fleets, self._trainers, self.at_once, self.remarks = False, [], 1, [str(error)]
+            return
         alone = sum(not share_of(run) for run in self.runs)
         if self.at_once > 1 and alone:
             why = "images on the host, images held out, or batches of less than 3"
             self.remarks.append(f"{plural(alone, 'model')} of them one after another: {why}")
 
+    def _most(self, share: int) -> int:
+        """How many models with such a share of the multiprocessors go side by side on each GPU."""
+        gpus = _native.gpus()
+        least: int = min(gpus[setup.device]["multiprocessors"] for setup in self._setups)
+        return self._jobs or max(1, least // share)
+
+    def _batches(self, indices: Iterable[int]) -> list[list[Job]]:
+        """These runs as the trainers get them."""
+        jobs = [Job(index, self.runs[index]) for index in indices]
+        return batches_of(jobs, self._most, len(self._setups)) if self._fleets else [[job] for job in jobs]
+
     def run(
         self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never
     ) -> None:
         """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
-        left = [Job(index, run) for index, run in enumerate(self.runs) if index not in self.rows]
-        if self.info.fleets:  # those that can go together come together
-            left.sort(key=lambda job: (job.options.batch_size, job.options.epochs))
+        left = self._batches(index for index in range(len(self.runs)) if index not in self.rows)
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
             for outcome in outcomes:
                 if outcome:
@@ -309,10 +304,10 @@ def sweep(
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
 
     data: what `load_dataset` or `dataset_of` gives. engine, precision: as for `train`, of all models. threads: of a
-    host engine, 0 for one a core. jobs: models at once, by default one a core, on a GPU one, or with `fused` on Hopper
-    as many as fill it: then each has a share of the multiprocessors, and the bits of `train` with an engine that has
+    host engine, 0 for one a core. jobs: models at once, by default one a core, on a GPU one, or with `fused` as
+    many as fill it: then each has a share of the multiprocessors, and the bits of `train` with an engine that has
     it (`SweptModel.multiprocessors`). gpus: the GPUs of a CUDA engine, by default the first; each of several trains
-    models of its own, in a process of its own. out: a new folder for sweep.csv, which always holds what is done, and
+    models of its own. out: a new folder for sweep.csv, which always holds what is done, and
     for weights: `save` is `all` (weights.safetensors, the models as first dimension), `best` (best.safetensors; the
     best by the images held out, without any by the test images) or `none`. resume: go on with the sweep in `out`.
     on_model: called with each row as it is done and its model, None where it diverged; what it raises ends the sweep,

@@ -1,30 +1,25 @@
 """Who trains the models of a sweep: the seam between what has to be trained and how many a device trains at once.
 
 `Trainers` is that seam: it takes a batch of runs and gives their results. Here are the ones that train a model after
-the other on an Engine, several of them side by side, and either in a process of its own.
+the other on an Engine, and several of them side by side.
 """
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import _native, machine
 from mnist_cuda.checkpoint import Model
-from mnist_cuda.confusion import answers_of
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.engine import BatchNorm, Engine, Fleet
-from mnist_cuda.errors import DivergedError, MnistCudaError, UnavailableError
+from mnist_cuda.engine import Engine, Fleet
+from mnist_cuda.errors import DivergedError
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.table import SweptModel
@@ -52,35 +47,21 @@ class Outcome(NamedTuple):
 
 
 class Trainers(Protocol):
-    """What trains models on one device, or on a part of it; a sweep keeps several of them busy, a thread for each.
-
-    at_once: as many models as it likes to get in one call.
-    """
-
-    at_once: int
+    """What trains models on one device, or on a part of it; a sweep keeps several of them busy, a thread for each."""
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterable[Outcome]:
         """Train each model to the bits that `train` gives it, in any order; without those left when `stop` says so."""
 
-    def close(self) -> None:
-        """Give up at once, from another thread, too: `train` then ends without the models that are not done."""
-
 
 @dataclass(frozen=True)
 class Setup:
-    """What all models of a sweep share.
-
-    models: side by side on a GPU where that is possible; 0 for as many as fill it, 1 for one after the other. share:
-    the smallest of a model that trains beside others.
-    """
+    """What all models on one device share."""
 
     data: Dataset
     engine: str
     precision: str
     threads: int = 0
     device: int = 0
-    models: int = 1
-    share: int = 2
 
 
 def share_of(options: TrainOptions) -> int:
@@ -93,13 +74,31 @@ def share_of(options: TrainOptions) -> int:
     return 0 if alone else share
 
 
-class OneByOne:
-    """Trainers of one Engine, which keeps the images from one model to the next.
+def batches_of(jobs: Iterable[Job], most: Callable[[int], int], devices: int) -> list[list[Job]]:
+    """The jobs as trainers get them: models of the same batch size and number of epochs together, the others alone.
 
-    remark: why models are not side by side that should be; otherwise empty.
+    most: how many models with such a share of the multiprocessors go together. Batches of a kind are of one size, but
+    for the last; where there are few kinds, each of the devices gets as many. Small batch sizes come first: their
+    models take longest.
     """
+    kinds: dict[tuple[int, int], list[Job]] = {}
+    batches: list[list[Job]] = []
+    for job in jobs:
+        if share_of(job.options):
+            kinds.setdefault((job.options.batch_size, job.options.epochs), []).append(job)
+        else:
+            batches.append([job])
+    for _, alike in sorted(kinds.items()):
+        count = -(-len(alike) // most(share_of(alike[0].options)))
+        if len(kinds) <= devices:
+            count = -(-count // devices) * devices
+        size = -(-len(alike) // count)
+        batches += [alike[first : first + size] for first in range(0, len(alike), size)]
+    return batches
 
-    at_once, remark = 1, ""
+
+class OneByOne:
+    """Trainers of one Engine, which keeps the images from one model to the next."""
 
     def __init__(self, setup: Setup) -> None:
         self.data = setup.data
@@ -112,9 +111,6 @@ class OneByOne:
             outcome = self._train(job, stop)
             if outcome:
                 yield outcome
-
-    def close(self) -> None:
-        """See Trainers; `stop` is asked some ten times a second."""
 
     def trainer(self, options: TrainOptions) -> Trainer:
         """A training of what the engine holds; the engine gets its images."""
@@ -137,15 +133,13 @@ class OneByOne:
         if not last:
             return None
         assert trainer.evaluation is not None
-        norm: BatchNorm = "batch" if options.eval_bn == "batch" else "population"
-        answers = answers_of(self.engine, self.data.test_images, self.data.test_labels, norm)
         row = SweptModel(
             job.index,
             options,
             tuple(record["loss"] for record in trainer.epochs),
             test_accuracy=trainer.evaluation.accuracy,
             test_loss=trainer.evaluation.loss,
-            correct=tuple(answers.matrix.diagonal().tolist()),
+            correct=trainer.evaluation.correct_by_class,
             validation_accuracy=record.get("validation_accuracy"),
             validation_loss=record.get("validation_loss"),
             training_seconds=trainer.training_seconds,
@@ -175,62 +169,55 @@ class OneByOne:
 class SideBySide:
     """Trainers of an Engine that trains several models at a time, each on its share of the multiprocessors.
 
-    Models of the same batch size and number of epochs go together. What cannot goes one by one.
+    turn: who holds it has the GPU train. Two of them on a GPU take turns epoch by epoch, so that it trains the models
+    of one while the other initialises, scores and keeps its own.
     """
 
-    remark = ""
+    def __init__(self, alone: OneByOne, least: int, turn: threading.Lock, pool: Executor) -> None:
+        """least: the smallest share of its models.
 
-    def __init__(self, alone: OneByOne, setup: Setup) -> None:
-        """Raises UnavailableError where the engine, or this GPU, trains one model at a time."""
-        self.alone, self.engine, self._models = alone, alone.engine, setup.models
-        self.multiprocessors: int = _native.gpus()[setup.device]["multiprocessors"]
-        self.engine.fleet(1, 3, 2)
-        self.at_once = setup.models or self.multiprocessors // setup.share
+        Raises UnavailableError where the engine trains one model at a time, ValueError where the GPU needs a larger
+        share for one.
+        """
+        self.alone, self.engine, self._turn, self._pool = alone, alone.engine, turn, pool
+        self.engine.fleet(1, least + 1, least)
         self._fleet: Fleet | None = None  # the last one, and what it is for
         self._kind: tuple[int, ...] = ()
-        self._pool = ThreadPoolExecutor(machine.cores(), "orders")
-
-    def close(self) -> None:
-        """See Trainers; `stop` is asked after each epoch."""
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
-        """See Trainers."""
-        kinds: dict[tuple[int, ...], list[Job]] = {}
-        for job in batch:
-            options, share = job.options, share_of(job.options)
-            kinds.setdefault((share, options.batch_size, options.epochs) if share else (), []).append(job)
-        for kind, jobs in kinds.items():
-            if not kind:
-                yield from self.alone.train(jobs, stop)
-                continue
-            most = self._models or max(1, self.multiprocessors // kind[0])
-            for first in range(0, len(jobs), most):
-                yield from self._train(jobs[first : first + most], kind[0], stop)
+        """See Trainers; the models are one of `batches_of`, and `stop` is asked after each epoch."""
+        if share := share_of(batch[0].options):
+            yield from self._train(batch, share, stop)
+            return
+        with self._turn:
+            yield from self.alone.train(batch, stop)
 
     def _train(
         self, jobs: Sequence[Job], share: int, stop: Callable[[], bool], *, closely: bool = False
     ) -> Iterator[Outcome]:
         """Train models of one kind. closely: look at each after every epoch, as `train` does to see one diverge."""
         fleet, epochs = self._fleet_for(len(jobs), jobs[0].options.batch_size, share), jobs[0].options.epochs
-        trainers = []
+        trainers = [self.alone.trainer(job.options) for job in jobs]
+        orders, made = self._orders(trainers, 1)
         for model, job in enumerate(jobs):
             self.engine.init_parameters(job.options.seed)
             fleet.store(model)
-            trainers.append(self.alone.trainer(job.options))
         running, count = set(range(len(jobs))), trainers[0].steps_per_epoch
         outcomes: list[tuple[Outcome, Future[str] | None]] = []
         again = []
-        orders = self._orders(trainers, 1)
         for epoch in range(1, epochs + 1):
             if stop() or not running:
                 break
-            order = np.stack([future.result() for future in orders])
+            for future in made:
+                future.result()
+            order = orders
             if epoch < epochs:
-                orders = self._orders(trainers, epoch + 1)
+                orders, made = self._orders(trainers, epoch + 1)
             rates = np.stack([trainer.rates[(epoch - 1) * count : epoch * count] for trainer in trainers])
-            start = time.perf_counter()
-            losses, correct = fleet.train(order, rates)
-            seconds = (time.perf_counter() - start) / len(jobs)
+            with self._turn:
+                start = time.perf_counter()
+                losses, correct = fleet.train(order, rates)
+                seconds = (time.perf_counter() - start) / len(jobs)
             for model in sorted(running):
                 job, trainer, weights = jobs[model], trainers[model], None
                 try:
@@ -263,84 +250,21 @@ class SideBySide:
         assert self._fleet
         return self._fleet
 
-    def _orders(self, trainers: Sequence[Trainer], epoch: int) -> list[Future[NDArray[np.int32]]]:
-        """The order of each model's epoch, made meanwhile: numpy shuffles without the GIL."""
+    def _orders(self, trainers: Sequence[Trainer], epoch: int) -> tuple[NDArray[np.int32], list[Future[None]]]:
+        """The order of each model's epoch, which is there when the futures are: numpy shuffles without the GIL."""
+        count = trainers[0].steps_per_epoch * trainers[0].options.batch_size
+        orders = np.empty((len(trainers), count), np.int32)
 
-        def order(trainer: Trainer) -> NDArray[np.int32]:
-            count = trainer.steps_per_epoch * trainer.options.batch_size
-            return epoch_order(trainer.options.seed, epoch, trainer.images)[:count]
+        def fill(model: int, trainer: Trainer) -> None:
+            orders[model] = epoch_order(trainer.options.seed, epoch, trainer.images)[:count]
 
-        return [self._pool.submit(order, trainer) for trainer in trainers]
-
-
-def trainers_for(setup: Setup) -> OneByOne | SideBySide:
-    """The trainers of a device. Raises UnavailableError where the engine cannot run there."""
-    alone = OneByOne(setup)
-    if setup.models != 1 and alone.engine.info.fleets:
-        try:
-            return SideBySide(alone, setup)
-        except UnavailableError as error:
-            alone.remark = str(error)
-    return alone
+        return orders, [self._pool.submit(fill, model, trainer) for model, trainer in enumerate(trainers)]
 
 
-class InProcess:
-    """Trainers of a device in a process of their own (worker.py), which ends with this one.
+def side_by_side(setup: Setup, least: int, lanes: int, pool: Executor) -> list[SideBySide]:
+    """Trainers of a GPU that take turns, as many as `lanes`. pool: for what they compute on the host.
 
-    Call `begin`, then `ready`, then `train`. at_once, remark: as theirs, from `ready` on.
+    The rest is as for SideBySide.
     """
-
-    at_once, remark = 1, ""
-
-    def __init__(self, setup: Setup) -> None:
-        self._name, self._closed = f"the process that trains on GPU {setup.device}", False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mnist_cuda.sweeps.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches only us
-        )
-        self._setup = setup
-
-    def begin(self) -> None:
-        """Send it what it needs."""
-        self._ask(self._setup)
-
-    def ready(self) -> None:
-        """Wait until it can train. Raises what its engine raises."""
-        self.at_once, self.remark = self._answer()
-
-    def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterable[Outcome]:
-        """See Trainers."""
-        self._ask(list(batch))
-        outcomes: list[Outcome] = self._answer() or []  # closed
-        return outcomes
-
-    def close(self) -> None:
-        """See Trainers."""
-        self._closed = True
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe
-            with contextlib.suppress(BrokenPipeError):  # of what was not sent yet
-                pipe.close()
-
-    def _ask(self, question: object) -> None:
-        assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or is closed: _answer says so
-            pickle.dump(question, self._process.stdin)
-            self._process.stdin.flush()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout
-        try:
-            answer = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError, ValueError):
-            if self._closed:
-                return None
-            code = self._process.wait()
-            raise UnavailableError(f"{self._name} ended with {code}; what it said last is above") from None
-        if isinstance(answer, MnistCudaError):
-            raise answer
-        return answer
+    turn = threading.Lock()
+    return [SideBySide(OneByOne(setup), least, turn, pool) for _ in range(lanes)]

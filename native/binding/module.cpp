@@ -103,7 +103,10 @@ nb::list table_list(const Table& table) {
 template <class T>
 NumpyVector<T> parameters_of(const Engine& engine) {
   auto values = std::make_unique_for_overwrite<T[]>(kParameterCount);
-  engine.get_parameters(std::span(values.get(), kParameterCount));
+  {
+    nb::gil_scoped_release release;
+    engine.get_parameters(std::span(values.get(), kParameterCount));
+  }
   T* data = values.release();
   return NumpyVector<T>(data, {std::size_t(kParameterCount)},
                         nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
@@ -417,8 +420,8 @@ NB_MODULE(_native, m) {
   def_operators<double>(m, "float64");
 
   nb::class_<Fleet>(m, "Fleet")
-      .def("store", &Fleet::store, "model"_a)
-      .def("load", &Fleet::load, "model"_a)
+      .def("store", &Fleet::store, "model"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("load", &Fleet::load, "model"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("train", [](Fleet& f, Vector<std::int32_t> orders, Vector<double> learning_rates) {
         std::vector<StepResult> results(learning_rates.size());
         {
@@ -446,6 +449,7 @@ NB_MODULE(_native, m) {
            [](Engine& e, std::uint64_t state_high, std::uint64_t state_low, std::uint64_t increment_high,
               std::uint64_t increment_low) {
              using Word = Pcg64::Word;
+             nb::gil_scoped_release release;
              e.initialize_parameters({Word(state_high) << 64 | state_low, Word(increment_high) << 64 | increment_low});
            })
       .def("set_statistics", [](Engine& e, Vector<double> values) { e.set_statistics(view(values)); })
@@ -474,7 +478,8 @@ NB_MODULE(_native, m) {
                nb::gil_scoped_release release;
                score = e.evaluate();
              }
-             return nb::make_tuple(score.correct, score.loss);
+             return nb::make_tuple(std::vector<std::int64_t>(std::begin(score.correct), std::end(score.correct)),
+                                   score.loss);
            })
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {

@@ -274,9 +274,11 @@ Score Engine::do_evaluate() {
   }
   Score total = score(logits, std::span(evaluation_labels_).subspan(share.first, share.last - share.first));
   if (ranks_) {
-    double sums[] = {total.loss, double(total.correct)};
+    double sums[1 + kClasses] = {total.loss};
+    std::ranges::copy(total.correct, sums + 1);
     ranks_->sum(std::span(sums));
-    total = {sums[0], std::int64_t(sums[1])};
+    total.loss = sums[0];
+    std::ranges::transform(std::span(sums).subspan(1), total.correct, [](double n) { return std::int64_t(n); });
   }
   return total;
 }
@@ -290,7 +292,7 @@ Score score(std::span<const double> logits, std::span<const std::uint8_t> labels
     double sum = 0;
     for (const double value : row) sum += std::exp(value - *best);
     total.loss += std::log(sum) - (row[labels[i]] - *best);
-    total.correct += finite && best - row.begin() == labels[i];
+    total.correct[labels[i]] += finite && best - row.begin() == labels[i];
   }
   return total;
 }

@@ -30,14 +30,14 @@ void test_scores() {
   logits[10 + 3] = 1e4;                                     // wrong by 2e4
   for (int k = 0; k < kClasses; ++k) logits[20 + k] = 0.5;  // a tie: the first one counts
   const Score finite = score(std::span(logits).first(30), std::span(labels).first(3));
-  CHECK(finite.correct == 2);
+  for (int k = 0; k < kClasses; ++k) CHECK(finite.correct[k] == (k == 3 || k == 0));
   CHECK(std::abs(finite.loss - (2e4 + std::log(10.0))) <= 1e-8);
   logits[30] = std::nan("");
   logits[30 + 1] = 2e4;
   logits[40 + 9] = infinity;
   for (const std::size_t row : {3, 4}) {
     const Score one = score(std::span(logits).subspan(row * kClasses, kClasses), std::span(labels).subspan(row, 1));
-    CHECK(one.correct == 0);
+    for (const auto correct : one.correct) CHECK(correct == 0);
     CHECK(!std::isfinite(one.loss));
   }
 }

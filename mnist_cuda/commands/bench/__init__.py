@@ -16,6 +16,7 @@ COMMANDS = {
     "time-to-accuracy": "training time to a test accuracy",
     "batches": "what an image costs over the batch size",
     "ops": "every variant of every GPU op",
+    "sweep": "a step of one of many models, beside other frameworks",
 }
 
 

@@ -385,10 +385,6 @@ class FusedEngine final : public GpuEngine {
 
   std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors) override {
     const fused::Gpu& gpu = steps_.gpu();
-    if (!gpu.limits.wgmma)
-      throw UnavailableError(
-          "engine 'fused' trains one model at a time here: several side by side need a GPU of "
-          "compute capability 9.0, and code for sm_90a");
     const Limits share = share_of(gpu.limits, multiprocessors, steps_.kernels());
     MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
                   "fleet: batch size is " << batch << ", expected more than the " << multiprocessors

@@ -12,7 +12,7 @@ namespace mnist::fused {
 // Every method only queues work on `stream`, with the GPU selected.
 class PackSteps {
  public:
-  // Each model's steps are cut up for `share`, which is less than `batch` multiprocessors of a Hopper GPU.
+  // Each model's steps are cut up for `share`, which is less than `batch` multiprocessors.
   PackSteps(const EngineOptions& options, const Steps& steps, const Limits& share, cuda::Stream& stream, int models,
             std::int64_t batch);
 

@@ -90,7 +90,7 @@ Score Scoring::evaluate() {
   Score sum;
   for (const Score& part : parts) {
     sum.loss += part.loss;
-    sum.correct += part.correct;
+    for (int k = 0; k < kClasses; ++k) sum.correct[k] += part.correct[k];
   }
   return sum;
 }

@@ -46,11 +46,11 @@ struct StepResult {
   std::int32_t correct = 0;
 };
 
-// What evaluation reports: the losses of the images added up, and how many were right. An image whose scores are not
-// all finite is wrong.
+// What evaluation reports: the losses of the images added up, and how many of each class were right. An image whose
+// scores are not all finite is wrong.
 struct Score {
   double loss = 0;
-  std::int64_t correct = 0;
+  std::int64_t correct[kClasses] = {};
 };
 Score score(std::span<const double> logits, std::span<const std::uint8_t> labels);  // logits (N, kClasses), labels (N)
 

@@ -83,9 +83,9 @@ void Launch<kPrecision>::conv_forward(const State& s, int graph_step, cudaStream
   }
   if constexpr (sizeof(typename P::T) == 4)
     if (s.conv_forward_many && s.conv_forward_halves == 1)
-      return run(conv_forward_halves_kernel<P>, ConvForwardHalvesShared<P>::kBytes);
+      return run(conv_forward_halves_kernel<P, State>, ConvForwardHalvesShared<P>::kBytes);
   if (s.conv_forward_many)
-    run(conv_forward_roles_kernel<P>, ConvForwardRolesShared<P>::kBytes);
+    run(conv_forward_roles_kernel<P, State>, ConvForwardRolesShared<P>::kBytes);
   else if (s.conv_forward_halves == 2)
     run(conv_forward_kernel<P, 2>, ConvForwardShared<P>::kBytes);
   else
@@ -149,11 +149,11 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
   }
   if constexpr (sizeof(typename P::T) == 4)
     if (s.conv2_backward_parts == 2)
-      return run(conv2_backward_kernel<P, 7, 1, 2>, Conv2BackwardShared<P, 7, 1, 2>::kBytes);
+      return run(conv2_backward_kernel<P, 7, 1, 2, State>, Conv2BackwardShared<P, 7, 1, 2>::kBytes);
   if (s.conv2_backward_rows == 14)
-    run(conv2_backward_kernel<P, 14, kStages, 1>, Conv2BackwardShared<P, 14, kStages>::kBytes);
+    run(conv2_backward_kernel<P, 14, kStages, 1, State>, Conv2BackwardShared<P, 14, kStages>::kBytes);
   else
-    run(conv2_backward_kernel<P, 7, 1, 1>, Conv2BackwardShared<P, 7, 1>::kBytes);
+    run(conv2_backward_kernel<P, 7, 1, 1, State>, Conv2BackwardShared<P, 7, 1>::kBytes);
 }
 
 template <Precision kPrecision>

@@ -163,7 +163,7 @@ struct Launch {
                       cudaStream_t stream);  // moments and bn1 for this step's batch
 };
 
-// The launches of a step of several models on Hopper, each with more samples than blocks of conv_forward.
+// The launches of a step of several models, each with more samples than blocks of conv_forward.
 template <Precision kPrecision>
 struct PackLaunch {
   static void conv_forward(const Pack& pack, int graph_step, cudaStream_t stream);
@@ -192,8 +192,8 @@ std::int64_t sum_moments_scratch();
 // sums[2 * kConv2Channels] += what conv_forward's blocks left, a block after the other.
 void add_z2_sums(double* sums, const float* z2_sums, int blocks, cudaStream_t stream);
 
-// Loss and hits of each of the score_blocks(count) runs of images, summed in a fixed order: logits (count, 10), labels
-// (count). An image whose scores are not finite is wrong.
+// Loss and hits by class of each of the score_blocks(count) runs of images, losses added in a fixed order: logits
+// (count, 10), labels (count). An image whose scores are not finite is wrong.
 void score_images(Score* partial, const float* logits, const std::uint8_t* labels, std::int64_t count,
                   cudaStream_t stream);
 std::int64_t score_blocks(std::int64_t count);

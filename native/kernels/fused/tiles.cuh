@@ -53,10 +53,10 @@ std::vector<Tile> tiles_of() {
   }
   add({.phase = kConvForward, .rows = kHalf}, conv_forward_kernel<P, 1>, 0, ConvForwardShared<P>::kBytes);
   add({.phase = kConvForward, .rows = kWhole}, conv_forward_kernel<P, 2>, 0, ConvForwardShared<P>::kBytes);
-  add({.phase = kConvForward, .rows = kWhole, .many = true}, conv_forward_roles_kernel<P>, 0,
+  add({.phase = kConvForward, .rows = kWhole, .many = true}, conv_forward_roles_kernel<P, State>, 0,
       ConvForwardRolesShared<P>::kBytes);
   if constexpr (kFloats)
-    add({.phase = kConvForward, .rows = kHalf, .many = true}, conv_forward_halves_kernel<P>, 0,
+    add({.phase = kConvForward, .rows = kHalf, .many = true}, conv_forward_halves_kernel<P, State>, 0,
         ConvForwardHalvesShared<P>::kBytes);
 
   if constexpr (!kFloats) {
@@ -98,12 +98,12 @@ std::vector<Tile> tiles_of() {
     add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks},
         conv2_backward_whole_images_kernel<P, State>, sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared::kBytes);
   }
-  add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages, 1>,
+  add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages, 1, State>,
       sizeof(Bn2Backward) + (kStages + 1) * kBarrier, Conv2BackwardShared<P, kWhole, kStages>::kBytes);
-  add({.phase = kConv2Backward, .rows = kHalf}, conv2_backward_kernel<P, kHalf, 1, 1>,
+  add({.phase = kConv2Backward, .rows = kHalf}, conv2_backward_kernel<P, kHalf, 1, 1, State>,
       sizeof(Bn2Backward) + 2 * kBarrier, Conv2BackwardShared<P, kHalf, 1>::kBytes);
   if constexpr (kFloats)
-    add({.phase = kConv2Backward, .rows = kHalf, .parts = 2}, conv2_backward_kernel<P, kHalf, 1, 2>,
+    add({.phase = kConv2Backward, .rows = kHalf, .parts = 2}, conv2_backward_kernel<P, kHalf, 1, 2, State>,
         sizeof(Bn2Backward) + 2 * kBarrier, Conv2BackwardShared<P, kHalf, 1, 2>::kBytes);
 
   constexpr std::size_t kPartial =

@@ -74,10 +74,10 @@ void test_scores() {
       Score got;
       for (const Score& part : gparts.read("score_images")) {
         got.loss += part.loss;
-        got.correct += part.correct;
+        for (int k = 0; k < kClasses; ++k) got.correct[k] += part.correct[k];
       }
       const Score want = score(widen(logits), labels);
-      CHECK(got.correct == want.correct);
+      CHECK(std::ranges::equal(got.correct, want.correct));
       CHECK(std::isfinite(want.loss) ? std::abs(got.loss - want.loss) <= 1e-12 * want.loss : !std::isfinite(got.loss));
     }
   }

@@ -40,11 +40,12 @@ __global__ void __launch_bounds__(kScoreBlock)
     score_kernel(Score* __restrict__ partial, const float* __restrict__ logits, const std::uint8_t* __restrict__ labels,
                  std::int64_t count) {
   __shared__ double losses[kScoreBlock];
-  __shared__ int corrects[kScoreBlock];
+  __shared__ int correct[kClasses];
   const int t = int(threadIdx.x);
   const std::int64_t b = std::int64_t(blockIdx.x) * kScoreBlock + t;
   losses[t] = 0;
-  corrects[t] = 0;
+  if (t < kClasses) correct[t] = 0;
+  __syncthreads();
   if (b < count) {
     float row[kClasses];
     for (int k = 0; k < kClasses; ++k) row[k] = logits[b * kClasses + k];
@@ -60,16 +61,14 @@ __global__ void __launch_bounds__(kScoreBlock)
       if (k == labels[b]) of_label = double(row[k]) - row[best];
     }
     losses[t] = log(sum) - of_label;
-    corrects[t] = finite && best == labels[b];
+    if (finite && best == labels[b]) atomicAdd(&correct[best], 1);
   }
   for (int half = kScoreBlock / 2; half > 0; half /= 2) {
     __syncthreads();  // the upper half is complete before the lower half adds it
-    if (t < half) {
-      losses[t] += losses[t + half];
-      corrects[t] += corrects[t + half];
-    }
+    if (t < half) losses[t] += losses[t + half];
   }
-  if (t == 0) partial[blockIdx.x] = {losses[0], corrects[0]};
+  if (t == 0) partial[blockIdx.x].loss = losses[0];
+  if (t < kClasses) partial[blockIdx.x].correct[t] = correct[t];
 }
 
 }  // namespace

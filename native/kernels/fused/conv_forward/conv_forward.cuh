@@ -8,6 +8,7 @@
 #include "kernels/fused/conv_forward/a1.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
 #include "kernels/fused/conv_forward/conv2.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
@@ -98,8 +99,9 @@ struct ConvForwardRolesShared {
   static constexpr int kBytes = sizeof(Memory);
 };
 
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   using Shared = ConvForwardRolesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>;
   using Role = NamedBarrier<1, kRoleThreads>;

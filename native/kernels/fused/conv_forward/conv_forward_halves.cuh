@@ -7,6 +7,7 @@
 #include "kernels/fused/conv_forward/a1.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
 #include "kernels/fused/conv_forward/conv2.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
@@ -25,8 +26,9 @@ struct ConvForwardHalvesShared {
 
 // All 16 warps make a1 of rows 0 .. 8 or 7 .. 13, then z2 of rows 0 .. 7 or 8 .. 13: 16 channels of 2 rows a warp. So
 // conv1 and conv2 take turns; in exchange all batches are cut alike. The grid is even, and a block keeps its half.
-template <class P>
-__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(State s, int graph_step) {
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   using Shared = ConvForwardHalvesShared<P>;
   constexpr int kPitch = kSlotPitch<P, kConv1Channels>, kOwnRows = kPool1Side / 2;  // of a1, stored by this block
   extern __shared__ __align__(128) unsigned char shared[];

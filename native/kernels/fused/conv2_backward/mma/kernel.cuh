@@ -23,11 +23,13 @@
 #pragma once
 
 #include "kernels/fused/conv2_backward/mma/roles.cuh"
+#include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
 
-template <class P, int kRows, int kStages, int kParts>
-__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(State s, int graph_step) {
+template <class P, int kRows, int kStages, int kParts, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models models, int graph_step) {
+  const auto& s = state_of_block(models);
   using Shared = Conv2BackwardShared<P, kRows, kStages, kParts>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;

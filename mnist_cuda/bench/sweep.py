@@ -1,0 +1,67 @@
+"""The `bench sweep` command: a step of one of many models, ours and other frameworks', interleaved, under one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mnist_cuda import _native
+from mnist_cuda.bench.compare import BenchOptions, Row, cells_of, measure, plan
+from mnist_cuda.bench.competitors import (
+    PEER_PYTHON,
+    SWEEP_PEERS,
+    Competitor,
+    engine_competitor,
+    of_models,
+    peer_competitors,
+    words,
+)
+from mnist_cuda.engine import EngineInfo, find_engine
+from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.options import TrainOptions
+from mnist_cuda.sweeps.trainers import share_of
+
+STEP = "model-step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepBenchOptions(BenchOptions):
+    """What to measure. models: numbers of models at once, as text: ours, beside as many as fill the GPU, and peers'."""
+
+    peers: Sequence[str] = ("torch", "jax")
+    batch_sizes: Sequence[str] = ("64", "256")
+    models: Sequence[str] = ("16", "64")
+
+
+def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Competitor]:
+    """The engine with models one after another, and side by side where it can do that."""
+    alone = engine_competitor(info)
+    found = [of_models(alone, f"{info.name}, one after another", 1)]
+    share = share_of(TrainOptions(batch_size=batch_size))
+    if info.fleets and share and not info.unavailable:
+        fill = max(1, _native.gpus()[0]["multiprocessors"] // share)
+        label = f"{info.name}, {{models}} side by side"
+        found += [of_models(alone, label, number) for number in dict.fromkeys((fill, *numbers)) if number > 1]
+    return found
+
+
+def command(options: SweepBenchOptions) -> int:
+    """`mnist-cuda bench sweep`."""
+    output = JsonOutput(options.json)
+    try:
+        numbers = [int(number) for number in words(options.models)]
+    except ValueError:
+        numbers = [0]
+    if min(numbers, default=1) < 1:
+        raise UsageError(f"--models is {' '.join(options.models)}, expected whole numbers of at least 1")
+    (name,) = options.engines
+    info = find_engine(name)
+    if info.unavailable:
+        raise UnavailableError(f"engine '{info.name}' cannot run here: {info.unavailable}")
+    python = options.peer_python or PEER_PYTHON
+    peers = peer_competitors(words(options.peers), [info.device], python, SWEEP_PEERS, numbers)
+    rows: list[Row] = []
+    for cell in cells_of(options, [engine_competitor(info)]):
+        rows += plan([*ours(info, cell.batch_size, numbers), *peers], [cell], options.precisions is not None)
+    return measure(rows, options.load(), options, output, STEP)

@@ -1,0 +1,40 @@
+"""Time a training step of one of many models: one after another and side by side, here and in other frameworks.
+
+Each competitor is a process of its own, and they take turns. Lists take commas or spaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("competitors")
+    add = group.add_argument
+    add("-e", "--engines", nargs=1, default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
+    add("--models", nargs="+", default=["16", "64"], metavar="N",
+        help="at once: ours beside as many as fill the GPU, and the peers' (default: 16 64)")  # fmt: skip
+    add("--peers", nargs="*", default=["torch", "jax"], metavar="NAME",
+        help="torch, jax, jax:vmap:products, ... or nothing (default: torch jax)")  # fmt: skip
+    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    group = parser.add_argument_group("measurement")
+    add = group.add_argument
+    add("-b", "--batch-sizes", nargs="+", default=["64", "256"], metavar="N", help="default: 64 256")
+    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16 (default: the engine's first)")
+    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
+    add("--seconds", type=rate, default=10.0, metavar="S",
+        help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
+    add_data_flags(parser, "auto")
+    group = parser.add_argument_group("output")
+    add_json_flag(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare a model's step among many."""
+    from mnist_cuda.bench import sweep
+
+    return sweep.command(options_of(sweep.SweepBenchOptions, args))

@@ -20,16 +20,17 @@ PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a peer: on which kind of device, with which fields of its set-up; script: if not the peer's.
+    """One way to run a peer: on which kind of device, with which fields of its set-up.
 
-    A label with `{models}` is of a way to train several models in one step.
+    script: if not the peer's. ranks: several GPUs can make a step together. A label with `{models}` is of a way to
+    train several models in one step.
     """
 
     label: str
     device: str
     fields: dict[str, Any] = field(default_factory=dict)
-    ranks: bool = False  # several GPUs can make a step together
     script: str = ""
+    ranks: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from mnist_cuda.engine import Engine, engines
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
 TOO_OLD = "needs compute capability"  # in the reason, of a GPU or of the build's code for it
+TOO_FEW = "is a test for several GPUs"  # of a machine
 
 
 def engine_params(*, precisions=True, without=()):
@@ -38,11 +39,11 @@ def engine_params(*, precisions=True, without=()):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """With MNIST_CUDA_REQUIRE_GPU=1 a skipped GPU test is a failure, unless the GPU is too old for what it tests."""
+    """With MNIST_CUDA_REQUIRE_GPU=1 a skipped GPU test is a failure, unless the GPU is too old or a single one."""
     report = yield
     if REQUIRE_GPU and report.skipped and item.get_closest_marker("gpu") and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if TOO_OLD not in reason:
+        if TOO_OLD not in reason and TOO_FEW not in reason:
             report.outcome = "failed"
             report.longrepr = f"MNIST_CUDA_REQUIRE_GPU=1, and this was not tested: {reason}"
     return report
@@ -70,6 +71,13 @@ def make_engine():
         return Engine(name, precision, **options)
 
     return make
+
+
+def require_gpus(count):
+    """A skip where there are fewer."""
+    found = _native.cuda_status()["device_count"]
+    if found < count:
+        pytest.skip(f"this is a test for several GPUs, expected {count}, found {found}")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""MNIST_CUDA_REQUIRE_GPU=1: a GPU test that is skipped is a failure, unless the GPU is too old for it."""
+"""MNIST_CUDA_REQUIRE_GPU=1: a GPU test that is skipped is a failure, unless the GPU is too old or a single one."""
 
 import os
 import subprocess
@@ -23,6 +23,9 @@ def test_data(data): pass
 def test_older(): pytest.skip("it needs compute capability 8.0 and GPU 0 has 7.5")
 
 @pytest.mark.gpu
+def test_pair(): pytest.skip("this is a test for several GPUs, expected 2, found 1")
+
+@pytest.mark.gpu
 def test_passes(): pass
 
 def test_of_the_host(): pytest.skip("no compiler")
@@ -30,7 +33,7 @@ def test_of_the_host(): pytest.skip("no compiler")
 
 
 @pytest.mark.parametrize(
-    ("required", "counts"), [("1", "1 failed, 1 passed, 2 skipped, 1 error"), ("0", "1 passed, 4 skipped")]
+    ("required", "counts"), [("1", "1 failed, 1 passed, 3 skipped, 1 error"), ("0", "1 passed, 5 skipped")]
 )
 def test_what_is_skipped(tmp_path, required, counts):
     (tmp_path / "test_made_up.py").write_text(TESTS)

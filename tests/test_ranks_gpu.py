@@ -6,6 +6,7 @@ Ranks that share a GPU reach each other through host memory; with a GPU for each
 import numpy as np
 import pytest
 from cases import labels, noise, signed_weights, strokes
+from conftest import require_gpus
 from test_ranks import RATE, assert_gradients, assert_same_bits, on_all, trained
 
 from mnist_cuda import _native
@@ -36,12 +37,6 @@ def train(make_engine):
         return on_all(_native.in_process_communicators(ranks), work)
 
     return run
-
-
-def require_gpus(count):
-    found = _native.cuda_status()["device_count"]
-    if found < count:
-        pytest.skip(f"{found} GPUs here, it takes {count}")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

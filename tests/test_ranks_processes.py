@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, require_gpus
 from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
@@ -223,12 +223,6 @@ def test_mpirun(command, threads, tmp_path):
     assert code == 0, err
     assert out.count("ranks   2, started by mpirun, this one with ") == out.count("right after 2 epochs") == 1
     assert_trained_as(threads(2)[0], tmp_path / "run")
-
-
-def require_gpus(count):
-    found = _native.cuda_status()["device_count"]
-    if found < count:
-        pytest.skip(f"{found} GPUs here, it takes {count}")
 
 
 @pytest.mark.gpu

@@ -152,10 +152,11 @@ struct Conv1Columns {
   }
 };
 
-// The patches of an image, by kRoleThreads threads. Slots that are padding repeat a neighbour.
+// The patches of an image, by kThreads threads. Slots that are padding repeat a neighbour.
+template <int kThreads = kRoleThreads>
 __device__ __forceinline__ void gather_patches(unsigned char* patches, const unsigned char* image, int tid) {
 #pragma unroll
-  for (int i = tid; i < 2 * kPatchRows * 8; i += kRoleThreads) {
+  for (int i = tid; i < 2 * kPatchRows * 8; i += kThreads) {
     const int lower = i / (kPatchRows * 8), row = i / 8 % kPatchRows, slot = i % 8, cy = row / 2, plane = row % 2;
     const int cx = plane == 0 ? (slot == 0 ? 1 : 2 * slot - 1) : (slot == 7 ? 12 : 2 * slot);
     const auto* from =

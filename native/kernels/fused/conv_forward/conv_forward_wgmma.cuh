@@ -26,27 +26,49 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
           s.a1)[(std::size_t(image) * Operands::kFp16Terms * Operands::kChunks + plane) * (kChunkedImage / 16) + at] =
           *reinterpret_cast<const uint4*>(stage + plane * Operands::kPlane + Operands::kRow + at * 16);
     }
-  } else if constexpr (kChunked<P, kPieces == 1>) {
-    constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
+  } else {
+    constexpr int kOfPiece = kChunkedImage / 16 / kPieces, kCount = Operands::kChunks * kOfPiece;
 #pragma unroll 2  // registers are scarce
     for (int i = tid; i < kCount; i += kThreads) {
-      const int chunk = i / kOfChunk, row = i % kOfChunk / 16, slot = i % 16, column = 2 * (slot % 8) + slot / 8;
-      static_cast<uint4*>(s.a1)[std::size_t(image) * kCount + i] =
+      const int chunk = i / kOfPiece, at = piece * kOfPiece + i % kOfPiece, row = at / 16, slot = at % 16;
+      const int column = 2 * (slot % 8) + slot / 8;
+      static_cast<uint4*>(s.a1)[(std::size_t(image) * Operands::kChunks + chunk) * (kChunkedImage / 16) + at] =
           *reinterpret_cast<const uint4*>(stage + chunk * Operands::kPlane + (row + 1) * Operands::kRow + column * 16);
-    }
-  } else {
-    constexpr int kChunks = Operands::kChunks, kCount = kCells1 * kChunks / kPieces;
-#pragma unroll 2
-    for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
-      const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
-      static_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
-          *reinterpret_cast<const uint4*>(stage + i % kChunks * Operands::kPlane + at * 16);
     }
   }
 #pragma unroll 2
   for (int i = piece * kRoutes + tid; i < (piece + 1) * kRoutes; i += kThreads)
     reinterpret_cast<uint4*>(s.route1)[std::size_t(image) * (kRoute1Words / 4) + i] =
         reinterpret_cast<const uint4*>(stage + ConvForwardWgmmaShared<P>::kRoute)[i];
+}
+
+// Of a large batch a1 with its routing, then z2 with pooled_z2, leave by the copy engine, as they lie in a stage or in
+// a copy; one thread calls this. L2 cannot hold all until conv2_backward: of 16 bits a1 and z2 go first, so that
+// pooled_z2 stays for the phases between.
+template <class P>
+__device__ __forceinline__ void store_a1_bulk(const State& s, int image, std::uint32_t stage) {
+  using Shared = ConvForwardWgmmaShared<P>;
+  using Operands = WgmmaOperands<P>;
+  constexpr int kPlanes = Operands::kFp16Terms * Operands::kChunks;
+  const auto part_of = [&](void* tensor, int bytes) { return static_cast<char*>(tensor) + std::size_t(image) * bytes; };
+  if constexpr (P::kFp16Terms > 0)
+#pragma unroll 1
+    for (int plane = 0; plane < kPlanes; ++plane)
+      store_bulk(part_of(s.a1, kPlanes * kChunkedImage) + plane * kChunkedImage,
+                 stage + plane * Operands::kPlane + Operands::kRow, kChunkedImage);
+  else
+    store_bulk_evict_first(part_of(s.a1, Shared::kCopyBytes), stage + Shared::kStage, Shared::kCopyBytes);
+  store_bulk(part_of(s.route1, kRoute1Words * 4), stage + Shared::kRoute, kRoute1Words * 4);
+  store_bulk_commit();
+}
+template <class P>
+__device__ __forceinline__ void store_z2_bulk(const State& s, int image, std::uint32_t output) {
+  using Shared = ConvForwardWgmmaShared<P>;
+  const auto part_of = [&](void* tensor, int bytes) { return static_cast<char*>(tensor) + std::size_t(image) * bytes; };
+  store_bulk_evict_first(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
+  store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell), output + Shared::kZ2Bytes,
+             kCells2 * Shared::kPooledZ2Cell);
+  store_bulk_commit();
 }
 
 // The filter by the copy engine; only one thread calls this. `arrived` is an mbarrier of one arrival.
@@ -111,7 +133,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
-    conv2.template store<kChunked<P, kHalves == 2>>(s, image);
+    conv2.template store<true>(s, image);
     conv2.add_columns(warp_sums[warp]);
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
@@ -121,121 +143,147 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
 #endif
 }
 
-// Large batches: as conv_forward_roles_kernel(). The first role makes an image's patches while conv1's products of the
-// one before run. The second role's two warpgroups take turns, and an image's a1 leaves while conv2's products of it
-// run.
+// Large batches: as conv_forward_roles_kernel(). The second role's two warpgroups take turns at the images, and an
+// image's a1 leaves while conv2's products of it run. In 16 bits so do the first role's, each for its partner in the
+// second; so two images are under way in either role. Of floats both make half of an image, and the patches of the next
+// one while conv1's products run.
 template <class P, class Models>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   using Shared = ConvForwardWgmmaShared<P>;
-  constexpr int kTurnThreads = kRoleThreads + kGroupThreads;  // the first role and a warpgroup of the second
-  using Role = NamedBarrier<1, kRoleThreads>;
-  using Full = NamedBarrier<2, kTurnThreads, 2>;  // a1 of a stage
-  using Free = NamedBarrier<4, kTurnThreads, 2>;
-  using SecondRole = NamedBarrier<6, kRoleThreads>;
-  using End = NamedBarrier<7, kConvThreads>;
-  using Output = NamedBarrier<8, kGroupThreads, 2>;             // of a warpgroup of the second role
+  constexpr bool kTurns = sizeof(typename P::T) == 2;             // of the first role
+  constexpr int kMakers = kTurns ? kGroupThreads : kRoleThreads;  // threads that make a1 of an image
+  using Makers = NamedBarrier<1, kMakers, 2>;                     // the first is all there is without turns
+  using Full = NamedBarrier<3, kMakers + kGroupThreads, 2>;       // a1 of a stage
+  using Free = NamedBarrier<5, kMakers + kGroupThreads, 2>;
+  using SecondRole = NamedBarrier<7, kRoleThreads>;
+  using End = NamedBarrier<8, kConvThreads>;
+  using Output = NamedBarrier<9, kGroupThreads, 2>;             // of a warpgroup of the second role
   constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
-  using Operands = WgmmaOperands<P>;
-  constexpr int kPlanes = Operands::kFp16Terms * Operands::kChunks;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ MBarrier arrived;
-  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5);
+  const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5), group = warp >> 2;
   const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
-  unsigned char *const filter = shared + Shared::kRolesFilter, *const pixels = shared + Shared::kRolesImage,
-                       *const patches = shared + Shared::kPatches;
+  const auto stage_at = [&](int stage) { return shared + stage * Shared::kRolesStage; };
+  const auto patches_at = [&](int stage) { return shared + Shared::kPatches + stage * kPatchBytes; };
+  unsigned char* const filter = shared + Shared::kRolesFilter;
 
-  // An image: a word a thread, fetched ahead.
-  std::uint32_t word = 0;
-  const auto fetch = [&](int image) {
-    if (first_role && tid < kImageWords && image < s.batch) word = load_image_word(s, graph_step, image, tid);
+  // Of the first role: which of its makers this thread belongs to, and the images that they take.
+  const int makers = kTurns ? group : 0, maker = tid % kMakers;
+  const int first_image = blockIdx.x + makers * gridDim.x, step = (kTurns ? 2 : 1) * gridDim.x;
+  unsigned char* const pixels = shared + Shared::kRolesImages + makers * kImageBytes;
+  // An image: a word or two a thread, fetched ahead.
+  constexpr int kWords = (kImageWords + kMakers - 1) / kMakers;
+  std::uint32_t words[kWords] = {};
+  const auto for_words = [&](auto call) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k)
+      if (const int i = maker + k * kMakers; i < kImageWords) call(words[k], i);
   };
-  fetch(blockIdx.x);
+  const auto fetch = [&](int image) {
+    if (image < s.batch)
+      for_words([&](std::uint32_t& word, int i) { word = load_image_word(s, graph_step, image, i); });
+  };
+  if (first_role) fetch(first_image);
   if (threadIdx.x == 0) arrived.init(1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(pixels, 1);
+  clear_images<P>(shared + Shared::kRolesImages, 2);
   wgmma_publish();  // zeros around a1, by both roles
   __syncthreads();
   const auto store_image = [&](int next) {
-    if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
+    for_words([&](std::uint32_t word, int i) { store_image_word<P>(pixels, i, word); });
     fetch(next);
   };
   if (first_role) {
-    store_image(blockIdx.x + gridDim.x);
-    Role::sync();
-    gather_patches(patches, pixels, tid);
+    store_image(first_image + step);
+    Makers::sync(makers);
+    gather_patches<kMakers>(patches_at(makers), pixels, maker);
     wgmma_publish();
   }
 
-  wait_for_predecessor();                                        // update: filters and bn1
-  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);  // of the second role, at the end; reach into `patches`
+  wait_for_predecessor();  // update: filters and bn1
+  auto* warp_sums =
+      reinterpret_cast<float (*)[2][16]>(shared + Shared::kRolesImages);  // of the second role, at the end
   if (first_role) {
     give_registers<kFirstRegisters>();
     const Conv1Columns<P> conv1(s, warp & 3, lane);
-    const int first_row = warp / 4 * kPool1Side;  // of patches
-    int stage = 0;
-    for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      unsigned char* const here = shared + stage * Shared::kRolesStage;
-      const std::uint32_t own_patches = shared_address(patches + stage * kPatchBytes);
-      Role::sync();  // the patches are complete and nobody reads the image any more
-      store_image(image + 2 * gridDim.x);
-      if (image >= 2 * int(gridDim.x)) Free::sync(stage);
-      typename Conv1Columns<P>::Sums acc[2];
-      conv1.start(acc, own_patches, first_row);
-      Role::sync();
-      int thread = tid;  // opaque to the compiler, which would keep all addresses, and spill them
-      asm volatile("" : "+r"(thread));
-      gather_patches(patches + (stage ^ 1) * kPatchBytes, pixels, thread);
+    using Sums = typename Conv1Columns<P>::Sums;
+    const auto gather_next = [&](int stage) {
+      int own = maker;
+      asm volatile("" : "+r"(own));  // opaque to the compiler, which would keep all addresses, and spill them
+      gather_patches<kMakers>(patches_at(stage), pixels, own);
+    };
+    const auto multiply = [&](Sums(&acc)[2], int stage, int row) {
+      conv1.start(acc, shared_address(patches_at(stage)), row);
+    };
+    const auto products = [&](Sums(&acc)[2]) {
       wgmma_wait<0>();
       wgmma_results(acc[0]), wgmma_results(acc[1]);
-      conv1.template finish<0>(acc, here, first_row);
-      if constexpr (constexpr int kRows = Conv1Columns<P>::kRows; kRows < kPool1Side) {
-        conv1.start(acc, own_patches, first_row + kRows);
-        wgmma_wait<0>();
-        wgmma_results(acc[0]), wgmma_results(acc[1]);
-        conv1.template finish<kRows>(acc, here, first_row);
+    };
+    if constexpr (kTurns) {
+      static_assert(Conv1Columns<P>::kRows == kPool1Side);
+      unsigned char* const here = stage_at(group);
+      for (int image = first_image; image < s.batch; image += step) {
+        Sums acc[2];
+        Makers::sync(group);  // the patches are complete and nobody reads the image any more
+        multiply(acc, group, 0);
+        store_image(image + 2 * step);
+        products(acc);
+        if (image >= step) Free::sync(group);
+        conv1.template finish<0>(acc, here, 0);
+        multiply(acc, group, kPool1Side);
+        products(acc);
+        Makers::sync(group);  // nobody reads the patches any more, and the next image is complete
+        conv1.template finish<0>(acc, here, kPool1Side);
+        wgmma_publish();
+        Full::arrive(group);
+        gather_next(group);
+        wgmma_publish();
       }
-      wgmma_publish();
-      Full::arrive(stage);
+    } else {
+      const int first_row = group * kPool1Side;  // of patches
+      int stage = 0;
+      for (int image = first_image; image < s.batch; image += step, stage ^= 1) {
+        unsigned char* const here = stage_at(stage);
+        Sums acc[2];
+        Makers::sync();  // the patches are complete and nobody reads the image any more
+        store_image(image + 2 * step);
+        if (image >= 2 * step) Free::sync(stage);
+        multiply(acc, stage, first_row);
+        Makers::sync();
+        gather_next(stage ^ 1);
+        products(acc);
+        conv1.template finish<0>(acc, here, first_row);
+        if constexpr (constexpr int kRows = Conv1Columns<P>::kRows; kRows < kPool1Side) {
+          multiply(acc, stage, first_row + kRows);
+          products(acc);
+          conv1.template finish<kRows>(acc, here, first_row);
+        }
+        wgmma_publish();
+        Full::arrive(stage);
+      }
     }
     End::arrive();  // nobody reads the image or patches any more
   } else {
     // Its warpgroups take turns, an image each, so that one's products run while the other stores.
     take_registers<kSecondRegisters>();
     if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
-    const int group = warp >> 2;
     Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     left.load_scale(s), right.load_scale(s);
     arrived.wait(0);
-    unsigned char* const stage = shared + group * Shared::kRolesStage;
-    const int thread = tid % kGroupThreads;
+    unsigned char* const stage = stage_at(group);
+    const int thread = tid % kGroupThreads, second_step = 2 * gridDim.x;
     const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
-    for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += 2 * gridDim.x) {
-      const auto part_of = [&](void* tensor, int bytes) {
-        return static_cast<char*>(tensor) + std::size_t(image) * bytes;
-      };
+    for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += second_step) {
       Full::sync(group);
-      // a1 leaves by the copy engine, as it lies in the stage or from a copy. Of large batches L2 cannot hold all until
-      // conv2_backward: of 16 bits a1 and z2 go first, so that pooled_z2 stays for the phases between.
-      if (thread == 0) {
-        if constexpr (P::kFp16Terms > 0)
-#pragma unroll 1
-          for (int plane = 0; plane < kPlanes; ++plane)
-            store_bulk(part_of(s.a1, kPlanes * kChunkedImage) + plane * kChunkedImage,
-                       shared_address(stage) + plane * Operands::kPlane + Operands::kRow, kChunkedImage);
-        else
-          store_bulk_evict_first(part_of(s.a1, Shared::kCopyBytes), shared_address(stage) + Shared::kStage,
-                                 Shared::kCopyBytes);
-        store_bulk(part_of(s.route1, kRoute1Words * 4), shared_address(stage) + Shared::kRoute, kRoute1Words * 4);
-        store_bulk_commit();
-      }
+      if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
       wgmma_wait<0>();
       if (thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
-      if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(group);
+      if (image + second_step < s.batch) Free::arrive(group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
@@ -244,12 +292,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         right.stage(output);
         wgmma_publish();
         Output::sync(group);
-        if (thread == 0) {
-          store_bulk_evict_first(part_of(s.z2, Shared::kZ2Bytes), output, Shared::kZ2Bytes);
-          store_bulk(part_of(s.pooled_z2, kCells2 * Shared::kPooledZ2Cell), output + Shared::kZ2Bytes,
-                     kCells2 * Shared::kPooledZ2Cell);
-          store_bulk_commit();
-        }
+        if (thread == 0) store_z2_bulk<P>(s, image, output);
       } else {
         left.template store<true>(s, image);
         right.template store<true>(s, image);

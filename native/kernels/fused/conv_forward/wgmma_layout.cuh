@@ -34,11 +34,6 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
-// Whether conv_forward leaves z2 chunked, and a1 chunked or split, for conv2_backward: the plan lets
-// that work by wgmma for just these.
-template <class P, bool kWholeImages>
-inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(typename P::T) == 2);
-
 template <class P>
 struct ConvForwardWgmmaShared {
   using Operands = WgmmaOperands<P>;
@@ -66,11 +61,11 @@ struct ConvForwardWgmmaShared {
   struct RolesMemory {
     unsigned char stages[2][kRolesStage];
     unsigned char filter[Operands::kFilterBytes];
-    unsigned char image[kImageBytes];
+    unsigned char images[2][kImageBytes];
     unsigned char patches[2][kPatchBytes];
     // then of each warpgroup kOutputBytes
   };
-  static constexpr int kRolesFilter = offsetof(RolesMemory, filter), kRolesImage = offsetof(RolesMemory, image);
+  static constexpr int kRolesFilter = offsetof(RolesMemory, filter), kRolesImages = offsetof(RolesMemory, images);
   static constexpr int kPatches = offsetof(RolesMemory, patches), kOutput = sizeof(RolesMemory);
   static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
 };

@@ -2,6 +2,8 @@
 // output. Beside that the pixel moments of the next batch are summed, for update's bn1.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/blocks.h"
@@ -11,19 +13,24 @@
 
 namespace mnist::fused {
 
-// Sums over the warp of up to 16 values at once: lane l gets that of value l / 2.
-__device__ __forceinline__ float warp_sums(float (&x)[16], int lane) {
+// Sums over the warp of up to 16 values at once, kCount times: lane l gets that of value l / 2.
+template <int kCount>
+__device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCount][16], int lane) {
 #pragma unroll
   for (int n = 8; n > 0; n /= 2) {
     const bool upper = lane & 2 * n;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       if (k >= n) break;
-      const float low = x[k], high = x[k + n];
-      x[k] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, 2 * n);
+#pragma unroll
+      for (int r = 0; r < kCount; ++r) {
+        const float low = x[r][k], high = x[r][k + n];
+        x[r][k] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, 2 * n);
+      }
     }
   }
-  return x[0] + __shfl_xor_sync(0xffffffffu, x[0], 1);
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) sums[r] = x[r][0] + __shfl_xor_sync(0xffffffffu, x[r][0], 1);
 }
 
 // Where a lane's four values of dh go that fc1_backward reads by wgmma.
@@ -59,73 +66,124 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   const auto label_of = [&](int row) {
     return row < end ? int(s.samples.labels[s.samples.order[std::size_t(graph_step) * s.batch + row]]) : 0;
   };
-  int label = label_of(row);
+  int label[2] = {label_of(row), label_of(row + 8)};
 
   // The next batch's pixel moments, this block's share: they depend on nothing, so they are summed while fc1_forward
-  // ends.
+  // ends. Each takes two loads, one after the other, so those of several images are in flight at once.
   const int column = tid & 63, group = tid >> 6;
+  const int first = blockIdx.x + group * gridDim.x, stride = 4 * gridDim.x;
   double moment = 0;
-  if (column < kMoments)
-    for (int b = blockIdx.x + group * gridDim.x; b < s.batch; b += 4 * gridDim.x)
-      moment +=
-          s.samples
-              .moments[std::size_t(s.samples.order[std::size_t(graph_step + 1) * s.batch + b]) * kMoments + column];
+  for_rows<1, 8>(
+      first < s.batch ? (s.batch - 1 - first) / stride + 1 : 0, 0,
+      [&](int k) {
+        const int sample = s.samples.order[std::size_t(graph_step + 1) * s.batch + first + k * stride];
+        return s.samples.moments[std::size_t(sample) * kMoments + min(column, kMoments - 1)];
+      },
+      [&](double x, int) { moment += x; });
   wait_for_predecessor();  // fc1_forward: h_slices
   float4 dw[kClasses] = {}, dbias = {};
   float dclass = 0, loss = 0, hits = 0;
 
-  for (; row < end; row += 8, label = label_of(row)) {
-    float4 h = bias;
-    const auto slice = [&](int k) {
-      return reinterpret_cast<const float4*>(s.h_slices + (std::size_t(k) * s.batch + row) * kHidden)[lane];
-    };
-    const auto add = [&](float4 x, int) { h.x += x.x, h.y += x.y, h.z += x.z, h.w += x.w; };
-    if constexpr (std::is_same_v<Models, Pack>)
-      for_rows<1, 8>(s.fc1_forward_slices, 0, slice, add);
-    else if (s.fc1_forward_slices > 14)
-      for_rows<1, 26>(s.fc1_forward_slices, 0, slice, add);
-    else
-      for_rows<1, 14>(s.fc1_forward_slices, 0, slice, add);
-    h = make_float4(relu_keep_nan(h.x), relu_keep_nan(h.y), relu_keep_nan(h.z), relu_keep_nan(h.w));
-    reinterpret_cast<float4*>(s.h + std::size_t(row) * kHidden)[lane] = h;
-    float products[16] = {};
+  // kCount samples, `row` and those 8 and more behind it: a warp has their chains of instructions under way together.
+  const auto samples = [&]<int kLoads, int kCount>(std::integral_constant<int, kLoads>, int row,
+                                                   const int (&label)[kCount]) {
+    struct Rows {
+      float4 of[kCount];
+    } h;
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k) products[k] = h.x * w[k].x + h.y * w[k].y + h.z * w[k].z + h.w * w[k].w;
-    const float score = warp_sums(products, lane) + class_bias;
-    if (stores_class) s.logits[std::size_t(row) * kClasses + my_class] = score;
+    for (int r = 0; r < kCount; ++r) h.of[r] = bias;
+    const auto slice = [&](int k) {
+      Rows x;
+#pragma unroll
+      for (int r = 0; r < kCount; ++r)
+        x.of[r] =
+            reinterpret_cast<const float4*>(s.h_slices + (std::size_t(k) * s.batch + row + 8 * r) * kHidden)[lane];
+      return x;
+    };
+    for_rows<1, kLoads>(s.fc1_forward_slices, 0, slice, [&](const Rows& x, int) {
+#pragma unroll
+      for (int r = 0; r < kCount; ++r)
+        h.of[r].x += x.of[r].x, h.of[r].y += x.of[r].y, h.of[r].z += x.of[r].z, h.of[r].w += x.of[r].w;
+    });
+    float products[kCount][16] = {}, score[kCount], top[kCount], total[kCount] = {}, my_d[kCount];
+    int best[kCount] = {};
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      float4& x = h.of[r];
+      x = make_float4(relu_keep_nan(x.x), relu_keep_nan(x.y), relu_keep_nan(x.z), relu_keep_nan(x.w));
+      reinterpret_cast<float4*>(s.h + std::size_t(row + 8 * r) * kHidden)[lane] = x;
+#pragma unroll
+      for (int k = 0; k < kClasses; ++k) products[r][k] = x.x * w[k].x + x.y * w[k].y + x.z * w[k].z + x.w * w[k].w;
+    }
+    warp_sums(score, products, lane);
     const auto of_class = [](float x, int k) { return __shfl_sync(0xffffffffu, x, 2 * k); };
-    float top = of_class(score, 0), total = 0;
-    int best = 0;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      score[r] += class_bias;
+      if (stores_class) s.logits[std::size_t(row + 8 * r) * kClasses + my_class] = score[r];
+      top[r] = of_class(score[r], 0);
+    }
 #pragma unroll
     for (int k = 1; k < kClasses; ++k)
-      if (const float other = of_class(score, k); other > top) top = other, best = k;
-    const float power = expf(score - top);
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k) total += of_class(power, k);
-    const float log_total = logf(total);
-    loss += log_total - (of_class(score, label) - top);
-    hits += best == label ? 1.f : 0.f;
-    const float my_d = upstream * (expf(score - top - log_total) - (my_class == label ? 1.f : 0.f));
-    dclass += my_d;
-    float4 dh = {};
+      for (int r = 0; r < kCount; ++r)
+        if (const float other = of_class(score[r], k); other > top[r]) top[r] = other, best[r] = k;
+    float power[kCount];
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k) {
-      const float d = of_class(my_d, k);
-      dw[k].x = fmaf(d, h.x, dw[k].x), dw[k].y = fmaf(d, h.y, dw[k].y);
-      dw[k].z = fmaf(d, h.z, dw[k].z), dw[k].w = fmaf(d, h.w, dw[k].w);
-      dh.x = fmaf(d, w[k].x, dh.x), dh.y = fmaf(d, w[k].y, dh.y);
-      dh.z = fmaf(d, w[k].z, dh.z), dh.w = fmaf(d, w[k].w, dh.w);
+    for (int r = 0; r < kCount; ++r) power[r] = expf(score[r] - top[r]);
+#pragma unroll
+    for (int k = 0; k < kClasses; ++k)
+#pragma unroll
+      for (int r = 0; r < kCount; ++r) total[r] += of_class(power[r], k);
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const float log_total = logf(total[r]);
+      loss += log_total - (of_class(score[r], label[r]) - top[r]);
+      hits += best[r] == label[r] ? 1.f : 0.f;
+      my_d[r] = upstream * (expf(score[r] - top[r] - log_total) - (my_class == label[r] ? 1.f : 0.f));
+      dclass += my_d[r];
     }
-    dh = make_float4(h.x > 0 ? dh.x : 0.f, h.y > 0 ? dh.y : 0.f, h.z > 0 ? dh.z : 0.f, h.w > 0 ? dh.w : 0.f);
-    dbias.x += dh.x, dbias.y += dh.y, dbias.z += dh.z, dbias.w += dh.w;
-    auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(row) * kHidden + 4 * lane;
-    if constexpr (sizeof(typename P::T) == 2) {
-      if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, row, lane);
-      reinterpret_cast<__nv_bfloat162*>(out)[0] = __floats2bfloat162_rn(dh.x, dh.y);
-      reinterpret_cast<__nv_bfloat162*>(out)[1] = __floats2bfloat162_rn(dh.z, dh.w);
-    } else {
-      *reinterpret_cast<float4*>(out) = make_float4(P::store(dh.x), P::store(dh.y), P::store(dh.z), P::store(dh.w));
+    float4 dh[kCount] = {};
+#pragma unroll
+    for (int k = 0; k < kClasses; ++k)
+#pragma unroll
+      for (int r = 0; r < kCount; ++r) {
+        const float d = of_class(my_d[r], k);
+        const float4& x = h.of[r];
+        dw[k].x = fmaf(d, x.x, dw[k].x), dw[k].y = fmaf(d, x.y, dw[k].y);
+        dw[k].z = fmaf(d, x.z, dw[k].z), dw[k].w = fmaf(d, x.w, dw[k].w);
+        dh[r].x = fmaf(d, w[k].x, dh[r].x), dh[r].y = fmaf(d, w[k].y, dh[r].y);
+        dh[r].z = fmaf(d, w[k].z, dh[r].z), dh[r].w = fmaf(d, w[k].w, dh[r].w);
+      }
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const float4& x = h.of[r];
+      const float4 d = make_float4(x.x > 0 ? dh[r].x : 0.f, x.y > 0 ? dh[r].y : 0.f, x.z > 0 ? dh[r].z : 0.f,
+                                   x.w > 0 ? dh[r].w : 0.f);
+      dbias.x += d.x, dbias.y += d.y, dbias.z += d.z, dbias.w += d.w;
+      auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(row + 8 * r) * kHidden + 4 * lane;
+      if constexpr (sizeof(typename P::T) == 2) {
+        if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, row + 8 * r, lane);
+        reinterpret_cast<__nv_bfloat162*>(out)[0] = __floats2bfloat162_rn(d.x, d.y);
+        reinterpret_cast<__nv_bfloat162*>(out)[1] = __floats2bfloat162_rn(d.z, d.w);
+      } else {
+        *reinterpret_cast<float4*>(out) = make_float4(P::store(d.x), P::store(d.y), P::store(d.z), P::store(d.w));
+      }
     }
+  };
+  for (; row + 8 < end; row += 16) {
+    const int next[2] = {label_of(row + 16), label_of(row + 24)};
+    samples(std::integral_constant<int, 6>(), row, label);
+    label[0] = next[0], label[1] = next[1];
+  }
+  if (row < end) {
+    const int last[1] = {label[0]};
+    if constexpr (std::is_same_v<Models, Pack>)
+      samples(std::integral_constant<int, 8>(), row, last);
+    else if (s.fc1_forward_slices > 14)
+      samples(std::integral_constant<int, 26>(), row, last);
+    else
+      samples(std::integral_constant<int, 14>(), row, last);
   }
 
   if constexpr (sizeof(typename P::T) == 2)

@@ -1401,6 +1401,23 @@ HOST = [
 
 FUSED = [
     *of(
+        "native/kernels/device/barriers.cuh",
+        ("ctest test_fused_fc1",),
+        ("parity-of-the-first-round", "parity", "wait(int(unsigned(item) / kStages & 1));", "wait(0);"),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/device/barriers.cuh",
+        ("ctest test_fused_conv2_backward",),
+        (
+            "parity-wrong-from-the-fifth-unit",
+            "parity",
+            "wait(int(unsigned(item) / kStages & 1));",
+            "wait(item >= kStages);",
+        ),
+        precision="fp32",
+    ),
+    *of(
         "native/kernels/device/loads.cuh",
         ("ctest test_fused_update",),
         (
@@ -1730,14 +1747,14 @@ FUSED = [
         (
             "every-tile-awaited-as-the-first",
             "parity",
-            "memory.full[stage].wait(tile / kStages & 1);",
-            "memory.full[stage].wait(0);",
+            "memory.full.wait(tile);",
+            "memory.full[tile].wait(0);",
         ),
         (
             "stage-free-after-half-of-its-warps",
             "race",
-            "memory.empty[tid].init(kThreads / 32 / kTurns);",
-            "memory.empty[tid].init(kThreads / 32 / kTurns / 2);",
+            "memory.empty.stages[tid].init(kThreads / 32 / kTurns);",
+            "memory.empty.stages[tid].init(kThreads / 32 / kTurns / 2);",
         ),
         (
             "own-columns-of-the-other-turn-forgotten",
@@ -1890,7 +1907,6 @@ FUSED = [
             "const int first_units = 0;",
         ),
         ("samples-of-one-warpgroup", "layout", "warp / 4 * 64 * 16", "0"),
-        ("parity-of-the-first-round", "parity", "return tile / kStages & 1;", "return 0;"),
         (
             "dy2-summed-without-its-mean",
             "formula",
@@ -2195,12 +2211,6 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
         ("ctest test_fused_conv2_backward",),
-        (
-            "parity-wrong-from-the-fifth-unit",
-            "parity",
-            "static __device__ __forceinline__ int parity_of(int item) { return item >> 1 & 1; }",
-            "static __device__ __forceinline__ int parity_of(int item) { return item > 1; }",
-        ),
         (
             "second-half-of-an-image-never-done",
             "boundary",

@@ -75,4 +75,14 @@ struct MBarrier {
   }
 };
 
+// A barrier for each of the stages that items take in turns: item k has stage k % kStages, for the k / kStages-th time.
+template <int kStages>
+struct Ring {
+  MBarrier stages[kStages];
+
+  static __device__ __forceinline__ int stage(int item) { return int(unsigned(item) % kStages); }
+  __device__ __forceinline__ MBarrier& operator[](int item) { return stages[stage(item)]; }
+  __device__ __forceinline__ void wait(int item) { (*this)[item].wait(int(unsigned(item) / kStages & 1)); }
+};
+
 }  // namespace mnist::kernels::device

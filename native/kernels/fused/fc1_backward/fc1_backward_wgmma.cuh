@@ -47,8 +47,8 @@ struct Fc1BackwardWgmmaShared {
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights), kMaster = offsetof(Memory, master);
   static constexpr int kBytes = sizeof(Memory);
-  static __device__ __forceinline__ int stage(int tile) { return tile % kStages * int(sizeof(Stage)); }
-  static __device__ __forceinline__ int parity(int tile) { return tile / kStages & 1; }
+  using Arrived = Ring<kStages>;  // of a tile's copies
+  static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -76,8 +76,8 @@ __device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, i
 }
 
 template <class P>
-__device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared, MBarrier* arrived,
-                                                          int column0) {
+__device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared,
+                                                          Fc1BackwardWgmmaShared::Arrived& arrived, int column0) {
   using T = typename P::T;
   using Shared = Fc1BackwardWgmmaShared;
   const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = uniform(tid >> 5);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
     const int stage = Shared::stage(tile);
-    arrived[tile % Shared::kStages].wait(Shared::parity(tile));
+    arrived.wait(tile);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int at = stage + my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
@@ -152,7 +152,8 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
 }
 
 template <class P>
-__device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared, MBarrier* arrived, int column0) {
+__device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared,
+                                                Fc1BackwardWgmmaShared::Arrived& arrived, int column0) {
   using T = typename P::T;
   using Pair = typename P::Pair;
   using Shared = Fc1BackwardWgmmaShared;
@@ -168,11 +169,11 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     const int first = tile * Shared::kRows;
     fetch_columns(base + Shared::stage(tile) + Shared::kPooledZ2,
                   static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, s.batch - first, tid);
-    arrived[tile % Shared::kStages].arrive_after_copies();
+    arrived[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
     if (tid != 0) return;
-    MBarrier& barrier = arrived[tile % Shared::kStages];
+    MBarrier& barrier = arrived[tile];
     barrier.expect(Shared::kDhBytes);
     copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * Shared::kDhBytes,
               Shared::kDhBytes, barrier);
@@ -195,7 +196,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
       fetch_pooled(tile + 2);
       fetch_dh(tile + 2);
     }
-    arrived[tile % Shared::kStages].wait(Shared::parity(tile));  // it has: wgrad waited for it
+    arrived.wait(tile);  // it has: wgrad waited for it
     const int stage = Shared::stage(tile);
     const std::uint64_t samples =
         wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
@@ -268,8 +269,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(Mod
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ MBarrier arrived[Fc1BackwardWgmmaShared::kStages];
-  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived[threadIdx.x].init(kRoleThreads + 1);
+  __shared__ Fc1BackwardWgmmaShared::Arrived arrived;
+  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
   __syncthreads();
   if (uniform(threadIdx.x / kRoleThreads) == 0)
     fc1_dgrad_wgmma<P>(s, shared, arrived, blockIdx.x * 32);

@@ -28,7 +28,7 @@ struct Fc1WgmmaShared {
   struct Memory {
     unsigned char stages[kStages][kWeightBytes + kRows * 128];
     Bn2 bn;
-    MBarrier full[kStages], empty[kStages];
+    Ring<kStages> full, empty;
   };
   static constexpr int kBytes = sizeof(Memory);
   // Of a block at a time. Where all of its samples are 64, its warpgroups take turns at the tiles.
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   const int first_half = both ? 0 : blockIdx.y & 1, last_half = both ? 1 : first_half;
 
   if (tid < kStages) {
-    memory.full[tid].init(kGroupThreads);
-    memory.empty[tid].init(kThreads / 32 / kTurns);
+    memory.full.stages[tid].init(kGroupThreads);
+    memory.empty.stages[tid].init(kThreads / 32 / kTurns);
   }
   __syncthreads();
 
@@ -93,11 +93,11 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
     for (int channel_half = first_half; channel_half <= last_half; ++channel_half)
 #pragma unroll 1
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++tile) {
-        const int stage = tile % kStages;
-        if (tile >= kStages) memory.empty[stage].wait((tile / kStages - 1) & 1);
+        const int stage = memory.full.stage(tile);
+        if (tile >= kStages) memory.empty.wait(tile - kStages);
         if (tile >= early) fetch_weights(channel_half, k_tile, stage);
         fetch_rows(channel_half, k_tile, stage);
-        memory.full[stage].arrive_after_copies();
+        memory.full[tile].arrive_after_copies();
       }
     copy_async_commit();
     copy_async_wait<0>();  // no copy outlives its warp
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
     const int first_tile = (channel_half - first_half) * k_tiles;
 #pragma unroll 1
     for (int k_tile = turn; k_tile < k_tiles; k_tile += kTurns) {
-      const int tile = first_tile + k_tile, stage = tile % kStages;
-      memory.full[stage].wait(tile / kStages & 1);
+      const int tile = first_tile + k_tile, stage = memory.full.stage(tile);
+      memory.full.wait(tile);
       wgmma_publish();  // what cp.async brought
       std::uint32_t a[4][4];
 #pragma unroll
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
       else  // its second cell does not exist
         multiply(std::integral_constant<int, 2>());
       wgmma_wait<0>();
-      if (lane == 0) memory.empty[stage].arrive();
+      if (lane == 0) memory.empty[tile].arrive();
     }
   }
   wgmma_results(acc);

@@ -70,7 +70,7 @@ struct Fp16Halves {
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  MBarrier *arrived, *dz2_ready, *done;  // one a stage: its copies arrived; dz2 is made; it may be overwritten
+  Ring<2>&arrived, &dz2_ready, &done;  // an item's copies arrived; its dz2 is made; its stage may be overwritten
   int graph_step, lane;
 
   // ---- items -------------------------------------------------------------------------------------------------------
@@ -82,15 +82,12 @@ struct Fp16Halves {
     if (!whole()) return item == 0 ? s.batch - 1 - int(blockIdx.x) / 2 : -1;
     return s.batch - 1 - int(blockIdx.x) - item / 2 * int(gridDim.x);
   }
-  static __device__ __forceinline__ int stage_of(int item) { return item & 1; }
-  static __device__ __forceinline__ int parity_of(int item) { return item >> 1 & 1; }
-  __device__ __forceinline__ unsigned char* stage(int item) const { return shared + stage_of(item) * Shared::kStage; }
-  __device__ __forceinline__ void arrive(MBarrier* barriers, int item) const {
-    __syncwarp();
-    if (lane == 0) barriers[stage_of(item)].arrive();
+  __device__ __forceinline__ unsigned char* stage(int item) const {
+    return shared + Ring<2>::stage(item) * Shared::kStage;
   }
-  __device__ __forceinline__ void wait(MBarrier* barriers, int item) const {
-    barriers[stage_of(item)].wait(parity_of(item));
+  __device__ __forceinline__ void arrive(Ring<2>& ring, int item) const {
+    __syncwarp();
+    if (lane == 0) ring[item].arrive();
   }
 
   // ---- copies ------------------------------------------------------------------------------------------------------
@@ -101,7 +98,7 @@ struct Fp16Halves {
     const int warp = threadIdx.x >> 5 & 3, image = image_of(item), half = half_of(item);
     if (image < 0 || lane != 0) return;
     const std::uint32_t to = shared_address(stage(item));
-    MBarrier& here = arrived[stage_of(item)];
+    MBarrier& here = arrived[item];
     // Chunks of `count` from `first` on of z2 or a1, of `of_image` that an image has.
     const auto copy_chunks = [&](const void* tensor, int of_image, int first, int count, auto place) {
       const char* from = static_cast<const char*>(tensor) + (std::size_t(image) * of_image + first) * kChunkedImage +
@@ -129,11 +126,11 @@ struct Fp16Halves {
   // By one thread: announces all copies of an item and starts the last.
   __device__ __forceinline__ void copy_gradient(int item) const {
     if (image_of(item) < 0) return;
-    arrived[stage_of(item)].expect(kCopyBytes);
+    arrived[item].expect(kCopyBytes);
     copy_bulk(shared_address(stage(item)) + Shared::kDy2,
               static_cast<const float*>(s.dy2) +
                   (std::size_t(image_of(item)) * kCells2 + half_of(item) * 3 * kPool2Side) * kConv2Channels,
-              Shared::kDy2Bytes, arrived[stage_of(item)]);
+              Shared::kDy2Bytes, arrived[item]);
   }
 };
 

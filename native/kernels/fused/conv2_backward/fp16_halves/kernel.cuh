@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   using Halves = Fp16Halves<P>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
-  __shared__ MBarrier arrived[2], dz2_ready[2], done[2], filter_arrived;
+  __shared__ Ring<2> arrived, dz2_ready, done;
+  __shared__ MBarrier filter_arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const Halves halves{s, bn, shared, arrived, dz2_ready, done, graph_step, lane};
 

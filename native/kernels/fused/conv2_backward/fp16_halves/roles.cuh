@@ -23,7 +23,7 @@ __device__ __forceinline__ void dgrad_role(const Fp16Halves<P>& halves, float dz
   for (int i = 0; i < Shared::kRoutedTapSums; ++i) routed_taps[i * kGroupThreads] = 0.f;
   filter_arrived->wait(0);
   for (int item = 0; halves.image_of(item) >= 0; ++item) {
-    halves.wait(halves.dz2_ready, item);
+    halves.dz2_ready.wait(item);
     const std::uint32_t here = shared_address(halves.stage(item));
     float da1[28] = {};
     dgrad(halves, da1, here + Shared::kDz, here, warp);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void weight_gradient_role(const Fp16Halves<P>& halves
   const int thread = threadIdx.x - kGroupThreads, warp = uniform(threadIdx.x >> 5 & 3);
   const std::uint32_t own = Shared::kDz + (2 * warp + (halves.lane >> 3 & 1)) * Shared::kChunkPitch +
                             slot_of((halves.lane >> 4) * 8 + (halves.lane & 7)) * 16;
-  halves.wait(halves.arrived, 0);
+  halves.arrived.wait(0);
   make_dz2(halves, 0, thread);
   float sums[3][16] = {};
   const auto add = [&](float (&dw)[3][16]) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void weight_gradient_role(const Fp16Halves<P>& halves
     }
   };
   for (int item = 0; halves.image_of(item) >= 0; ++item) {
-    halves.wait(halves.dz2_ready, item);
+    halves.dz2_ready.wait(item);
     const std::uint32_t here = shared_address(halves.stage(item));
     const std::uint64_t a1 =
         wgmma_operand(here + Shared::kA1 - 16 + u * Shared::kRowBytes, 8 * 16, Shared::kChunkPitch);
@@ -109,11 +109,11 @@ __device__ __forceinline__ void weight_gradient_role(const Fp16Halves<P>& halves
     halves.arrive(halves.done, item);
     add(dw);
     if (halves.image_of(item + 1) >= 0) {
-      halves.wait(halves.arrived, item + 1);
+      halves.arrived.wait(item + 1);
       make_dz2(halves, item + 1, thread);
     }
     if (u == 2 && halves.image_of(item + 2) >= 0) {
-      halves.wait(halves.done, item);
+      halves.done.wait(item);
       wgmma_publish();  // what was written there before comes before
       if (threadIdx.x == kConvThreads - 32) halves.copy_gradient(item + 2);
       halves.copy_forward(item + 2);

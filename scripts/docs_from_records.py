@@ -12,7 +12,8 @@ Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/recor
 <!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
     how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
-    cells of a table: median microseconds of that engine, or of the best variant of that peer, in that JSON
+    cells of a table: median microseconds of that engine, or of the best variant of that peer, in that JSON; or in one
+    that has them as {"precision": "fp32", "engines": {"tiled": {"64": 280.1}}}
 
 Charts need matplotlib, the rest Python alone.
 """
@@ -118,7 +119,10 @@ def render_speed_up(record: Row, engine: str, peer: str) -> str:
 
 def render_us(record: Row, name: str, precision: str, *batch_sizes: str) -> str:
     """The medians at those batch sizes, as `39 | 82`."""
-    cells = best_medians(record)
+    if "engines" in record:
+        cells = {(record["precision"], int(batch)): {name: us} for batch, us in record["engines"][name].items()}
+    else:
+        cells = best_medians(record)
     return " | ".join(f"{cells[precision, int(batch)][name]:,.0f}" for batch in batch_sizes)
 
 

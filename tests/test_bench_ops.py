@@ -165,15 +165,13 @@ def test_other_languages(capsys):
     if reason := _native.cuda_status()["reason"]:
         pytest.skip(f"no usable GPU: {reason}")
     python = os.environ.get("MNIST_CUDA_PEER_PYTHON") or str(PEER_PYTHON)
-    for op in op_peers.OPS:
-        argv = ["bench", "ops", "--op", op, "--batch-size", "33", "--peer-python", python, "--json"]
-        assert cli.main(argv) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
-        for peer in op_peers.OP_PEERS.values():
-            for name in (v.name for v in peer.variants if v.op == op):
-                (row,) = (row for row in rows if row["variant"] == name)
-                if row["absent"]:  # PyTorch brings Triton; Numba may be missing, or not for this version of numpy
-                    assert peer.module == "numba" or not REQUIRE_GPU, row["absent"]
-                    continue
-                assert row["warm_us"] > 0
-                assert all(kernel["registers"] > 0 for kernel in row["kernels"])
+    assert cli.main(["bench", "ops", "--batch-size", "33", "--peer-python", python, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    for peer in op_peers.OP_PEERS.values():
+        for variant in peer.variants:
+            (row,) = (row for row in rows if (row["op"], row["variant"]) == (variant.op, variant.name))
+            if row["absent"]:  # PyTorch brings Triton; Numba may be missing, or not for this version of numpy
+                assert peer.module == "numba" or not REQUIRE_GPU, row["absent"]
+                continue
+            assert row["warm_us"] > 0
+            assert all(kernel["registers"] > 0 for kernel in row["kernels"])

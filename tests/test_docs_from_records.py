@@ -86,8 +86,15 @@ def test_bench_record_becomes_a_table(script: ModuleType) -> None:
 
 def test_cells_of_medians(script: ModuleType) -> None:
     assert script.render_us(TWO_BATCHES, "torch", "fp32", "64", "256") == "8,000 | 25,000"
-    with pytest.raises(KeyError):
-        script.render_us(TWO_BATCHES, "cpu", "fp32", "1024")
+    short = {"precision": "fp32", "engines": {"naive": {"64": 800.6, "256": 2300}}}
+    assert script.render_us(short, "naive", "fp32", "256", "64") == "2,300 | 801"
+    for record, name, precision, batch in (
+        (TWO_BATCHES, "cpu", "fp32", "1024"),
+        (short, "tiled", "fp32", "64"),
+        (short, "naive", "fp64", "64"),
+    ):
+        with pytest.raises(KeyError):
+            script.render_us(record, name, precision, batch)
 
 
 def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleType) -> None:

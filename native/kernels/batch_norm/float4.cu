@@ -1,6 +1,7 @@
 // batch_norm, float4: four numbers a load; the statistics in one pass, forward in one more, backward in two.
 #include "cuda/check.h"
 #include "kernels/batch_norm/batch_norm.h"
+#include "kernels/device/multiprocessor.cuh"
 #include "kernels/device/wide.cuh"
 #include "mnist/model.h"
 
@@ -8,8 +9,8 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kBlocksTogether = 8;                     // of backward on a multiprocessor: those of B=256 all at once
-constexpr int kPlanes = 4, kLanes = kBlock / kPlanes;  // planes of a block, and threads of a plane
+constexpr int kBlocksTogether = device::kResidentThreads / kBlock;  // of backward: at B=256 all blocks run at once
+constexpr int kPlanes = 4, kLanes = kBlock / kPlanes;               // planes of a block, and threads of a plane
 constexpr float kEpsilon = float(kBatchNormEpsilon);
 
 __device__ float warp_sum(float value) {

@@ -2,14 +2,15 @@
 #include "cuda/check.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/device/for_each_of_chunk.cuh"
+#include "kernels/device/multiprocessor.cuh"
 #include "kernels/device/wide.cuh"
 
 namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 256, kWarps = kBlock / 32;
-constexpr int kBlocksTogether = 8;  // of groups, on a multiprocessor: those of B=256 all at once
-constexpr int kGroup = 2;           // loads of a group
+constexpr int kBlocksTogether = device::kResidentThreads / kBlock;  // of groups: at B=256 all blocks run at once
+constexpr int kGroup = 2;                                           // loads of a group
 
 // Of n numbers: their mean, and the sum of their squared distances from it.
 struct Moments {

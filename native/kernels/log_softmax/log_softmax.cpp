@@ -8,8 +8,11 @@ namespace mnist::kernels {
 std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
   static constexpr Variant<LogSoftmaxForward> kTable[] = {
       {"naive", naive::log_softmax_forward, "one thread a row, three passes: maximum, sum, result"},
-      {"online", log_softmax_forward_online, "maximum and sum in one pass: nothing gained, a launch takes the time"},
-      {"warp", log_softmax_forward_warp, "the same, one warp a row: ten classes keep 10 of 32 lanes busy"},
+      {"online", log_softmax_forward_online,
+       "maximum and sum in one pass: nothing gained, 1.0x naive's time at B=256 on an H200, 1.1x at 65536"},
+      {"warp", log_softmax_forward_warp,
+       "the same, one warp a row: ten classes keep 10 of 32 lanes busy; 0.96x online's time at B=256 on an H200, 2.4x "
+       "at 65536"},
   };
   return kTable;
 }
@@ -18,7 +21,7 @@ std::span<const Variant<LogSoftmaxNllBackward>> log_softmax_nll_backward_variant
   static constexpr Variant<LogSoftmaxNllBackward> kTable[] = {
       {"naive", naive::log_softmax_nll_backward, "one element a thread"},
       {"float4", log_softmax_nll_backward_float4,
-       "four elements a thread, 16 bytes a load: nothing gained, a launch takes the time"},
+       "four elements a thread, 16 bytes a load: at B=256 on an H200 a launch takes the time, 0.86x naive's at 65536"},
   };
   return kTable;
 }

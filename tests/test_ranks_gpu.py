@@ -3,6 +3,8 @@
 Ranks of one process reach each other through host memory; test_ranks_processes.py compares the other ways with that.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 from cases import labels, noise, signed_weights, strokes
@@ -21,6 +23,11 @@ pytestmark = pytest.mark.gpu
 
 def shuffled(count, seed=6):
     return np.random.default_rng(seed).permutation(COUNT).astype(np.int32)[:count]
+
+
+@cache  # drawing them takes longer than a training
+def bars(count):
+    return strokes(count)
 
 
 @pytest.fixture
@@ -67,10 +74,10 @@ def test_gradients_of_the_whole_batch(train, make_engine, precision, ranks, batc
 def test_a_training_beside_one_engines(train, make_engine, precision, batch):
     """Steps of many sizes, the last of a few images; a rank alone is an engine alone, bit by bit."""
     order = shuffled(COUNT)
-    alone = trained(None, order, batch, 0.01, images=strokes, engine=make_engine("fused", precision), count=COUNT)
-    (single,) = train(1, None, precision, order, batch, 0.01, images=strokes)
+    alone = trained(None, order, batch, 0.01, images=bars, engine=make_engine("fused", precision), count=COUNT)
+    (single,) = train(1, None, precision, order, batch, 0.01, images=bars)
     assert_same_bits(single, alone)
-    results = train(2, "host", precision, order, batch, 0.01, images=strokes, one_gpu=True)
+    results = train(2, "host", precision, order, batch, 0.01, images=bars, one_gpu=True)
     assert_same_bits(*results)
     for name in {*alone} - {"correct", "score"}:
         assert error_of(results[0][name], alone[name]) <= TRAJECTORY[precision], name
@@ -82,8 +89,7 @@ def test_two_gpus_have_the_bits_of_shares_on_one(train, precision):
     for batch in (1, 16, 133, 600):
         order = shuffled(COUNT)[: 60 * batch]
         on_one, on_two = (
-            train(2, "host", precision, order, batch, 0.01, images=strokes, one_gpu=one_gpu)
-            for one_gpu in (True, False)
+            train(2, "host", precision, order, batch, 0.01, images=bars, one_gpu=one_gpu) for one_gpu in (True, False)
         )
         for result in (on_one[1], *on_two):
             assert_same_bits(on_one[0], result)

@@ -13,7 +13,7 @@ import numpy as np
 import safetensors.numpy
 
 from mnist_cuda import _native
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UsageError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UnavailableError, UsageError
 from mnist_cuda.model import PARAMETERS
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.meeting import Facts, gather, listen, reach
@@ -53,6 +53,11 @@ def rank_0(world: World, facts: Facts, seconds: float, argv: Sequence[str]) -> I
                 ranks.leave(error.exit_code, str(error) or "an error")
                 raise error from None
             except BaseException as error:
+                gone = processes.ended() if processes and isinstance(error, UnavailableError) else 0
+                if processes and gone:  # what is wrong with this one's GPU may be its end
+                    error = processes.lost(gone)
+                    ranks.leave(error.exit_code, str(error))
+                    raise error from None
                 ranks.leave(_exit_code(error), str(error) or "an error")
                 raise
             ranks.leave(ranks.exit_code, "the end")

@@ -202,11 +202,7 @@ void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std:
   require_steps(order, learning_rates, steps, dataset_size_);
   if (steps == 0) return;
   has_statistics_ = false;
-  if (!between || ranks_) {  // pieces go by the time, which each rank has another of
-    do_train(order, batch, learning_rates, results);
-    if (between) between();
-    return;
-  }
+  if (!between) return do_train(order, batch, learning_rates, results);
   using Clock = std::chrono::steady_clock;
   if (batch != piece_batch_) piece_batch_ = batch, piece_ = 1;
   while (!results.empty()) {

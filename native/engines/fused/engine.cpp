@@ -178,7 +178,6 @@ class FusedEngine final : public GpuEngine {
     order_.reserve(2 * batch);  // the whole first batch, and the whole rest
     cuda::upload(order_.data(), order.first(batch), stream());
     cuda::upload(order_.data() + batch, order.last(rest), stream());
-    ranks.meet();  // nobody reserves memory from here on, which could wait for a GPU that waits for others
     const auto run = [&](std::int64_t first_step, std::int64_t whole, const std::int32_t* places, std::int64_t steps) {
       Batch share = ranks.share_of(whole);
       share.first = order_.data() + (first_step > 0 ? batch : 0);

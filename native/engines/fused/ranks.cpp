@@ -44,8 +44,16 @@ std::string machine() {
 struct Ranks::Card {
   char machine[128], bus[32];  // of its GPU, which has other ordinals in other processes
   std::int64_t process;
-  std::uint8_t* box;  // for ranks of the same process
-  cudaIpcMemHandle_t memory;
+  cudaIpcMemHandle_t memory;  // its box
+
+  bool same_machine(const Card& other) const { return std::strcmp(machine, other.machine) == 0; }
+  // Why it and another one cannot wait for each other in kernels; empty if they can.
+  std::string why_not_beside(const Card& other) const {
+    if (!same_machine(other)) return "";
+    if (process == other.process) return "is a thread of the same process";
+    if (std::strcmp(bus, other.bus) == 0) return "has the same GPU";
+    return "";
+  }
 };
 
 Ranks::Ranks(std::shared_ptr<Communicator> all, Precision precision, int device, const std::string& transport,
@@ -81,7 +89,7 @@ bool Ranks::all_agree(const std::string& why) {
 }
 
 void Ranks::choose(int device, const std::string& asked) {
-  Card card{.process = ::getpid(), .box = box_.data()};
+  Card card{.process = ::getpid()};
   set_text(card.machine, machine());
   MNIST_CHECK(cudaDeviceGetPCIBusId(card.bus, sizeof card.bus, device));
   if (cudaIpcGetMemHandle(&card.memory, box_.data()) != cudaSuccess) (void)cudaGetLastError();
@@ -109,8 +117,8 @@ void Ranks::choose(int device, const std::string& asked) {
   if (settle("nccl", [&]() -> std::string {
         for (int a = 0; a < size(); ++a)
           for (int b = 0; b < a; ++b)
-            if (std::strcmp(cards[a].machine, cards[b].machine) == 0 && std::strcmp(cards[a].bus, cards[b].bus) == 0)
-              return "ranks " + std::to_string(b) + " and " + std::to_string(a) + " have the same GPU";
+            if (const std::string why = cards[a].why_not_beside(cards[b]); !why.empty())
+              return "rank " + std::to_string(a) + " " + why + " as rank " + std::to_string(b);
         try {
           (void)nccl::api();
         } catch (const UnavailableError& error) {
@@ -139,13 +147,13 @@ std::string Ranks::why_no_peers(std::span<const Card> cards) {
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
     const std::string name = "rank " + std::to_string(other);
-    if (std::strcmp(cards[other].machine, cards[rank()].machine) != 0) return name + " is on another machine";
+    if (!cards[other].same_machine(cards[rank()])) return name + " is on another machine";
+    if (const std::string why = cards[other].why_not_beside(cards[rank()]); !why.empty()) return name + " " + why;
     int device = 0, can = 0;
     if (cudaDeviceGetByPCIBusId(&device, cards[other].bus) != cudaSuccess) {
       (void)cudaGetLastError();
       return "the GPU of " + name + " is not visible here";
     }
-    if (device == own) return name + " has the same GPU";
     MNIST_CHECK(cudaDeviceCanAccessPeer(&can, own, device));
     if (!can) return "GPU " + std::to_string(own) + " cannot access GPU " + std::to_string(device);
   }
@@ -156,24 +164,18 @@ std::string Ranks::why_no_peers(std::span<const Card> cards) {
 std::string Ranks::open_peers(std::span<const Card> cards) {
   for (int other = 0; other < size(); ++other) {
     const Card& card = cards[other];
-    cudaError_t error = cudaSuccess;
     if (other == rank()) {
       boxes_[other] = box_.data();
-    } else if (card.process == cards[rank()].process) {
-      int device = 0;
-      MNIST_CHECK(cudaDeviceGetByPCIBusId(&device, card.bus));
-      error = cudaDeviceEnablePeerAccess(device, 0);
-      if (error == cudaErrorPeerAccessAlreadyEnabled) error = cudaSuccess;
-      boxes_[other] = card.box;
-    } else {
-      void* memory = nullptr;
-      error = cudaIpcOpenMemHandle(&memory, card.memory, cudaIpcMemLazyEnablePeerAccess);
-      if (error == cudaSuccess) opened_.push_back(memory);
-      boxes_[other] = static_cast<std::uint8_t*>(memory);
+      continue;
     }
-    (void)cudaGetLastError();
-    if (error != cudaSuccess)
+    void* memory = nullptr;
+    const cudaError_t error = cudaIpcOpenMemHandle(&memory, card.memory, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
       return "memory of rank " + std::to_string(other) + " cannot be opened: " + cudaGetErrorString(error);
+    }
+    opened_.push_back(memory);
+    boxes_[other] = static_cast<std::uint8_t*>(memory);
   }
   return "";
 }
@@ -181,11 +183,6 @@ std::string Ranks::open_peers(std::span<const Card> cards) {
 Batch Ranks::share_of(std::int64_t whole) const {
   const Share share = mnist::share_of(whole, rank(), size());
   return {std::max<std::int64_t>(share.last - share.first, 1), whole, share.last > share.first};
-}
-
-void Ranks::meet() {
-  std::vector<std::byte> nothing(size());
-  all_->all_gather(std::span(nothing).first(1), nothing);
 }
 
 void Ranks::bring(void* to, const void* from, std::int64_t bytes) {

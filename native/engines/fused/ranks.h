@@ -22,12 +22,13 @@ struct Batch {
   const std::int32_t* first = nullptr;
 };
 
-// All ranks make theirs together, each with its GPU selected, and call each method together. Every method but `meet`
-// queues work; where parts do not come by the GPUs themselves it also waits.
+// All ranks make theirs together, each with its GPU selected, and make the same exchanges. These queue work; where
+// parts do not come by the GPUs themselves they also wait.
 class Ranks {
  public:
   // How parts come to the others. Peers: kernels write them to the other GPUs' memory. Nccl: it gathers them between
-  // two kernels. Host: they go through host memory and `all`.
+  // two kernels. Host: they go through host memory and `all`; ranks that are threads of one process have no other way,
+  // as what one of them asks of CUDA may wait for kernels that wait for another one.
   enum class Transport { kPeers, kNccl, kHost };
 
   // transport: "peers", "nccl" or "host"; empty takes the first of these that all ranks have. Throws UnavailableError
@@ -47,8 +48,6 @@ class Ranks {
   Batch share_of(std::int64_t whole) const;
   // What every share of a batch is cut up for, so that all ranks run the same kernels.
   std::int64_t largest_share(std::int64_t whole) const { return (whole + size() - 1) / size(); }
-
-  void meet();  // returns when all ranks are here
 
   // A phase's state becomes that of the next one, with sums of all ranks. Between head and exchange_dy2() comes
   // fc1_backward, on keeping_fc1().

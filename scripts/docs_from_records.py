@@ -222,7 +222,7 @@ class Documents:
         elif kind == "chart" and path.suffix == ".csv":
             chart = ROOT / words.strip()
             self.files[chart], title, note = draw_sweep(path)
-            sentences = re.sub(r"(?<=\.) (?=[A-Z])", "\n", note)
+            sentences = re.sub(r"(?<=\.) (?=[A-Z0-9])", "\n", note)
             text = f"![{title}]({link(chart)})\n\n{sentences}\n[Record]({link(path.parent)}).\n"
         elif kind == "chart":
             chart = ROOT / words.strip()

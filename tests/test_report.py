@@ -274,7 +274,7 @@ def swept(folder: Path, header: str, *rows: str) -> Path:
 
 
 def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
-    right = [9870, 9880, 9875] * 10 + [9874]
+    right = [9870, 9880, 9875] * 10 + [9864]
     rows = [f"{seed},64,{n / 10000!r}" for seed, n in enumerate(right)]
     file = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "99,64,")  # the last one diverged
     found = read([tmp_path], tmp_path)  # a sweep's folder
@@ -283,12 +283,18 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     assert (panel.name, panel.title, absent) == ("seeds-1", "Test accuracy of 31 seeds", [])
     mean, spread = np.mean(right), np.std(right, ddof=1)
     chance = np.sqrt(mean * (1 - mean / 10000))
-    assert f"Of 10000 test images {mean / 100:.3f} % are right, from 98.70 to 98.80." in panel.note
+    assert f"Of 10000 test images {mean / 100:.3f} % are right, from 98.64 to 98.80." in panel.note
     assert f"by {spread / 100:.3f} points (standard deviation)" in panel.note
     assert f"of the images by {chance / 100:.3f}:" in panel.note
     columns = np.array([[float(cell.removesuffix(" %")) for cell in line.split()[-4::2]] for line in panel.text[2:]])
     assert np.allclose(columns.sum(axis=0), 100, atol=0.3)
     assert (columns[:, 0] > 0).sum() == 4
+    rows += [f"{1000 + k},64,0.987" for k in range(1000)]
+    far = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "2000,64,0.5")
+    ((panel,), _) = panels(read([far], tmp_path))
+    assert panel.note.endswith(" 1 seed further out is in the outermost bars.")
+    assert "from 50.00 to 98.80." in panel.note
+    assert panel.text[2].split()[0].startswith("98")
     few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.5" for seed in range(19)))
     assert "has neither 20 models that differ in the seed alone, nor a grid" in panels(read([few], tmp_path))[1][0]
 

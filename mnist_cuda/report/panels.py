@@ -466,11 +466,12 @@ def luck(swept: Swept, number: int) -> Iterator[Panel]:
     mean = sum(right) / len(right)
     spread = math.sqrt(sum((n - mean) ** 2 for n in right) / (len(right) - 1))
     chance = math.sqrt(mean * (1 - mean / images))
-    first, last = (round(mean + side * max(4 * chance, abs(right[end] - mean))) for side, end in ((-1, 0), (1, -1)))
-    first, last = max(0, first), min(images, last)
+    beyond = len(right) // 500  # so many on either side may lie far out, and go to the outermost bars
+    first = max(0, min(math.floor(mean - 4 * chance), right[beyond]))
+    last = min(images, max(math.ceil(mean + 4 * chance), right[-1 - beyond]))
     width = -(-(last + 1 - first) // MOST_BARS)
     starts = range(first, last + 1, width)
-    found = Counter((n - first) // width for n in right)
+    found = Counter(min(max(0, (n - first) // width), len(starts) - 1) for n in right)
 
     def share(n: int) -> float:
         p = mean / images
@@ -502,6 +503,8 @@ def luck(swept: Swept, number: int) -> Iterator[Panel]:
         f"the choice of the images by {percent * chance:.3f}: the line is a network of the mean accuracy on ever other "
         "images, the bars are other networks on the same ones."
     )
+    if outside := sum(not first <= n < starts[-1] + width for n in right):
+        note += f" {plural(outside, 'seed')} further out {'is' if outside == 1 else 'are'} in the outermost bars."
     title = f"Test accuracy of {len(right)} seeds"
     yield Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, [note, *aligned(rows)])
 

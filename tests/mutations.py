@@ -1369,7 +1369,7 @@ HOST = [
             "(tile.many || batch < sms / pieces(tile))",
         ),
         ("another-layout-than-was-left", "layout", "tile.layout == conv_forward->layout && ", ""),
-        ("whole-images-after-halves", "layout", "(whole || tile.rows <= conv_forward->rows)", "true"),
+        ("whole-images-after-halves", "layout", " && tile.rows <= conv_forward->rows;", ";"),
         ("more-pieces-than-multiprocessors", "boundary", "pieces(tile) <= sms && ", ""),
         ("parts-that-nobody-makes", "launch", "kPool1Side / tile.rows * tile.parts; };", "kPool1Side / tile.rows; };"),
         (

@@ -18,12 +18,7 @@ constexpr int kHead = 47488, kUpdate = 15616;  // what they declare; all their s
 
 // The sizes in which the kernels come; where they were compiled, too, main() sees that these are theirs.
 const std::vector<Tile> kBf16 = {
-    {.phase = Phase::kConvForward,
-     .rows = 7,
-     .declared = 8,
-     .dynamic = 62592,
-     .wgmma = true,
-     .layout = Layout::kChunks},
+    {.phase = Phase::kConvForward, .rows = 7, .declared = 8, .dynamic = 62592, .wgmma = true},
     {.phase = Phase::kConvForward,
      .rows = 14,
      .declared = 8,
@@ -154,13 +149,12 @@ void check_plan(const std::vector<Tile>& tiles, const Limits& gpu, const Want& w
 }
 
 // By hand from the rules: half an image a block up to half as many images as multiprocessors, whole ones up to as many.
-// In bf16 conv2's backward by wgmma takes whole ones either way.
 void test_h200() {
   const Limits h200{132, kHopper, true};
   using enum Layout;
-  check_plan(kBf16, h200, {1, 7, false, 16, 14, kChunks, 2, 50, 1, 1}, "bf16");
-  check_plan(kBf16, h200, {2, 7, false, 16, 14, kChunks, 4, 50, 1, 2}, "bf16");
-  check_plan(kBf16, h200, {66, 7, false, 16, 14, kChunks, 132, 26, 9, 66}, "bf16");
+  check_plan(kBf16, h200, {1, 7, false, 16, 7, kPixels, 2, 50, 1, 2}, "bf16");
+  check_plan(kBf16, h200, {2, 7, false, 16, 7, kPixels, 4, 50, 1, 4}, "bf16");
+  check_plan(kBf16, h200, {66, 7, false, 16, 7, kPixels, 132, 26, 9, 132}, "bf16");
   check_plan(kBf16, h200, {67, 14, false, 16, 14, kChunks, 67, 26, 9, 67}, "bf16");
   check_plan(kBf16, h200, {128, 14, false, 16, 14, kChunks, 128, 14, 20, 128}, "bf16");
   check_plan(kBf16, h200, {129, 14, false, 64, 14, kChunks, 129, 34, 30, 129}, "bf16");
@@ -258,8 +252,7 @@ void test_any_gpu() {
           const int of_image = kPool1Side / forward.rows, pieces = of_image * batch;
           const bool covered = forward.many ? plan->conv_forward_blocks == of_image * std::min(batch, sms / of_image)
                                             : plan->conv_forward_blocks == pieces && pieces <= sms;
-          const bool whole = backward.layout == Layout::kChunks;  // they may be made of halves
-          const bool alike = forward.layout == backward.layout && (whole || backward.rows <= forward.rows);
+          const bool alike = forward.layout == backward.layout && backward.rows <= forward.rows;
           const int back = plan->conv2_backward_blocks;
           const bool even = back % (kPool1Side / backward.rows * backward.parts) == 0 && 0 < back && back <= sms;
           const int tiles_of_samples = (batch + plan->fc1_forward.rows - 1) / plan->fc1_forward.rows;

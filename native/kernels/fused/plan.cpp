@@ -37,8 +37,7 @@ std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int
   });
   if (conv_forward == tiles.end()) return {};
   const auto conv2_backward = first(Phase::kConv2Backward, [&](const Tile& tile) {
-    const bool whole = tile.layout == Layout::kChunks;  // images, which may have been made by halves
-    return pieces(tile) <= sms && tile.layout == conv_forward->layout && (whole || tile.rows <= conv_forward->rows);
+    return pieces(tile) <= sms && tile.layout == conv_forward->layout && tile.rows <= conv_forward->rows;
   });
   const auto of_fc1 = [&](const Tile& tile) {
     return (gpu.wgmma || !tile.wgmma) && (batch > tile.more_than || sms < tile.fewer_than * ceil_div(batch, 16));

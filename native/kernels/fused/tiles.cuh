@@ -39,11 +39,12 @@ std::vector<Tile> tiles_of() {
     rows.push_back(row);
   };
 
-  {
+  {  // In bf16 half an image is left as mma.sync wants it.
     using Shared = ConvForwardWgmmaShared<P>;
-    constexpr Layout kLayout = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
-    const Tile half{.phase = kConvForward, .rows = kHalf, .wgmma = true, .layout = kLayout};
-    const Tile whole{.phase = kConvForward, .rows = kWhole, .wgmma = true, .layout = kLayout};
+    constexpr Layout kOfWhole = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
+    constexpr Layout kOfHalf = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kPixels;
+    const Tile half{.phase = kConvForward, .rows = kHalf, .wgmma = true, .layout = kOfHalf};
+    const Tile whole{.phase = kConvForward, .rows = kWhole, .wgmma = true, .layout = kOfWhole};
     Tile many = whole;
     many.many = true;
     add(half, conv_forward_wgmma_kernel<P, 1>, kBarrier, Shared::kBytes);

@@ -26,14 +26,21 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
           s.a1)[(std::size_t(image) * Operands::kFp16Terms * Operands::kChunks + plane) * (kChunkedImage / 16) + at] =
           *reinterpret_cast<const uint4*>(stage + plane * Operands::kPlane + Operands::kRow + at * 16);
     }
-  } else {
-    constexpr int kOfPiece = kChunkedImage / 16 / kPieces, kCount = Operands::kChunks * kOfPiece;
+  } else if constexpr (kChunked<P, kPieces == 1>) {
+    constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
 #pragma unroll 2  // registers are scarce
     for (int i = tid; i < kCount; i += kThreads) {
-      const int chunk = i / kOfPiece, at = piece * kOfPiece + i % kOfPiece, row = at / 16, slot = at % 16;
-      const int column = 2 * (slot % 8) + slot / 8;
-      static_cast<uint4*>(s.a1)[(std::size_t(image) * Operands::kChunks + chunk) * (kChunkedImage / 16) + at] =
+      const int chunk = i / kOfChunk, row = i % kOfChunk / 16, slot = i % 16, column = 2 * (slot % 8) + slot / 8;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCount + i] =
           *reinterpret_cast<const uint4*>(stage + chunk * Operands::kPlane + (row + 1) * Operands::kRow + column * 16);
+    }
+  } else {
+    constexpr int kChunks = Operands::kChunks, kCount = kCells1 * kChunks / kPieces;
+#pragma unroll 2
+    for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
+      const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
+      static_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
+          *reinterpret_cast<const uint4*>(stage + i % kChunks * Operands::kPlane + at * 16);
     }
   }
 #pragma unroll 2
@@ -133,7 +140,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
-    conv2.template store<true>(s, image);
+    conv2.template store<kChunked<P, kHalves == 2>>(s, image);
     conv2.add_columns(warp_sums[warp]);
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);

@@ -34,6 +34,11 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
+// Whether conv_forward leaves z2 chunked, and a1 chunked or split, for conv2_backward: the plan lets
+// that work by wgmma for just these.
+template <class P, bool kWholeImages>
+inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(typename P::T) == 2);
+
 template <class P>
 struct ConvForwardWgmmaShared {
   using Operands = WgmmaOperands<P>;

@@ -22,7 +22,7 @@ from mnist_cuda.bench.op_peers import OP_PEERS
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
 RECORDS = [  # the first that has a row counts
-    ROOT / "docs" / "records" / name / "ops256.json" for name in ("2026-11-22-ladder", "2026-11-22-languages")
+    ROOT / "docs" / "records" / name / "ops256.json" for name in ("2026-11-22-rungs", "2026-11-22-languages")
 ]
 LEFT_OUT = ROOT / "docs" / "records" / "2026-11-22-left-out"
 CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")

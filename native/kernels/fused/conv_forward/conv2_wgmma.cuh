@@ -175,7 +175,7 @@ struct Conv2Columns {
   }
 
   // To shared memory, z2 chunked and pooled_z2 behind it, for a whole image in bf16.
-  __device__ __forceinline__ void stage(std::uint32_t output) {
+  __device__ __forceinline__ void store_shared(std::uint32_t output) {
     using Shared = ConvForwardWgmmaShared<P>;
     const int matrix = lane >> 3, column = lane & 7;
     const std::uint32_t z2 = output + (quarter * 2 + (matrix & 1)) * kChunkedImage + (matrix >> 1) * kChunkedRow +

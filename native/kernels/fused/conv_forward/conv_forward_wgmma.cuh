@@ -295,8 +295,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
         Output::sync(group);
-        left.stage(output);
-        right.stage(output);
+        left.store_shared(output);
+        right.store_shared(output);
         wgmma_publish();
         Output::sync(group);
         if (thread == 0) store_z2_bulk<P>(s, image, output);

@@ -4,10 +4,10 @@
 // Operands lie as wgmma reads them (see device/wgmma.cuh), [chunk of 8][128 rows][16 bytes], so that dh serves both
 // products: sums over hidden units take it K-major, sums over samples MN-major. head leaves it like that, and the copy
 // engine brings a tile as a whole. Roles:
-//   2 warpgroups of dgrad   copy two tiles ahead and multiply dh with the weights, 64 samples each; what relu lets
-//                           through of it is dy2.
-//   2 warpgroups of wgrad   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the next
-//                           tile's a2 is made.
+//   dgrad, warpgroups 0 and 1   copy two tiles ahead and multiply dh with the weights, 64 samples each; what relu lets
+//                               through of it is dy2.
+//   wgrad, warpgroups 2 and 3   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the
+//                               next tile's a2 is made. At the end they update the weights.
 // (Whoever publishes to wgmma waits for all of its own copies; hence dgrad starts them, which publishes nothing.)
 #pragma once
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       for (int i = 0; i < 8; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
     }
-    wgmma_publish();
+    wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
     wgmma_wait<0>();  // the products of the tile before
     Fc1Wgrad::sync();
     Fc1TileReady::arrive(tile & 1);

@@ -31,7 +31,7 @@ struct Fc1WgmmaShared {
     Ring<kStages> full, empty;
   };
   static constexpr int kBytes = sizeof(Memory);
-  // Of a block at a time. Where all of its samples are 64, its warpgroups take turns at the tiles.
+  // Groups of 64 samples that a block has; with one group its two warpgroups take turns at the tiles.
   static constexpr int kRowGroups = kRows / 64, kTurns = 2 / kRowGroups;
 };
 
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   auto& memory = *reinterpret_cast<typename Shared::Memory*>(shared);
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const int row0 = blockIdx.x * kRows;
-  const int groups = (gridDim.y + 1) / 2, cells = (kCells2 + groups - 1) / groups;
+  const int pairs = (gridDim.y + 1) / 2, cells = (kCells2 + pairs - 1) / pairs;  // of slices
   const int begin = int(blockIdx.y / 2) * cells, end = min(begin + cells, kCells2);
   const int k_tiles = (end - begin + kCells - 1) / kCells;
   const bool both = gridDim.y == 1;

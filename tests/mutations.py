@@ -2360,7 +2360,6 @@ FUSED = [
             "const float4 x = of(rank);",
             "const float4 x = of(parts.size - rank);",
         ),
-        ("no-rank-is-waited-for", "race", "while (seen != round);", "while (false);"),
         (
             "sum-of-z2-is-a-float",
             "rounding",

@@ -129,6 +129,8 @@ JSON_COMMANDS = [
     ("bench", "accuracy"),
     ("bench", "time-to-accuracy"),
     ("bench", "ops"),
+    ("bench", "sweep"),
+    ("bench", "batches"),
     ("compare",),
     ("profile",),
     ("engines",),

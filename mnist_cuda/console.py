@@ -14,6 +14,7 @@ from rich.text import Text
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
+NARROWEST = 8  # columns that text wraps to, if not shorter
 _UNBOUNDED = 10_000
 
 
@@ -60,17 +61,25 @@ def print_table(
 ) -> None:
     """Print rows under `columns`; those in `right` are flush right. Only a terminal makes a table narrower.
 
-    There the cells wrap; or, if there are `optional` columns, these are left out one by one, which a line says, and
-    the rest stays whole, even where it is wider than the terminal.
+    There text wraps, and numbers stay whole; or, if there are `optional` columns, these are left out one by one, which
+    a line says, and the rest stays whole. Either may then still be wider than the terminal.
     """
     rows, left_out = list(rows), 0
+    lengths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     while True:
         shown = [c for c in columns if c not in optional[:left_out]]
+        narrowest = 2 * (len(shown) - 1)
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for column in shown:
+        for column, longest in zip(columns, lengths, strict=True):
+            if column not in shown:
+                continue
             number = column in right
             whole = number or bool(optional)
-            table.add_column(column, justify="right" if number else "left", no_wrap=whole, overflow="fold")
+            least = longest if number else min(longest, NARROWEST)
+            narrowest += least
+            table.add_column(
+                column, justify="right" if number else "left", no_wrap=whole, overflow="fold", min_width=least
+            )
         for row in rows:
             table.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in shown))
         width = Measurement.get(console, console.options.update(width=_UNBOUNDED), table).maximum
@@ -79,6 +88,8 @@ def print_table(
         left_out += 1
     if optional or not on_terminal(console):
         table.width = width
+    elif narrowest > console.width:
+        table.width = narrowest
     with console.capture() as text:
         console.print(table, soft_wrap=False, crop=False)
     console.file.writelines(f"{line.rstrip()}\n" for line in text.get().splitlines())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import __version__, _native, cli, errors, signals
+from mnist_cuda import __version__, _native, cli, console, errors, signals
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.commands import COMMANDS, data, export
 from mnist_cuda.commands import bench as bench_command
@@ -325,3 +325,14 @@ def test_no_colour_codes_in_a_file_or_under_no_color():
     )
     assert python(code).stdout == "text\na  b\n1  2\n"
     assert "\x1b[31m" not in python(code, FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+@pytest.mark.parametrize("classes", [("class",), ("class", "name")])
+def test_a_narrow_terminal_cuts_no_number(columns, classes, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(console, "on_terminal", lambda _: True)
+    numbers = [str(10**places) for places in range(3, 13)]
+    header, row = [*classes, *numbers], [*("seven" for _ in classes), *(f"{n}5" for n in numbers)]
+    console.print_table(console.make_console(), header, [row], right=numbers)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [header, row]

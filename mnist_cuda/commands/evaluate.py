@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     if not output.on_stdout:
         if args.confusion and answers:
             out.print("rows: the class, columns: what its images were taken for")
-            console.print_table(out, confusion.COLUMNS, confusion.table(answers), right=confusion.COLUMNS[1:])
+            columns = confusion.COLUMNS
+            console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
         origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(

@@ -31,5 +31,6 @@ def run(args: argparse.Namespace) -> int:
         if found.epochs:
             out.print()
             rows = [[runs.cell(epoch.get(name)) for name in METRICS_COLUMNS] for epoch in found.epochs]
-            console.print_table(out, METRICS_COLUMNS, rows, right=METRICS_COLUMNS)
+            optional = ("images_per_second", "evaluation_seconds", "train_seconds", "steps")
+            console.print_table(out, METRICS_COLUMNS, rows, right=METRICS_COLUMNS, optional=optional)
     return 0

@@ -23,8 +23,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _fail(message: str, code: int) -> int:
-    if message:  # RankLostError may have none
-        print("mnist-cuda: error:", " ".join(message.splitlines()), file=sys.stderr)
+    if message:  # RankLostError may have none; one write, as several ranks may fail at once
+        sys.stderr.write(f"mnist-cuda: error: {' '.join(message.splitlines())}\n")
     return code
 
 

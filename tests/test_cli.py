@@ -336,3 +336,12 @@ def test_a_narrow_terminal_cuts_no_number(columns, classes, monkeypatch, capsys)
     header, row = [*classes, *numbers], [*("seven" for _ in classes), *(f"{n}5" for n in numbers)]
     console.print_table(console.make_console(), header, [row], right=numbers)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [header, row]
+
+
+def test_an_error_is_one_write(monkeypatch, tmp_path):
+    writes = []
+    monkeypatch.setattr(sys, "stderr", type("Stderr", (), {"write": writes.append, "flush": lambda: None}))
+    assert cli.main(["runs", "--dir", str(tmp_path / "none")]) == 2
+    assert len(writes) == 1  # ranks that fail at once write lines, not mixed words
+    assert writes[0].startswith("mnist-cuda: error: there is no folder ")
+    assert writes[0].endswith("\n")

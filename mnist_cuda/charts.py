@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -26,7 +27,9 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 except ImportError as error:
-    raise UnavailableError("charts need matplotlib, install it: pip install matplotlib") from error
+    raise UnavailableError(
+        f"charts need matplotlib ({error}): run `{sys.executable} -m pip install matplotlib`"
+    ) from error
 
 # A colour on a light background, and what takes its place in dark mode.
 PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#d1d9e0"

@@ -13,7 +13,8 @@ from pathlib import Path
 from mnist_cuda import _native
 from mnist_cuda.errors import UnavailableError
 
-REMEDY = "a CUDA toolkit has it, and so has `python -m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`"
+_WHEELS = "nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+REMEDY = f"a CUDA toolkit has it, or run `{sys.executable} -m pip install {_WHEELS}`"
 
 
 def _tool_path() -> str:

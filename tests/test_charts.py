@@ -87,4 +87,6 @@ def test_a_missing_value_leaves_a_gap() -> None:
 def test_without_matplotlib_one_line_says_what_to_do() -> None:
     code = "import sys; sys.modules['matplotlib'] = None; import mnist_cuda.charts"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "UnavailableError: charts need matplotlib, install it: pip install matplotlib" in result.stderr
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("mnist_cuda.errors.UnavailableError: charts need matplotlib (")
+    assert line.endswith(f"): run `{sys.executable} -m pip install matplotlib`")

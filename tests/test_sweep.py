@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import sys
 import time
@@ -339,7 +340,7 @@ def test_parquet_has_the_same_table(tiny, tmp_path):
 
 def test_parquet_needs_pyarrow(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UnavailableError, match="pip install pyarrow"):
+    with pytest.raises(UnavailableError, match=rf"run `{re.escape(sys.executable)} -m pip install pyarrow`"):
         write_parquet(tmp_path / "table", [], 1)
     assert tiny(*GRID, "--parquet") == 4  # at once
     assert not Path("sweeps").exists()

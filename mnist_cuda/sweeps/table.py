@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ def require_parquet() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UnavailableError(f"Parquet takes pyarrow: python -m pip install pyarrow ({error})") from error
+        remedy = f"run `{sys.executable} -m pip install pyarrow`"
+        raise UnavailableError(f"Parquet takes the package pyarrow ({error}): {remedy}") from error
     return pyarrow
 
 

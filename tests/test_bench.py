@@ -318,6 +318,14 @@ def test_rows_on_several_gpus():
     ]
 
 
+def test_several_gpus_for_what_has_none(capsys):
+    """A table without a row is no answer."""
+    assert cli.main(["bench", "--engines", "cpu", "--peers", "--gpus", "2", "--dataset", "synthetic"]) == 2
+    assert capsys.readouterr().err == (
+        "mnist-cuda: error: --gpus is 2, and of cpu none trains on several GPUs; expected engine fused or peer torch\n"
+    )
+
+
 def test_an_installed_package_has_no_checkout(monkeypatch):
     """A wheel's benchmark says what to install, and records no commit: not even of a repository that holds it."""
     (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))

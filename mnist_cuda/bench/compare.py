@@ -197,6 +197,11 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
     peers = peer_competitors(words(options.peers), (c.device for c in ours), options.peer_python or PEER_PYTHON)
+    several = max(options.gpus)
+    if several > 1 and not any(c.shares_batches for c in (*ours, *peers)):
+        names = ", ".join(c.label for c in (*ours, *peers))
+        expected = "expected engine fused or peer torch"
+        raise UsageError(f"--gpus is {several}, and of {names} none trains on several GPUs; {expected}")
     return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells_of(options, ours)
 
 

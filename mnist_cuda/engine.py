@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +185,7 @@ class Engine:
     bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
     engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. multiprocessors: of these engines, too, for
     how many a training step is cut up, 0 for all: a model of a fleet has such a share of the GPU.
+    Threads may share an engine: their calls wait for each other. Several engines work at the same time.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
     ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
@@ -219,11 +221,21 @@ class Engine:
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device = 0, threads, device
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
+        self._lock = threading.RLock()
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
                 self.info.name, self.precision, threads, device, checks, *(limits or default_limits), multiprocessors
             )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Native calls, of one thread at a time: an engine has one step's memory, and the GIL is released in it."""
+        with self._lock, _native_errors():
+            yield
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Engine cannot be pickled or copied; its parameters can, and so can what `save_model` takes")
 
     def _require_memory(self, batch: int) -> None:
         """Raise OutOfMemoryError for a batch larger than all before if this machine's memory cannot hold it."""
@@ -243,7 +255,7 @@ class Engine:
         asked for that is not to be had.
         """
         asked = os.environ.get("MNIST_CUDA_TRANSPORT", "") if transport is None else transport
-        with _native_errors():
+        with self._alone():
             if self.info.device == "cuda":
                 find_nccl()
             self._native.join(ranks, asked)
@@ -262,7 +274,8 @@ class Engine:
 
     def algorithms(self) -> list[str]:
         """The library algorithms chosen so far, a line each, by batch size; empty where there is nothing to choose."""
-        lines: list[str] = self._native.algorithms()
+        with self._alone():
+            lines: list[str] = self._native.algorithms()
         return lines
 
     def batch_thresholds(self) -> list[int]:
@@ -286,7 +299,7 @@ class Engine:
     def parameters(self) -> dict[str, NDArray[Any]]:
         """The 12 parameters by PyTorch name: float64 from `reference`, float32 from the others."""
         native = self._native
-        with _native_errors():
+        with self._alone():
             slab = native.get_parameters() if self.dtype == np.float64 else native.get_float_parameters()
         return unpack(slab, PARAMETERS)
 
@@ -295,7 +308,7 @@ class Engine:
 
         Raises ValueError for a wrong shape and for a value that is not finite in the engine's type.
         """
-        with _native_errors():
+        with self._alone():
             self._native.set_parameters(pack(tensors, PARAMETERS, self._slab))
 
     def init_parameters(self, seed: int) -> None:
@@ -303,26 +316,26 @@ class Engine:
         stream = initial_stream(seed).state["state"]
         low = (1 << 64) - 1
         words = [part for name in ("state", "inc") for part in (stream[name] >> 64, stream[name] & low)]
-        with _native_errors():
+        with self._alone():
             self._native.initialize_parameters(*words)
 
     @property
     def statistics(self) -> dict[str, NDArray[Any]] | None:
         """Population statistics as `bn*.running_mean/var`, or None where there are none since the last update."""
-        if not self._native.has_statistics:
-            return None
-        with _native_errors():
+        with self._alone():
+            if not self._native.has_statistics:
+                return None
             slab = self._native.get_statistics()
         return {name: value.astype(self.dtype) for name, value in unpack(slab, STATISTICS).items()}
 
     def set_statistics(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
         """Set `bn*.running_mean/var`. Raises ValueError for a wrong shape, a NaN or a negative variance."""
-        with _native_errors():
+        with self._alone():
             self._native.set_statistics(pack(tensors, STATISTICS, empty_slab(STATISTICS)))
 
     def compute_statistics(self) -> None:
         """Compute the population statistics from all images of the data set, layer 2 under layer 1's."""
-        with _native_errors():
+        with self._alone():
             self._native.compute_statistics()
 
     def gpu_parameters(self) -> dict[str, GpuArray]:
@@ -331,7 +344,7 @@ class Engine:
         float64 from `naive` in fp64, else float32. Raises ValueError for an engine on the host.
         """
         self._require_gpu("gpu_parameters")
-        with _native_errors():
+        with self._alone():
             arrays = self._native.gpu_parameters()
         return {t.name: self._gpu_array(t.shape, *array) for t, array in zip(PARAMETERS, arrays, strict=True)}
 
@@ -352,7 +365,7 @@ class Engine:
         between; a copy, because the caller's array may change or go while the engine still trains on it.
         """
         _require_one_of("set_dataset: placement", placement, Placement)
-        with _native_errors():
+        with self._alone():
             there = gpu_bytes(images) if self.info.device == "cuda" and placement == "device" else None
             if there is None:
                 self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
@@ -374,7 +387,7 @@ class Engine:
         self._require_memory(min(batch_size, len(indices)))
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
         rates = np.full(steps, lr, np.float64) if np.ndim(lr) == 0 else np.ascontiguousarray(lr, np.float64)
-        with _native_errors():
+        with self._alone():
             losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct
 
@@ -384,12 +397,12 @@ class Engine:
         multiprocessors: each model's share, less than the batch size. Raises UnavailableError for an engine or a GPU
         that trains one model at a time, ValueError for another share, OutOfMemoryError.
         """
-        with _native_errors():
+        with self._alone():
             return Fleet(self, self._native.fleet(models, batch_size, multiprocessors), models, batch_size)
 
     def set_evaluation_set(self, images: object, labels: object) -> None:
         """Give the images that `evaluate` scores, as `set_dataset` gives those to train on; copied, to the GPU too."""
-        with _native_errors():
+        with self._alone():
             self._native.set_evaluation_set(_bytes(images), _bytes(labels))
 
     @property
@@ -407,7 +420,7 @@ class Engine:
 
     def evaluate_by_class(self) -> tuple[tuple[int, ...], float]:
         """`evaluate` with how many images of each class are right."""
-        with _native_errors():
+        with self._alone():
             correct, loss = self._native.evaluate()
         return tuple(correct), loss / self.evaluation_size
 
@@ -418,7 +431,7 @@ class Engine:
         batch and normalises by its statistics.
         """
         _require_one_of("logits: batch_norm", batch_norm, BatchNorm)
-        with _native_errors():
+        with self._alone():
             scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
 
@@ -430,7 +443,7 @@ class Engine:
         _require_one_of("gpu_logits: batch_norm", batch_norm, BatchNorm)
         self._require_gpu("gpu_logits")
         population = batch_norm == "population"
-        with _native_errors():
+        with self._alone():
             there = gpu_bytes(images)
             if there is None:
                 raise ValueError("gpu_logits: the images are on the host, expected them in a GPU's memory; see logits")
@@ -444,7 +457,7 @@ class Engine:
         stay. Raises ValueError without a data set, for one on the host that a GPU trains on, and for a larger batch.
         """
         self._require_memory(batch_size)
-        with _native_errors():
+        with self._alone():
             return [OpTime(**row) for row in self._native.profile(batch_size, steps)]
 
     def probe(self, images: Images, labels: Labels, *, upstream: float = 1.0, routing: Routing | None = None) -> Probe:
@@ -455,7 +468,7 @@ class Engine:
         """
         self._require_memory(len(labels))
         flat = None if routing is None else tuple(_bytes(r) for r in routing)
-        with _native_errors():
+        with self._alone():
             raw = self._native.probe(_bytes(images), _bytes(labels), upstream, flat)
         batch = len(labels)
 
@@ -487,12 +500,12 @@ class Fleet:
 
     def store(self, model: int) -> None:
         """Make the model what the engine holds. ValueError for a model that there is not."""
-        with _native_errors():
+        with self.engine._alone():
             self._native.store(model)
 
     def load(self, model: int) -> None:
         """Have the engine hold the model, without population statistics. ValueError for one that there is not."""
-        with _native_errors():
+        with self.engine._alone():
             self._native.load(model)
 
     def train(
@@ -503,7 +516,7 @@ class Fleet:
         Returns losses and numbers of correct predictions, both (models, steps). The GIL is released.
         """
         shape = len(orders), orders.shape[1] // self.batch_size
-        with _native_errors():
+        with self.engine._alone():
             losses, correct = self._native.train(
                 np.ascontiguousarray(orders, np.int32).reshape(-1), np.ascontiguousarray(rates, np.float64).reshape(-1)
             )

@@ -1,9 +1,12 @@
 """The library's face: names that come when they are used, a page that says what the docstrings say, own data."""
 
+import copy
 import os
+import pickle
 import pkgutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +130,34 @@ def test_an_engine_may_be_given_and_begin_with_any_weights(result):
         train(tiny_dataset(), OPTIONS, engine="warp")
 
 
+def test_threads_that_share_an_engine_wait_for_each_other():
+    """Their calls come one after the other, in whatever order: the same steps, so the same bits."""
+    data, engine, threads, calls = tiny_dataset(), Engine("cpu", threads=1), 3, 20
+    engine.set_dataset(data.train_images, data.train_labels)
+    order = np.tile(np.arange(len(data.train_labels)), 4)
+
+    def steps(calls):
+        for _ in range(calls):
+            engine.train(order, 5, 0.01)
+
+    engine.init_parameters(seed=0)
+    steps(threads * calls)
+    expected = digest(engine.parameters)
+    engine.init_parameters(seed=0)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(steps, [calls] * threads))
+    assert digest(engine.parameters) == expected
+
+
+def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
+    for thing in (result, result.engine):
+        for way in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match="an Engine cannot be pickled or copied; its parameters can"):
+                way(thing)
+    again = pickle.loads(pickle.dumps(result.model))
+    assert digest(again.parameters) == digest(result.model.parameters)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"epochs": 0}, {"batch_size": 1.5}, {"lr": float("nan")}, {"seed": -1}, {"eval_bn": "some"}, {"placement": 3}],
@@ -155,7 +186,7 @@ def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
     with pytest.raises(CheckpointError, match="no population statistics"):
         predict(Model(result.model.parameters), data.test_images)
     for wrong in (data.test_images.astype(float), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
-        with pytest.raises(ValueError, match=r"they have (dtype|shape) .* expected"):
+        with pytest.raises(ValueError, match=r"^predict: images: they have (dtype|shape) .* expected"):
             predict(result, wrong)
 
 
@@ -204,7 +235,8 @@ def test_arrays_are_taken_without_a_copy():
         (np.zeros((2, 28, 28), np.uint8), [1, 10], "training labels: label 1 is 10, expected 0 to 9"),
         (np.zeros((2, 28, 28), np.uint8), [-1, 1], "training labels: label 0 is -1, expected 0 to 9"),
         (np.zeros((2, 28, 28), np.uint8), [0.5, 1], "dtype float64, expected .* integers"),
-        (OnHost(np.zeros((2, 28, 28), np.uint8), 2), [1, 2], "the array is on a GPU"),
+        (OnHost(np.zeros((2, 28, 28), np.uint8), 2), [1, 2], "training images: the array is on a GPU"),
+        (np.zeros((2, 28, 28), np.uint8), OnHost(np.zeros(2, np.uint8), 2), "training labels: the array is on a GPU"),
     ],
 )
 def test_arrays_that_are_no_data_set_are_refused(images, labels, words):

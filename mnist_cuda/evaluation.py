@@ -100,7 +100,10 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
     that is no model.
     """
-    pixels = images_of(images)
+    try:
+        pixels = images_of(images)
+    except ValueError as error:
+        raise ValueError(f"predict: images: {error}") from error
     ready = engine_of(model, engine, precision)
     if ready.statistics is None:
         raise no_statistics("the model", "Engine.compute_statistics makes them from its data")

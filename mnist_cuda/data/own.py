@@ -36,9 +36,12 @@ def dataset_of(
 def _pair(images: object, labels: object, half: str) -> tuple[Images, Labels]:
     try:
         pixels = images_of(images)
-        classes = as_numpy(labels)
     except ValueError as error:
         raise DataError(f"{half} images: {error}") from error
+    try:
+        classes = as_numpy(labels)
+    except ValueError as error:
+        raise DataError(f"{half} labels: {error}") from error
     if classes.ndim != 1 or classes.dtype.kind not in "iu":
         raise DataError(
             f"{half} labels: they have shape {classes.shape} and dtype {classes.dtype}, expected (N,) integers"

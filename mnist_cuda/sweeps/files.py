@@ -63,7 +63,7 @@ class StackedWeights:
         """Make the file, without any model in it."""
         free = shutil.disk_usage(self.path.parent).free
         if self._size > free:
-            need = f"{self._size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+            need = f"{self._size / 1e6:.1f} MB and {free / 1e6:.1f} MB are free"
             raise CheckpointError(f"{self.path}: all weights need {need}; save the best, or none")
         part = self.path.with_name(self.path.name + ".part")
         try:

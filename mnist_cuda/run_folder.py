@@ -150,7 +150,10 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     fault = f"{file}: not a run's configuration"
     try:
-        config = json.loads(read_regular(file).decode())
+        text = read_regular(file).decode()
+        if not text:
+            raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
+        config = json.loads(text)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's") from None
     except OSError as error:

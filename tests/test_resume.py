@@ -218,6 +218,10 @@ def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
     stopped(8)
     Path("runs").mkdir()
     shutil.move("run", "runs/a")
+    Path("runs/killed").mkdir()  # before it began: RunFolder made its empty config.json, and nothing else
+    Path("runs/killed/config.json").touch()
+    train("--resume", "runs/killed", code=6)
+    assert "runs/killed/config.json: empty; its run was killed before it began" in capsys.readouterr().err
     train("--resume", "--quiet")
     assert "saved runs/a/model.safetensors" in capsys.readouterr().out
 

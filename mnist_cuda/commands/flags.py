@@ -186,6 +186,10 @@ def model_file(named: Path | None) -> Path:
 
 
 def newest_run(holding: str = "model.safetensors", home: Path = RUNS) -> Path | None:
-    """The folder in `home` whose file of this name was written last; None where there is none."""
-    found = [(file.stat().st_mtime_ns, file.parent.name) for file in home.glob(f"*/{holding}") if file.is_file()]
-    return home / max(found)[1] if found else None
+    """The folder in `home` whose file of this name was written last; None where there is none.
+
+    An empty file does not count: a run that was killed before it began leaves an empty config.json.
+    """
+    found = [(file.stat(), file.parent.name) for file in home.glob(f"*/{holding}") if file.is_file()]
+    times = [(status.st_mtime_ns, name) for status, name in found if status.st_size]
+    return home / max(times)[1] if times else None

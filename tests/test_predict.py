@@ -1,6 +1,7 @@
 """`mnist-cuda predict`: digits in pictures of every style, what is no digit, tables, JSON, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -181,6 +182,16 @@ def test_on_a_terminal_the_pixels_are_shaded(trained, pictures):
     assert "▀" in screen
     assert "\x1b[" in screen
     assert "Traceback" not in screen
+
+
+@pytest.mark.parametrize("columns", [80, 50, 40])
+def test_pixels_and_bars_fit_a_terminal(trained, pictures, columns):
+    with Terminal("predict", pictures / "0.png", "--model", trained, *CPU, COLUMNS=str(columns)) as terminal:
+        screen = re.sub("\x1b\\[[0-9;]*m", "", terminal.read().decode())
+        assert terminal.process.wait() == 0
+    answers = [line for line in screen.splitlines() if line.startswith("▀") and line.endswith("%")]
+    assert [line[28:].split()[0] for line in answers] == [*"0123456789"]
+    assert max(map(len, answers)) == min(columns, 65)
 
 
 def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):

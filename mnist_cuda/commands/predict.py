@@ -146,12 +146,13 @@ def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report
         colour = on_terminal(out) and out.color_system is not None and not out.no_color
         lines = render(digit.pixels, colour=colour, encoding=out.encoding).splitlines()
         full = "=" if out.options.ascii_only else "━"
+        length = min(_BAR, max(0, out.width - 41)) if on_terminal(out) else _BAR  # 41: what stands around a bar
         for row, line in enumerate(lines, start=-2):  # the bars stand in the middle
             text = Text.from_ansi(line)
             if 0 <= row < len(probabilities):
-                bar = full * round(_BAR * probabilities[row])
+                bar = f"{full * round(length * probabilities[row]):{length}} " if length else ""
                 style = "bold green" if row == report["digit"] else ""
-                text.append(f"   {row} {bar:{_BAR}} {_percent(probabilities[row]):>7}", style)
+                text.append(f"   {row} {bar}{_percent(probabilities[row]):>7}", style)
             text.rstrip()
             out.print(text)
     if report["doubt"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -30,9 +31,11 @@ OPS = [  # phase, op, unit, bytes, flops, us, the least us and what bounds it
 ]
 
 
+OP_NAMES = ("phase", "op", "unit", "bytes", "flops", "us", "least_us", "bound")
+
+
 def profile() -> dict[str, object]:
     """The object of `profile --json` on a GPU."""
-    names = ("phase", "op", "unit", "bytes", "flops", "us", "least_us", "bound")
     return {
         "machine": {"cpu": "a CPU", "gpu": {"name": "a GPU"}},
         "engine": "fused",
@@ -41,7 +44,7 @@ def profile() -> dict[str, object]:
         "steps": 100,
         "step_us": {"median": 70.0},
         "roofs": ROOFS,
-        "ops": [dict(zip(names, op, strict=True)) for op in OPS],
+        "ops": [dict(zip(OP_NAMES, op, strict=True)) for op in OPS],
     }
 
 
@@ -264,6 +267,26 @@ def test_bad_sources_get_one_line(
     assert captured.err.startswith(f"mnist-cuda: error: {message}")
     assert captured.err.count("\n") == 1
     assert not Path("report.html").exists()
+
+
+@pytest.mark.parametrize("slower", [1, 450, 4500])
+def test_the_numbers_of_an_axis_have_room(tmp_path: Path, slower: int) -> None:
+    """Of a step of any length: a slow machine's has microseconds of five and six digits."""
+    found = profile()
+    found["ops"] = [dict(zip(OP_NAMES, op, strict=True)) | {"us": op[5] * slower} for op in OPS]
+    (tmp_path / "profile.json").write_text(json.dumps(found))
+    (panel,) = (p for p in panels(read([tmp_path / "profile.json"], tmp_path))[0] if p.name.startswith("phases"))
+    with charts.style():
+        figure = figure_of(panel)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        labels = [
+            label.get_window_extent()
+            for label in axes.get_xticklabels()
+            if label.get_position()[0] <= axes.get_xlim()[1]
+        ]
+    assert len(labels) >= 3
+    assert all(right.x0 - left.x1 > 5 for left, right in itertools.pairwise(labels))
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

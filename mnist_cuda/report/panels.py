@@ -335,6 +335,7 @@ def _phases(profile: Record, number: int) -> Panel:
                 axes.plot([op["least_us"]] * 2, [k - 0.3, k + 0.3], color=charts.WRONG)
         axes.set_ylim(len(ops) - 0.5, -0.9)
         axes.set_xlim(0, 1.15 * max(op["us"] for op in ops))
+        axes.locator_params(axis="x", nbins=4)  # numbers of six digits have room
         axes.set_yticks([])
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("microseconds")

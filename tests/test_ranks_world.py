@@ -97,11 +97,20 @@ def test_first_host_of_slurms_list(nodes, host):
         ({"WORLD_SIZE": "0"}, "RANK is 1 and there are 0 ranks"),
         ({"MASTER_ADDR": ""}, "RANK and WORLD_SIZE are set, and MASTER_ADDR is not"),
         ({"MASTER_PORT": "-1"}, "MASTER_PORT is '-1', expected a whole number"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT is 0, expected 1 to 65535"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT is 65536, expected 1 to 65535"),
+        (TORCHRUN | {"MASTER_PORT": "65535"}, "MASTER_PORT is 65535, expected 1 to 65534"),
     ],
 )
 def test_variables_that_are_not_whole(changed, message):
     with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
         world_of(BY_HAND | changed)
+
+
+def test_no_port_is_beyond_the_last():
+    assert world_of(TORCHRUN | {"MASTER_PORT": "65533"}).ports == (65534, 65535)
+    with pytest.raises(UsageError, match="MASTER_PORT is 70000, expected 1 to 65535"):
+        world_of(MPIRUN | {"MASTER_PORT": "70000"})
 
 
 def test_loopback():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mnist_cuda.errors import UsageError
 
 GPUS = "--gpus"  # the launcher of a rank for each GPU
+LAST_PORT = 65535
 PORTS = 4  # that rank 0 tries where no launcher gives it one of its own
 
 
@@ -71,9 +72,9 @@ def world_of(environment: Mapping[str, str]) -> World | None:
 
 def _torchrun(environment: Mapping[str, str]) -> World:
     size = _number(environment, "WORLD_SIZE")
-    address, port = _text(environment, "MASTER_ADDR"), _number(environment, "MASTER_PORT")
     # torchrun itself listens at MASTER_PORT, for the processes of PyTorch.
     taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = _text(environment, "MASTER_ADDR"), _port(environment, LAST_PORT - taken)
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     rank, here = _number(environment, "RANK"), is_loopback(address)
     return World(
@@ -83,7 +84,7 @@ def _torchrun(environment: Mapping[str, str]) -> World:
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size if here else 1),
         local_rank=_number(environment, "LOCAL_RANK", rank if here else 0),
         address=address,
-        ports=tuple(range(port + 1, port + 1 + PORTS)) if taken else (port,),
+        ports=tuple(range(port + 1, min(port + PORTS, LAST_PORT) + 1)) if taken else (port,),
         job=environment.get("MNIST_CUDA_JOB") or f"{environment.get('TORCHELASTIC_RUN_ID', '')}:{port}:{attempt}",
     )
 
@@ -152,9 +153,16 @@ def first_host(nodes: str) -> str:
 def _ports(environment: Mapping[str, str], job: str) -> tuple[int, ...]:
     """What MASTER_PORT says, or some that all ranks of a job find alike, below those that systems give away."""
     if "MASTER_PORT" in environment:
-        return (_number(environment, "MASTER_PORT"),)
+        return (_port(environment),)
     first = 20000 + PORTS * (zlib.crc32(job.encode()) % 2500)
     return tuple(range(first, first + PORTS))
+
+
+def _port(environment: Mapping[str, str], last: int = LAST_PORT) -> int:
+    port = _number(environment, "MASTER_PORT")
+    if not 1 <= port <= last:
+        raise UsageError(f"MASTER_PORT is {port}, expected 1 to {last}")
+    return port
 
 
 def _tasks_here(environment: Mapping[str, str], size: int) -> int:

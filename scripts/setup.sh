@@ -46,6 +46,15 @@ logged() {
   return "$status"
 }
 
+# quietly COMMAND...: what it says is shown only if it fails.
+quietly() {
+  local output
+  output=$("$@" 2>&1) || {
+    printf '%s\n' "$output" >&2
+    return 1
+  }
+}
+
 # Names in one line what this machine lacks, before a build tool says it in a hundred: check_python PYTHON [headers]
 check_python() {
   command -v "$1" >/dev/null ||
@@ -94,13 +103,14 @@ new_venv() {
     stop "$1 has no module venv; install it (Debian: apt install python3-venv) or set MNIST_CUDA_ENV=active"
   elif "$1" -c 'import ensurepip' 2>/dev/null; then
     say "making $name with $version"
-    "$1" -m venv "$2" && "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
+    quietly "$1" -m venv "$2" && quietly "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
   elif "$1" -m pip --python "$1" --version >/dev/null 2>&1; then
     say "making $name with $version, which has no ensurepip, and with its pip"
-    "$1" -m venv --without-pip "$2" && "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
+    quietly "$1" -m venv --without-pip "$2" &&
+      quietly "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
   elif command -v uv >/dev/null; then
     say "making $name with $version, which has no ensurepip, and with pip from uv"
-    "$1" -m venv --without-pip "$2" && uv pip "${pip[@]}" --python "$2/bin/python"
+    quietly "$1" -m venv --without-pip "$2" && quietly uv pip "${pip[@]}" --python "$2/bin/python"
   else
     stop "$1 has neither ensurepip nor pip 22.3; install one of them (Debian: apt install python3-venv) or uv"
   fi || stop "the virtual environment could not be made; the reason is above"
@@ -295,6 +305,8 @@ set_up() {
     *) stop "MNIST_CUDA_ENV is '$MNIST_CUDA_ENV', expected 'active' or nothing" ;;
   esac
   (
+    # pip answers Ctrl-C by failing, which must not look like a package or a compiler that does not work.
+    trap 'say "stopped by Ctrl-C; the same command goes on from here"; exit 130' INT
     if command -v flock >/dev/null; then
       exec 9<"$root/pyproject.toml"
       flock 9

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,9 +20,17 @@ ROOT = Path(__file__).parents[1]
 # Stands for python3 and, copied into .venv, for the environment's python: writes down what it is asked to install.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 root=$(cd "$(dirname "$0")/../.." && pwd)
+# Ctrl-C, which a terminal sends to all that run; Python answers it by an error, not by dying of the signal.
+stop_at() {{
+  [ "$STOP_AT" = "$1" ] || return 0
+  trap 'echo "KeyboardInterrupt in $1" >&2; exit 1' INT
+  kill -INT 0
+  sleep 5
+}}
 case "$*" in
 "-m venv"*)
   echo venv >>"$LOG"
+  stop_at venv
   mkdir -p "${{@: -1}}/bin"
   cp "$0" "${{@: -1}}/bin/python"
   for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "${{@: -1}}/bin/$tool"; done
@@ -30,11 +39,13 @@ case "$*" in
 "-m pip --python"*) echo "pip --python" >>"$LOG" ;;
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
+  stop_at pip
   [ -z "$KILL_PIP" ] || kill -9 "$PPID"
   exit "${{PIP_EXIT:-0}}"
   ;;
 "-m pip install"*" --editable "*)
   echo "build $CMAKE_ARGS" >>"$LOG"
+  stop_at build
   case "$CMAKE_ARGS" in
   *MNIST_CUDA=OFF*) toolkit=none ;;
   *MNIST_SYSTEM_NVCC=OFF*) toolkit=wheels && echo "-- mnist-cuda: CUDA code for 80 by the wheels' nvcc 13.4" ;;
@@ -96,7 +107,7 @@ def checkout(tmp_path: Path) -> Checkout:
     ours = ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "CUDACXX", "MNIST_CUDA_PEERS", "MNIST_CUDA_ENV", "MNIST_CUDA_CPU_ONLY")
     clean = {k: v for k, v in os.environ.items() if k not in ours}
     env = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "TOOLS": str(tools), "LOG": str(tmp_path / "log")}
-    return Checkout(path, env | {"KILL_PIP": "", "NO_PIP": "", "BROKEN": "", "FAILING": ""})
+    return Checkout(path, env | {"KILL_PIP": "", "NO_PIP": "", "STOP_AT": "", "BROKEN": "", "FAILING": ""})
 
 
 def test_first_run_sets_up_and_later_ones_do_nothing(checkout: Checkout) -> None:
@@ -105,6 +116,26 @@ def test_first_run_sets_up_and_later_ones_do_nothing(checkout: Checkout) -> None
     assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
     result = checkout.run("train")
     assert (result.returncode, result.stderr, checkout.log()) == (0, "", [])
+
+
+@pytest.mark.parametrize("stage", ["venv", "pip", "build"])
+def test_ctrl_c_ends_set_up_and_the_next_run_goes_on(checkout: Checkout, stage: str) -> None:
+    """A build that was stopped is none that failed: no other compiler is tried."""
+    stages = ["venv", "pip", "build"]
+    result = subprocess.run(
+        [str(checkout.path / "scripts" / "train")], env=checkout.env | {"STOP_AT": stage}, capture_output=True,
+        text=True, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert result.returncode == 130
+    assert result.stderr.splitlines()[-1] == "mnist-cuda: stopped by Ctrl-C; the same command goes on from here"
+    assert "KeyboardInterrupt" not in result.stderr
+    assert "did not build" not in result.stderr
+    assert "could not" not in result.stderr
+    done = [line.split()[0] for line in checkout.log()]
+    assert done == stages[: len(done)]
+    assert done[-1] == stage
+    assert checkout.run("train").returncode == 0
+    assert checkout.log()[-1] == "build "
 
 
 def test_requirements_come_from_pyproject_alone(checkout: Checkout) -> None:

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_ranks import on_all
+from test_ranks_processes import running
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli, console, machine
@@ -139,6 +141,23 @@ def test_a_process_never_outlives_its_block():
         pid = process._process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_nor_do_the_ranks_of_several_gpus(tmp_path):
+    """Even while they wait for each other and do not hear that their input is at its end."""
+    code = "import os, sys, time; input(); open(f'{sys.argv[1]}/{os.getpid()}', 'w'); print('{}', flush=True)"
+    rank = Competitor(
+        "", (sys.executable, "-c", f"{code}; time.sleep(60)", str(tmp_path)), "cuda", (), shares_batches=True
+    )
+    (pair,) = competitors.on_gpus([rank], [2])
+    with CompetitorProcess(pair.command) as process:
+        process.ask(cmd="setup")
+        ranks = [int(file.name) for file in tmp_path.iterdir()]
+    assert len(ranks) == 2
+    end = time.monotonic() + 10
+    while any(map(running, ranks)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 # ---- a cell, with competitors that only claim to work ----------------------------------------------------------------

@@ -93,7 +93,8 @@ def command(options: BatchesOptions) -> int:
     data = options.load()
     out = console.make_console()
     rows: list[dict[str, Any]] = []
-    for engine in engines:
+    while engines:
+        engine = engines.pop(0)  # and with the next one its arrays of the largest batch go
         engine.set_dataset(data.train_images, data.train_labels)
         engine.init_parameters(0)
         sizes = batch_sizes(engine.batch_thresholds(), engine.dataset_size, options.per_octave)

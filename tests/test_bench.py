@@ -337,6 +337,12 @@ def test_rows_on_several_gpus():
     ]
 
 
+def test_no_engine_for_several_gpus_is_one_line(capsys):
+    assert cli.main(["bench", "--engines", "cpu", "--gpus", "2", "4", "2", "--peers"]) == 2
+    line = "mnist-cuda: error: --gpus is 2 4, expected 1: no batch is shared by engine cpu\n"
+    assert capsys.readouterr().err == line
+
+
 def test_an_installed_package_has_no_checkout(monkeypatch):
     """A wheel's benchmark says what to install, and records no commit: not even of a repository that holds it."""
     (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))

@@ -197,7 +197,12 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
     peers = peer_competitors(words(options.peers), (c.device for c in ours), options.peer_python or PEER_PYTHON)
-    return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells_of(options, ours)
+    counts = tuple(dict.fromkeys(options.gpus))
+    rows = on_gpus(ours, counts)
+    if not rows:
+        names = ", ".join(c.label for c in ours)
+        raise UsageError(f"--gpus is {' '.join(map(str, counts))}, expected 1: no batch is shared by engine {names}")
+    return rows + on_gpus(peers, counts), cells_of(options, ours)
 
 
 def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:

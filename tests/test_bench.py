@@ -258,6 +258,18 @@ def test_a_faulty_competitor_has_no_figures_and_harms_nobody(fake, trouble, word
     assert rows[0].ratio == pytest.approx(2)
 
 
+def test_what_failed_is_ended_at_once(fake, monkeypatch):
+    """Not with the cell: a rank that waits for one that failed would keep its GPU busy beside those that are timed."""
+    killed, before = [], []
+    kill, finish = CompetitorProcess.kill, compare.Contestant.finish
+    monkeypatch.setattr(CompetitorProcess, "kill", lambda self: (killed.append(self), kill(self)))
+    monkeypatch.setattr(compare.Contestant, "finish", lambda self: (before.append(len(killed)), finish(self)))
+    rows = [fake("ours", 1000), fake("peer", 10, "setup", peer=True)]
+    run(rows)
+    assert [row.fault for row in rows] == ["", "failed: cannot be set up"]
+    assert before == [1]
+
+
 def test_a_peer_may_differ_within_its_tolerance(fake):
     rows = [fake("peer", 10, "loss", peer=True, tolerance=1e-2)]  # 1 in tens of thousands
     run(rows)

@@ -122,6 +122,8 @@ def run_cell(
                 step()
             except CompetitorError as error:
                 row.fault = f"failed: {error}"
+                # On several GPUs a rank may wait in a kernel for the one that failed, beside those that are timed.
+                next(process for other, process in zip(rows, started, strict=True) if other is row).kill()
                 return False
             return True
 

@@ -243,14 +243,14 @@ class Trainer:
             if stride:
                 chunk = min(chunk, stride - self.steps % stride)
             self._draw_order()
+            ends = self.step + chunk == self.steps_per_epoch or bool(stride and not (self.steps + chunk) % stride)
             if self.ranks:
-                chunk, self.stopped = self.ranks.agree(chunk, self.stopped)
+                chunk, ends, self.stopped = self.ranks.agree(chunk, ends, self.stopped)
             if self.stopped:
                 while not self._settled and self.step < self.steps_per_epoch:
                     self._advance(1, settle=True)
                 break
-            ends = self.step + chunk == self.steps_per_epoch or (stride and not (self.steps + chunk) % stride)
-            self._advance(chunk, settle=bool(ends))
+            self._advance(chunk, settle=ends)
             if on_progress:
                 on_progress(self._progress())
         return self.step == self.steps_per_epoch

@@ -4,9 +4,10 @@
     .venv/bin/python scripts/check_races.py [--steps 1000] [--seed 1] [--delays DIR] [precision ...]
 
 Trains in the installed build and in one with delays (CMake's MNIST_DELAYS), in processes side by side, at a batch size
-of every schedule, from the GPU's memory and from the host's, and compares losses and parameters bit by bit. For a
-machine with a GPU where the project is built. DIR, by default build/delays, is the folder of the other build; what is
-missing or older than the sources there is built with the options of build/.
+of every schedule, from the GPU's memory and from the host's, then models side by side and two ranks that share the GPU,
+and compares losses and parameters bit by bit. For a machine with a GPU where the project is built. DIR, by default
+build/delays, is the folder of the other build; what is missing or older than the sources there is built with the
+options of build/.
 Exits with 1 if a bit differs, 2 for a wrong call, 4 if something is missing.
 """
 
@@ -21,7 +22,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,27 +73,95 @@ def load(folder: Path) -> None:
     sys.modules["mnist_cuda._native"] = mnist_cuda._native = module
 
 
-def work(precision: str, steps: int) -> None:
-    """Print, for each batch size, a line with the digest of all losses and the parameters at the end."""
-    from mnist_cuda.engine import Engine
+def digest(*arrays: Any) -> str:
+    """Of their bytes."""
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def each_size(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
+    """Each batch size and what an engine alone makes of it."""
+    from mnist_cuda.engine import Engine, Placement
     from mnist_cuda.model import init_parameters
 
     engine = Engine("fused", precision)
+    places: tuple[tuple[Placement, int], ...] = ("device", steps - steps // 10), ("host", steps // 10)
     thresholds = engine.batch_thresholds()
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (2048, 28, 28), np.uint8) * (rng.random((2048, 28, 28)) < 0.2)
-    labels = rng.integers(0, 10, len(images), np.uint8)
     for size in (1, *thresholds, thresholds[-1] + 37):
-        digest = hashlib.sha256()
         engine.set_parameters(init_parameters(size))
-        for placement, count in (("device", steps - steps // 10), ("host", steps // 10)):
+        found = []
+        for placement, count in places:
             engine.set_dataset(images, labels, placement)
             losses, _ = engine.train(rng.integers(0, len(images), count * size), size, 0.01)
             assert np.isfinite(losses).all(), f"batch {size}: losses {losses}"
-            digest.update(losses.tobytes())
-        for value in engine.parameters.values():
-            digest.update(value.tobytes())
-        print(json.dumps([size, digest.hexdigest()]), flush=True)
+            found.append(losses)
+        yield f"batch {size}", digest(*found, *engine.parameters.values())
+
+
+def models(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
+    """The same of models side by side, with the share of the GPU that a sweep gives them; nothing where none can be."""
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.options import TrainOptions
+    from mnist_cuda.sweeps.trainers import share_of
+
+    engine = Engine("fused", precision)
+    if not engine.info.fleets:
+        return
+    engine.set_dataset(images, labels)
+    rng = np.random.default_rng(1)
+    for size in (64, 300):
+        fleet = engine.fleet(3, size, share_of(TrainOptions(batch_size=size)))
+        for model in range(3):
+            engine.init_parameters(model)
+            fleet.store(model)
+        losses, _ = fleet.train(rng.integers(0, len(images), (3, steps * size), np.int32), np.full((3, steps), 0.01))
+        assert np.isfinite(losses).all(), f"3 models, batch {size}: losses {losses}"
+        found = [losses]
+        for model in range(3):
+            fleet.load(model)
+            found += engine.parameters.values()
+        yield f"3 models, batch {size}", digest(*found)
+
+
+def ranks(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
+    """The same of two ranks that share the GPU, whose sums go through the host: of unequal shares, and of none."""
+    from mnist_cuda import _native
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.model import init_parameters
+
+    sizes, rng = (1, 7, 133, 600), np.random.default_rng(2)
+    orders = [rng.integers(0, len(images), max(1, steps // 10) * size) for size in sizes]
+
+    def train(communicator: Any) -> list[str]:
+        try:
+            engine = Engine("fused", precision)
+            engine.join(communicator, "host")
+            engine.set_dataset(images, labels)
+            found = []
+            for size, order in zip(sizes, orders, strict=True):
+                engine.set_parameters(init_parameters(size))
+                losses, _ = engine.train(order, size, 0.01)
+                assert np.isfinite(losses).all(), f"2 ranks, batch {size}: losses {losses}"
+                found.append(digest(losses, *engine.parameters.values()))
+            return found
+        except BaseException as error:
+            communicator.leave(1, str(error))  # or the other would wait for it
+            raise
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(train, _native.in_process_communicators(2))
+    assert one == other, "the two ranks have other bits"
+    yield from zip((f"2 ranks, batch {size}" for size in sizes), one, strict=True)
+
+
+def work(precision: str, steps: int) -> None:
+    """Print a line for each training, what it is and the digest of all losses and the parameters at the end."""
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (2048, 28, 28), np.uint8) * (rng.random((2048, 28, 28)) < 0.2)
+    labels = rng.integers(0, 10, len(images), np.uint8)
+    for part in (each_size, models, ranks):
+        for line in part(precision, steps, images, labels):
+            print(json.dumps(line), flush=True)
 
 
 def main() -> int:
@@ -138,13 +210,12 @@ def main() -> int:
             for which in ("plain", "delayed")
         )
         codes = [runs[precision, which].returncode for which in ("plain", "delayed")]
-        wrong = [size for size, digest in plain.items() if delayed.get(size) != digest]
+        wrong = [what for what, bits in plain.items() if delayed.get(what) != bits]
         if codes == [0, 0] and plain and not wrong:
             verdict = "the same bits"
         else:
             failed, verdict = True, f"FAILED: exit codes {codes}, different or missing at {wrong}"
-        sizes = f"each of {len(plain)} batch sizes up to {max(plain, default=0)}"
-        print(f"fused {precision}, {args.steps} steps at {sizes}: {verdict}")
+        print(f"fused {precision}, {len(plain)} trainings of {args.steps} steps: {verdict}")
     print(f"{time.monotonic() - start:.0f} s with random delays, seed {args.seed}")
     return int(failed)
 

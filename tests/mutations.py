@@ -274,8 +274,14 @@ TRAINING = [
         (
             "each-rank-its-own-steps",
             "ranks",
-            "chunk, self.stopped = self.ranks.agree(chunk, self.stopped)",
-            "_, self.stopped = self.ranks.agree(chunk, self.stopped)",
+            "chunk, ends, self.stopped = self.ranks.agree(",
+            "_, ends, self.stopped = self.ranks.agree(",
+        ),
+        (
+            "each-rank-settles-by-itself",
+            "ranks",
+            "chunk, ends, self.stopped = self.ranks.agree(",
+            "chunk, _, self.stopped = self.ranks.agree(",
         ),
         (
             "weights-of-ranks-not-compared",
@@ -290,8 +296,8 @@ TRAINING = [
         (
             "only-rank-0-may-stop",
             "ranks",
-            "next((signum for _, signum in all_of_them if signum), 0)",
-            "all_of_them[0][1]",
+            "next((signum for *_, signum in all_of_them if signum), 0)",
+            "all_of_them[0][2]",
         ),
     ),
     *of(

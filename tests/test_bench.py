@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_ranks import on_all
+from test_ranks_processes import running
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli, console, machine
@@ -141,6 +143,23 @@ def test_a_process_never_outlives_its_block():
         os.kill(pid, 0)
 
 
+def test_nor_do_the_ranks_of_several_gpus(tmp_path):
+    """Even while they wait for each other and do not hear that their input is at its end."""
+    code = "import os, sys, time; input(); open(f'{sys.argv[1]}/{os.getpid()}', 'w'); print('{}', flush=True)"
+    rank = Competitor(
+        "", (sys.executable, "-c", f"{code}; time.sleep(60)", str(tmp_path)), "cuda", (), shares_batches=True
+    )
+    (pair,) = competitors.on_gpus([rank], [2])
+    with CompetitorProcess(pair.command) as process:
+        process.ask(cmd="setup")
+        ranks = [int(file.name) for file in tmp_path.iterdir()]
+    assert len(ranks) == 2
+    end = time.monotonic() + 10
+    while any(map(running, ranks)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 # ---- a cell, with competitors that only claim to work ----------------------------------------------------------------
 
 FAKE = """
@@ -239,6 +258,18 @@ def test_a_faulty_competitor_has_no_figures_and_harms_nobody(fake, trouble, word
     assert rows[0].ratio == pytest.approx(2)
 
 
+def test_what_failed_is_ended_at_once(fake, monkeypatch):
+    """Not with the cell: a rank that waits for one that failed would keep its GPU busy beside those that are timed."""
+    killed, before = [], []
+    kill, finish = CompetitorProcess.kill, compare.Contestant.finish
+    monkeypatch.setattr(CompetitorProcess, "kill", lambda self: (killed.append(self), kill(self)))
+    monkeypatch.setattr(compare.Contestant, "finish", lambda self: (before.append(len(killed)), finish(self)))
+    rows = [fake("ours", 1000), fake("peer", 10, "setup", peer=True)]
+    run(rows)
+    assert [row.fault for row in rows] == ["", "failed: cannot be set up"]
+    assert before == [1]
+
+
 def test_a_peer_may_differ_within_its_tolerance(fake):
     rows = [fake("peer", 10, "loss", peer=True, tolerance=1e-2)]  # 1 in tens of thousands
     run(rows)
@@ -318,12 +349,10 @@ def test_rows_on_several_gpus():
     ]
 
 
-def test_several_gpus_for_what_has_none(capsys):
-    """A table without a row is no answer."""
-    assert cli.main(["bench", "--engines", "cpu", "--peers", "--gpus", "2", "--dataset", "synthetic"]) == 2
-    assert capsys.readouterr().err == (
-        "mnist-cuda: error: --gpus is 2, and of cpu none trains on several GPUs; expected engine fused or peer torch\n"
-    )
+def test_no_engine_for_several_gpus_is_one_line(capsys):
+    assert cli.main(["bench", "--engines", "cpu", "--gpus", "2", "4", "2", "--peers"]) == 2
+    line = "mnist-cuda: error: --gpus is 2 4, expected 1: no batch is shared by engine cpu\n"
+    assert capsys.readouterr().err == line
 
 
 def test_an_installed_package_has_no_checkout(monkeypatch):

@@ -114,6 +114,8 @@ def test_who_takes_part(monkeypatch, tmp_path):
         ("fused, 16 side by side", 16),
     ]
     assert [c.models for c in sweep.ours(fused, 256, [16])] == [1, 8, 16]
+    monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 108}])
+    assert [c.models for c in sweep.ours(fused, 2048, [16])] == [1]
     assert [c.models for c in sweep.ours(find_engine("cpu"), 64, [16])] == [1]
 
 

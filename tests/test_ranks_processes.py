@@ -20,12 +20,13 @@ from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native, cli
+from mnist_cuda import _native, cli, training
 from mnist_cuda.bench.competitors import has_module
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError
+from mnist_cuda.model import init_parameters
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.meeting import PROTOCOL, Facts, _begin, _knock, gather, listen, reach
@@ -370,6 +371,26 @@ def test_a_stop_of_any_rank_ends_all(command, tmp_path):
     assert (code, err) == (143, "")
     assert "stopped by SIGTERM after " in out
     assert ended(other) == (143, "", "")
+
+
+def test_a_stop_where_rank_0_has_settled(monkeypatch):
+    """As if the engine were `fused` in fp32, with --save-every 2steps: the others make no step more than rank 0."""
+    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32")})
+    monkeypatch.setattr(training, "_scale", lambda parameters: 0)
+    data = tiny_dataset()
+
+    def work(communicator):
+        engine = Engine("cpu", threads=1)
+        engine.join(communicator)
+        engine.set_parameters(init_parameters(0))
+        trainer = Trainer(engine, data, TrainOptions(epochs=1, batch_size=5), ranks=Ranks(communicator))
+        trainer.prepare()
+        of_rank_0 = {"stop": lambda: int(trainer.steps >= 2), "stride": 2}
+        trainer.train_epoch(**(of_rank_0 if communicator.rank == 0 else {}))
+        communicator.leave(0, "the end")
+        return trainer.steps, trainer.state is not None
+
+    assert on_all(_native.in_process_communicators(2), work) == [(2, True)] * 2
 
 
 def test_a_rank_with_other_options_is_refused(command, tmp_path):

@@ -24,7 +24,7 @@ from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
 from mnist_cuda.sweeps.files import SweepFiles
 from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
-from mnist_cuda.sweeps.sweep import train_all
+from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
 
@@ -208,8 +208,22 @@ def test_how_many_go_side_by_side(fleets, tiny, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == [
         "plan    2 models, 2 at once",
-        "        1 model of them one after another: images on the host, images held out, or batches of less than 3",
+        "        1 model of them one after another: images on the host, images held out, or batches of less than 3 or "
+        "more than 128",
     ]
+
+
+def test_a_share_that_the_gpu_does_not_have(fleets, monkeypatch):
+    """A model of a batch so large goes one after another, beside fleets of others."""
+    monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 2}])
+    runs = [replace(BASE, batch_size=size, seed=seed) for size in (33, 5) for seed in (1, 2)]
+    with Sweep(tiny_dataset(), runs, engine="cpu", jobs=2) as task:
+        task.run()
+    assert sorted(fleets[2:]) == [(2, 5, 2)]
+    assert [task.rows[index].multiprocessors for index in range(4)] == [0, 0, 2, 2]
+    assert task.remarks[0].endswith("or more than 32")
+    largest = replace(BASE, batch_size=2048)
+    assert [share_of(largest), share_of(replace(largest, batch_size=2049))] == [128, 0]
 
 
 def test_a_gpu_that_trains_one_at_a_time_is_announced(fleets, tiny, monkeypatch, capsys):

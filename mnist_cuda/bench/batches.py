@@ -61,7 +61,8 @@ def measure(engine: Engine, batch_size: int) -> Cost:
     seconds(1)
     step = min(seconds(1) for _ in range(3))
     steps = max(1, math.ceil(BLOCK_SECONDS / step))
-    seconds(steps)  # records the graphs of so many steps
+    for _ in range(2):  # records the graphs of so many steps; the first call is made in pieces that double
+        seconds(steps)
     return Cost(batch_size, summarise([1e6 * seconds(steps) / steps for _ in range(BLOCKS)]))
 
 
@@ -92,7 +93,8 @@ def command(options: BatchesOptions) -> int:
     data = options.load()
     out = console.make_console()
     rows: list[dict[str, Any]] = []
-    for engine in engines:
+    while engines:
+        engine = engines.pop(0)  # and with the next one its arrays of the largest batch go
         engine.set_dataset(data.train_images, data.train_labels)
         engine.init_parameters(0)
         sizes = batch_sizes(engine.batch_thresholds(), engine.dataset_size, options.per_octave)

@@ -122,6 +122,8 @@ def run_cell(
                 step()
             except CompetitorError as error:
                 row.fault = f"failed: {error}"
+                # On several GPUs a rank may wait in a kernel for the one that failed, beside those that are timed.
+                next(process for other, process in zip(rows, started, strict=True) if other is row).kill()
                 return False
             return True
 
@@ -197,12 +199,12 @@ def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
     if not any(not c.unavailable for c in ours):
         raise UnavailableError(f"engine '{ours[0].label}' cannot run here: {ours[0].unavailable}")
     peers = peer_competitors(words(options.peers), (c.device for c in ours), options.peer_python or PEER_PYTHON)
-    several = max(options.gpus)
-    if several > 1 and not any(c.shares_batches for c in (*ours, *peers)):
-        names = ", ".join(c.label for c in (*ours, *peers))
-        expected = "expected engine fused or peer torch"
-        raise UsageError(f"--gpus is {several}, and of {names} none trains on several GPUs; {expected}")
-    return on_gpus(ours, options.gpus) + on_gpus(peers, options.gpus), cells_of(options, ours)
+    counts = tuple(dict.fromkeys(options.gpus))
+    rows = on_gpus(ours, counts)
+    if not rows:
+        names = ", ".join(c.label for c in ours)
+        raise UsageError(f"--gpus is {' '.join(map(str, counts))}, expected 1: no batch is shared by engine {names}")
+    return rows + on_gpus(peers, counts), cells_of(options, ours)
 
 
 def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +56,19 @@ class CompetitorProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches only us
+            start_new_session=True,  # Ctrl-C reaches only us, and `kill` what it has started, too
         )
 
     def kill(self) -> None:
-        """End it; whoever waits for its answer gets a CompetitorError."""
-        self._process.kill()
+        """End it and what it has started; whoever waits for its answer gets a CompetitorError."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> CompetitorProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self.kill()
         self._process.communicate()
         self._stderr.close()
 

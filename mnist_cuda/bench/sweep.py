@@ -39,8 +39,8 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
     alone = engine_competitor(info)
     found = [of_models(alone, f"{info.name}, one after another", 1)]
     share = share_of(TrainOptions(batch_size=batch_size))
-    if info.fleets and share and not info.unavailable:
-        fill = max(1, _native.gpus()[0]["multiprocessors"] // share)
+    fill = _native.gpus()[0]["multiprocessors"] // share if info.fleets and share and not info.unavailable else 0
+    if fill:
         label = f"{info.name}, {{models}} side by side"
         found += [of_models(alone, label, number) for number in dict.fromkeys((fill, *numbers)) if number > 1]
     return found

@@ -8,7 +8,7 @@ import threading
 from mnist_cuda import _native
 from mnist_cuda.errors import RankLostError
 
-_AGREEMENT = struct.Struct("<qq")
+_AGREEMENT = struct.Struct("<q?q")
 
 
 class Ranks:
@@ -22,10 +22,10 @@ class Ranks:
         self.rank, self.size = communicator.rank, communicator.size
         self.exit_code = 0  # that rank 0 leaves with
 
-    def agree(self, chunk: int, stop: int) -> tuple[int, int]:
-        """How many steps come next, which rank 0 decides, and whether to stop, which any rank may; 0 is no."""
-        all_of_them = list(_AGREEMENT.iter_unpack(self._gather(_AGREEMENT.pack(chunk, stop))))
-        return all_of_them[0][0], next((signum for _, signum in all_of_them if signum), 0)
+    def agree(self, chunk: int, settle: bool, stop: int) -> tuple[int, bool, int]:
+        """How many steps come next and whether to settle, which rank 0 decides, and whether to stop, which any may."""
+        all_of_them = list(_AGREEMENT.iter_unpack(self._gather(_AGREEMENT.pack(chunk, settle, stop))))
+        return *all_of_them[0][:2], next((signum for *_, signum in all_of_them if signum), 0)
 
     def from_rank_0(self, content: bytes = b"") -> bytes:
         """What rank 0 gives."""

@@ -30,6 +30,8 @@ from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
 from mnist_cuda.sweeps.table import SweptModel
 from mnist_cuda.sweeps.trainers import (
+    IMAGES_A_MULTIPROCESSOR,
+    LARGEST_BATCH,
     Job,
     OneByOne,
     Outcome,
@@ -183,24 +185,31 @@ class Sweep:
         pool = ThreadPoolExecutor(machine.cores(), "sweep")
         self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         lanes = min(2, -(-len(self._batches(range(len(self.runs)))) // len(self._setups)))
-        least = min(filter(None, map(share_of, self.runs)))
-        self.at_once = min(self._most(least), len(self.runs))
+        shares, largest = [*map(share_of, self.runs)], self._multiprocessors()
+        least = min(filter(None, shares))
+        self.at_once = min(max(1, self._most(least)), len(self.runs))
         try:
-            for found in [pool.submit(side_by_side, setup, least, lanes, pool) for setup in self._setups]:
+            for found in [pool.submit(side_by_side, setup, least, largest, lanes, pool) for setup in self._setups]:
                 self._trainers += found.result()
         except (UnavailableError, ValueError) as error:
             self._fleets, self._trainers, self.at_once, self.remarks = False, [], 1, [str(error)]
             return
-        alone = sum(not share_of(run) for run in self.runs)
+        alone = sum(not 0 < share <= largest for share in shares)
         if self.at_once > 1 and alone:
-            why = "images on the host, images held out, or batches of less than 3"
+            most = min(LARGEST_BATCH, largest * IMAGES_A_MULTIPROCESSOR)
+            why = f"images on the host, images held out, or batches of less than 3 or more than {most}"
             self.remarks.append(f"{plural(alone, 'model')} of them one after another: {why}")
 
-    def _most(self, share: int) -> int:
-        """How many models with such a share of the multiprocessors go side by side on each GPU."""
+    def _multiprocessors(self) -> int:
+        """Of the GPU that has the fewest."""
         gpus = _native.gpus()
         least: int = min(gpus[setup.device]["multiprocessors"] for setup in self._setups)
-        return self._jobs or max(1, least // share)
+        return least
+
+    def _most(self, share: int) -> int:
+        """How many models with such a share of the multiprocessors go side by side on each GPU; 0 for none."""
+        fill = self._multiprocessors() // share
+        return (self._jobs or fill) if fill else 0
 
     def _batches(self, indices: Iterable[int]) -> list[list[Job]]:
         """These runs as the trainers get them."""

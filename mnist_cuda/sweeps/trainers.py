@@ -29,6 +29,7 @@ from mnist_cuda.training import Trainer, epoch_order
 # Images of a batch for each multiprocessor of a model that trains beside others: the share, and with it the bits,
 # follow from the batch size alone, whatever the GPU and however many models there are.
 IMAGES_A_MULTIPROCESSOR = 16
+LARGEST_BATCH = 2048  # of such a model: kLargestOfPack in native/kernels/fused/state.h
 
 
 @dataclass(frozen=True)
@@ -67,24 +68,26 @@ class Setup:
 def share_of(options: TrainOptions) -> int:
     """The multiprocessors of a model with these options that trains beside others; 0 where it cannot.
 
-    It cannot where the engine's data set is not its own, and where its batch is no larger than the smallest share.
+    It cannot where the engine's data set is not its own, and where its batch is no larger than the smallest share or
+    larger than LARGEST_BATCH.
     """
     share = max(2, -(-options.batch_size // IMAGES_A_MULTIPROCESSOR))
-    alone = options.placement != "device" or options.validation or options.batch_size <= share
+    alone = options.placement != "device" or options.validation or not share < options.batch_size <= LARGEST_BATCH
     return 0 if alone else share
 
 
 def batches_of(jobs: Iterable[Job], most: Callable[[int], int], devices: int) -> list[list[Job]]:
     """The jobs as trainers get them: models of the same batch size and number of epochs together, the others alone.
 
-    most: how many models with such a share of the multiprocessors go together. Batches of a kind are of one size, but
-    for the last; where there are few kinds, each of the devices gets as many. Small batch sizes come first: their
-    models take longest.
+    most: how many models with such a share of the multiprocessors go together, 0 for none. Batches of a kind are of one
+    size, but for the last; where there are few kinds, each of the devices gets as many. Small batch sizes come first:
+    their models take longest.
     """
     kinds: dict[tuple[int, int], list[Job]] = {}
     batches: list[list[Job]] = []
     for job in jobs:
-        if share_of(job.options):
+        share = share_of(job.options)
+        if share and most(share):
             kinds.setdefault((job.options.batch_size, job.options.epochs), []).append(job)
         else:
             batches.append([job])
@@ -173,20 +176,22 @@ class SideBySide:
     of one while the other initialises, scores and keeps its own.
     """
 
-    def __init__(self, alone: OneByOne, least: int, turn: threading.Lock, pool: Executor) -> None:
-        """least: the smallest share of its models.
+    def __init__(self, alone: OneByOne, least: int, largest: int, turn: threading.Lock, pool: Executor) -> None:
+        """least: the smallest share of its models. largest: share that there is; models with a larger one go alone.
 
         Raises UnavailableError where the engine trains one model at a time, ValueError where the GPU needs a larger
         share for one.
         """
         self.alone, self.engine, self._turn, self._pool = alone, alone.engine, turn, pool
+        self._largest = largest
         self.engine.fleet(1, least + 1, least)
         self._fleet: Fleet | None = None  # the last one, and what it is for
         self._kind: tuple[int, ...] = ()
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers; the models are one of `batches_of`, and `stop` is asked after each epoch."""
-        if share := share_of(batch[0].options):
+        share = share_of(batch[0].options)
+        if 0 < share <= self._largest:
             yield from self._train(batch, share, stop)
             return
         with self._turn:
@@ -261,10 +266,10 @@ class SideBySide:
         return orders, [self._pool.submit(fill, model, trainer) for model, trainer in enumerate(trainers)]
 
 
-def side_by_side(setup: Setup, least: int, lanes: int, pool: Executor) -> list[SideBySide]:
+def side_by_side(setup: Setup, least: int, largest: int, lanes: int, pool: Executor) -> list[SideBySide]:
     """Trainers of a GPU that take turns, as many as `lanes`. pool: for what they compute on the host.
 
     The rest is as for SideBySide.
     """
     turn = threading.Lock()
-    return [SideBySide(OneByOne(setup), least, turn, pool) for _ in range(lanes)]
+    return [SideBySide(OneByOne(setup), least, largest, turn, pool) for _ in range(lanes)]

@@ -33,7 +33,8 @@ void PackSteps::queue(Pack pack, int k) {
 }
 
 const cuda::Graph& PackSteps::graph(const Pack& pack, int steps) {
-  auto& graph = graphs_[{steps, pack.first.samples.images}];
+  const Samples& samples = pack.first.samples;
+  auto& graph = graphs_[{steps, samples.images, samples.labels, samples.moments}];
   if (!graph)
     graph = cuda::capture(stream_.get(), [&] {
       for (int k = 0; k < steps; ++k) queue(pack, k);

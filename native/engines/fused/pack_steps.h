@@ -2,7 +2,7 @@
 #pragma once
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "cuda/graph.h"
 #include "engines/fused/steps.h"
@@ -35,8 +35,9 @@ class PackSteps {
   int models_;
   std::int64_t batch_;
   PackArena arena_;
-  cuda::DeviceBuffer<float> upstream_{1};                      // of all models: 1
-  std::map<std::pair<int, const void*>, cuda::Graph> graphs_;  // by their steps and the images
+  cuda::DeviceBuffer<float> upstream_{1};  // of all models: 1
+  // By their steps, and where the samples are.
+  std::map<std::tuple<int, const void*, const void*, const void*>, cuda::Graph> graphs_;
 };
 
 }  // namespace mnist::fused

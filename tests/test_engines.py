@@ -64,7 +64,7 @@ def oracle(make_engine):
 @pytest.fixture(scope="session")
 def trained_weights(make_engine, mnist):
     """Weights after 150 steps on real digits, made by `cpu`: a typical point of a training run, whoever computes it."""
-    trainer = make_engine("cpu")
+    trainer = make_engine("cpu", threads=2)  # processes beside this one do the same
     trainer.set_parameters(cases.initial_weights())
     count = 150 * 64
     trainer.set_dataset(mnist.train_images[:count], mnist.train_labels[:count])

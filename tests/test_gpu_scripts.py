@@ -42,11 +42,15 @@ CASES = [
 UNITS = ("engines", "sizes", "a100", "rtx4060", "rtx4090", "rest")
 
 # Stands for the environment's python: lists the engines as it would; lists cases as pytest does, and prints which ones
-# it was given; says which script or command it was to run.
+# it was given; says which script or command it was to run, and whether two that are to sleep do so at once.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
-[ "$*" != - ] || exec "{sys.executable}" -
+[ "$*" != - ] || {{ "{sys.executable}" - | sed "s/\\"gpus\\": .*/\\"gpus\\": $GPUS}}/"; exit; }}
 echo "process $$"
-[[ -z "$SLEEPING" || "$*" != *"$SLEEPING"* ]] || sleep 60
+if [[ -n "$SLEEPING" && "$*" == *"$SLEEPING"* ]]; then
+  mkdir "$CASES.lock" 2>/dev/null || echo "side by side"
+  sleep 60
+  rmdir "$CASES.lock" 2>/dev/null
+fi
 if [[ "$*" == *--collect-only* ]]; then
   cat "$CASES"
 elif [ "$1 $2" = "-m pytest" ]; then
@@ -74,10 +78,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     (path / "cases").write_text("\n".join([*CASES, "", f"{len(CASES)}/999 tests collected"]))
-    for name, value in {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "MNIST_CUDA_STOPS": ""}.items():
+    for name, value in {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("MNIST_CUDA_STOPS")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("MNIST_CUDA_STOPS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     return path
 
 
@@ -189,6 +193,7 @@ def test_gpu_check_ends_what_takes_too_long(checkout: Path, monkeypatch: pytest.
 
 def test_gpu_check_gives_each_process_one_of_several_gpus(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setenv("GPUS", "[150, 150]")
     monkeypatch.setenv("SLEEPING", "test_every_size[")
     make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
     names = ",".join(["pytest-others", *(f"pytest-{spec}-sizes" for spec in SPECS[:4])])
@@ -200,6 +205,23 @@ def test_gpu_check_gives_each_process_one_of_several_gpus(checkout: Path, monkey
     }
     assert gpus.pop("pytest-others") == "3,5"
     assert sorted(gpus.values()) == ["3", "3", "5", "5"]
+
+
+@pytest.mark.parametrize(("gigabytes", "at_once"), [(20, False), (40, True)])
+def test_gpu_check_minds_the_memory(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, gigabytes: int, at_once: bool
+) -> None:
+    monkeypatch.setenv("GPUS", f"[{gigabytes}]")
+    monkeypatch.setenv("SLEEPING", "an_older_gpu")
+    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    names = ["pytest-fused-bf16-a100", "pytest-fused-tf32-a100"]  # 14 each
+    result = run(
+        checkout / "scripts" / "gpu_check", "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    beside = [("side by side" in (checkout / "logs" / f"{name}.log").read_text()) for name in names]
+    assert any(beside) == at_once
+    assert next(iter(table(result))) == "pytest-others"  # was not kept waiting
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,44 @@ SPECS = [
     if not row.too_old(precision)
 ]
 
-# Stands for the environment's python: lists the engines as it would, and as pytest prints what its test was named.
+# The cases that pytest is to find: for each engine and precision some of each kind of test, and one of none.
+CASES = [
+    *(
+        f"tests/{test}{spec}]"
+        for spec in SPECS
+        for test in (
+            "test_engines.py::test_wrong_calls[label 10-",
+            "test_engine_sizes.py::test_every_size[",
+            "test_engine_sizes.py::test_every_size_of_an_older_gpu[",
+            "test_engine_sizes.py::test_every_size_in_little_shared_memory[rtx4060-",
+            "test_engine_sizes.py::test_every_size_in_little_shared_memory[rtx4090-",
+            "test_resume.py::test_a_run_stopped_at_random_ends_in_the_same_bits[",
+        )
+    ),
+    "tests/test_ranks_gpu.py::test_gradients_of_the_whole_batch[2-1-fp32]",
+]
+UNITS = ("engines", "sizes", "a100", "rtx4060", "rtx4090", "rest")
+
+# Stands for the environment's python: lists the engines as it would; lists cases as pytest does, and prints which ones
+# it was given; says which script or command it was to run, and whether two that are to sleep do so at once.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
-[ "$*" != - ] || exec "{sys.executable}" -
-while [ "$1" != -k ]; do shift; done
-echo "GPU required: $MNIST_CUDA_REQUIRE_GPU, selected: $2"
-case "$2" in
-  "$FAILING") echo "FAILED tests/test_engines.py::test_wrong[$2]" && echo "1 failed in 1.00s" && exit 1 ;;
-  not*) echo "9 deselected in 1.00s" && exit 5 ;;
-  *) echo "3 passed in 1.00s" ;;
-esac
+[ "$*" != - ] || {{ "{sys.executable}" - | sed "s/\\"gpus\\": .*/\\"gpus\\": $GPUS}}/"; exit; }}
+echo "process $$"
+if [[ -n "$SLEEPING" && "$*" == *"$SLEEPING"* ]]; then
+  mkdir "$CASES.lock" 2>/dev/null || echo "side by side"
+  sleep 60
+  rmdir "$CASES.lock" 2>/dev/null
+fi
+if [[ "$*" == *--collect-only* ]]; then
+  cat "$CASES"
+elif [ "$1 $2" = "-m pytest" ]; then
+  echo "GPU required: $MNIST_CUDA_REQUIRE_GPU, GPU: $CUDA_VISIBLE_DEVICES, stops: $MNIST_CUDA_STOPS"
+  for case in "$@"; do [[ "$case" != tests/* ]] || echo "given: $case"; done
+  [[ -z "$FAILING" || "$*" != *"$FAILING"* ]] || {{ echo "FAILED $FAILING" && echo "1 failed in 1.00s" && exit 1; }}
+  echo "3 passed in 1.00s"
+else
+  echo "called: $*"
+fi
 """
 
 
@@ -49,7 +77,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (path / "build" / "CTestTestfile.cmake").touch()
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-    monkeypatch.setenv("FAILING", "")
+    (path / "cases").write_text("\n".join([*CASES, "", f"{len(CASES)}/999 tests collected"]))
+    for name, value in {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MNIST_CUDA_STOPS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     return path
 
 
@@ -62,38 +94,151 @@ def run(script: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([script, *args], cwd=script.parents[1], capture_output=True, text=True, check=False)
 
 
+def table(result: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    """The rows of gpu_check's table: exit code, seconds and the rest, by process."""
+    head, *lines = result.stdout.partition("\n\n")[0].splitlines()
+    assert head.split() == ["what", "rc", "time"]
+    return {line.split()[0]: line.split(maxsplit=4)[1:] for line in lines}
+
+
 def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
     make_tool(checkout / "scripts" / "sanitize", '#!/bin/sh\necho "== memcheck: $*"\n')
     result = run(checkout / "scripts" / "gpu_check", "logs/one")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = {line.split()[0]: line.split(maxsplit=4)[1:] for line in result.stdout.splitlines() if "-" in line[:9]}
-    assert set(rows) == {f"{kind}-{spec}" for spec in SPECS for kind in ("pytest", "sanitize")} | {"pytest-others"}
-    assert all(row[0] == "0" for row in rows.values())
+    rows = table(result)
+    units = {f"pytest-{spec}-{unit}" for spec in SPECS for unit in UNITS}
+    assert set(rows) == units | {f"sanitize-{spec}" for spec in SPECS} | {"pytest-others", "ctest"}
+    assert all(row[0] == "0" and row[2] == "s" for row in rows.values())
+    assert rows["pytest-others"][3] == "3 passed in 1.00s"
     logs = checkout / "logs" / "one"
     assert (logs / "sanitize-cudnn-bf16.log").read_text() == "== memcheck: cudnn bf16\n"
-    assert "GPU required: 1, selected: naive-fp32" in (logs / "pytest-naive-fp32.log").read_text()
-    assert f"selected: not ({' or '.join(SPECS)})" in (logs / "pytest-others.log").read_text()
-    assert "-L gpu --no-tests=error" in (logs / "ctest.log").read_text()
+    given = [line for log in logs.glob("pytest-*.log") for line in log.read_text().splitlines() if "given: " in line]
+    assert sorted(given) == sorted(f"given: {case}" for case in CASES)  # each once
+    engines = (logs / "pytest-fused-bf16-engines.log").read_text().splitlines()[1:]
+    assert engines[:2] == ["GPU required: 1, GPU: , stops: ", f"given: {CASES[6 * SPECS.index('fused-bf16')]}"]
+    assert "-L gpu -j" in (logs / "ctest.log").read_text()
 
 
 def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAILING", SPECS[-1])
-    (checkout / "build" / "CTestTestfile.cmake").unlink()
+    monkeypatch.setenv("FAILING", CASES[-2])
     result = run(checkout / "scripts" / "gpu_check", "--quick", "logs")
     assert result.returncode == 1
-    assert f"FAILED tests/test_engines.py::test_wrong[{SPECS[-1]}]" in result.stdout
-    assert "there is no build in build; name one by --build" in result.stdout
+    assert {name: row[0] for name, row in table(result).items() if row[0] != "0"} == {f"pytest-{SPECS[-1]}-rest": "1"}
+    assert f"FAILED {CASES[-2]}" in result.stdout.splitlines()
+    assert "left: " not in result.stdout
     assert "sanitize" not in result.stdout
+
+
+def test_gpu_check_wants_a_build(checkout: Path) -> None:
+    (checkout / "build" / "CTestTestfile.cmake").unlink()
+    result = run(checkout / "scripts" / "gpu_check", "logs")
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr == f"scripts/gpu_check: there is no build in {checkout / 'build'}; name one by --build\n"
+    assert not (checkout / "logs").exists()
+
+
+def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEEPING", "scripts/")  # mutate and check_races.py
+    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    names = "stops,races,mutations,bench,pytest-others,pytest-naive-fp32"
+    result = run(checkout / "scripts" / "gpu_check", "--only", names, "--jobs", "3", "logs")
+    assert result.returncode == 0, result.stdout + result.stderr
+    others = ["pytest-others", "races", "mutations", "bench-steps", "bench-ops"]
+    naive = [f"pytest-naive-fp32-{unit}" for unit in UNITS]
+    assert sorted(table(result)) == sorted([*others, *naive, *(f"stops-{spec}" for spec in SPECS)])
+    assert next(iter(table(result))) == "mutations"  # the longest first, with nothing beside it
+    assert {*list(table(result))[-2:]} == {"bench-steps", "bench-ops"}  # with nothing beside them
+    logs = checkout / "logs"
+    stopped = CASES[6 * SPECS.index("tiled-fp32") + 5]
+    assert (logs / "stops-tiled-fp32.log").read_text().splitlines()[1:] == [
+        "GPU required: 1, GPU: , stops: 50",
+        f"given: {stopped}",
+        "3 passed in 1.00s",
+    ]
+    assert f"called: scripts/mutate --gpu --jobs 3 --build {checkout / 'build'}" in (logs / "mutations.log").read_text()
+    assert "called: -m mnist_cuda bench ops --json" in (logs / "bench-ops.log").read_text()
+
+
+def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEEPING", "test_every_size[naive-fp32]")
+    names = "pytest-naive-fp32-sizes,pytest-naive-fp32-rest,pytest-tiled-fp32-engines"
+    result = run(checkout / "scripts" / "gpu_check", "--only", names, "--jobs", "1", "--limit", "8", "logs")
+    assert result.returncode == 1, result.stdout + result.stderr
+    rows = table(result)
+    assert list(rows) == ["pytest-naive-fp32-sizes"]
+    assert rows["pytest-naive-fp32-sizes"][0] == "-15"
+    assert rows["pytest-naive-fp32-sizes"][3] == "ended: the time is over"
+    left = result.stdout.splitlines()[-2].removeprefix("left: --only ")
+    assert sorted(left.split(",")) == sorted(names.split(","))
+    log = (checkout / "logs" / "pytest-naive-fp32-sizes.log").read_text()
+    assert not Path(f"/proc/{int(log.split()[1])}").exists()
+    monkeypatch.setenv("SLEEPING", "")
+    result = run(checkout / "scripts" / "gpu_check", "--only", left, "more")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert sorted(table(result)) == sorted(names.split(","))
+
+
+def test_gpu_check_ends_what_takes_too_long(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = checkout / "scripts" / "gpu_check"
+    text = script.read_text()
+    assert text.count("PATIENCE, PATIENT = 4, 300") == 1
+    script.write_text(text.replace("PATIENCE, PATIENT = 4, 300", "PATIENCE, PATIENT = 0, 1"))
+    monkeypatch.setenv("SLEEPING", "[naive-fp32]")
+    result = run(script, "--only", "pytest-naive-fp32-sizes,pytest-tiled-fp32-sizes", "logs")
+    assert result.returncode == 1
+    assert table(result)["pytest-naive-fp32-sizes"][3] == "ended: it took too long"
+    assert table(result)["pytest-tiled-fp32-sizes"][0] == "0"
+    assert "left: " not in result.stdout
+
+
+def test_gpu_check_gives_each_process_one_of_several_gpus(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setenv("GPUS", "[150, 150]")
+    monkeypatch.setenv("SLEEPING", "test_every_size[")
+    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    names = ",".join(["pytest-others", *(f"pytest-{spec}-sizes" for spec in SPECS[:4])])
+    result = run(checkout / "scripts" / "gpu_check", "--jobs", "5", "--only", names, "logs")
+    assert result.returncode == 0, result.stdout + result.stderr
+    gpus = {
+        name: (checkout / "logs" / f"{name}.log").read_text().partition("GPU: ")[2].partition(", stops")[0]
+        for name in names.split(",")
+    }
+    assert gpus.pop("pytest-others") == "3,5"
+    assert sorted(gpus.values()) == ["3", "3", "5", "5"]
+
+
+@pytest.mark.parametrize(("gigabytes", "at_once"), [(20, False), (40, True)])
+def test_gpu_check_minds_the_memory(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, gigabytes: int, at_once: bool
+) -> None:
+    monkeypatch.setenv("GPUS", f"[{gigabytes}]")
+    monkeypatch.setenv("SLEEPING", "an_older_gpu")
+    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    names = ["pytest-fused-bf16-a100", "pytest-fused-tf32-a100"]  # 14 each
+    result = run(
+        checkout / "scripts" / "gpu_check", "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    beside = [("side by side" in (checkout / "logs" / f"{name}.log").read_text()) for name in names]
+    assert any(beside) == at_once
+    assert next(iter(table(result))) == "pytest-others"  # was not kept waiting
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "name a new folder for the logs"),
+        ((), "the following arguments are required: LOGS"),
         (("build",), "is there already"),
-        (("--fast", "logs"), "unknown option --fast"),
-        (("a", "b"), "one folder is enough"),
-        (("logs", "--build"), "--build wants a folder"),
+        (("--fast", "logs"), "unrecognized arguments: --fast"),
+        (("a", "b"), "unrecognized arguments: b"),
+        (("logs", "--build"), "argument --build: expected one argument"),
+        (("--jobs", "0", "logs"), "--jobs is 0, expected at least 1"),
+        (("--quick", "--only", "ctest", "logs"), "--quick and --only both say what is run"),
+        (
+            ("--only", "ctest,tests", "logs"),
+            "there is no part tests, expected some of pytest, ctest, sanitize, stops, ",
+        ),
+        (("--only", "pytest-naive-fp8", "logs"), "there is no process pytest-naive-fp8"),
     ],
 )
 def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], words: str) -> None:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,10 @@ template <class T>
 std::vector<double> read_values(const T* values, std::int64_t count, cudaStream_t stream) {
   std::vector<T> host(count);
   cuda::download(host, values, stream);
-  return {host.begin(), host.end()};
+  if constexpr (std::is_same_v<T, double>)
+    return host;
+  else
+    return {host.begin(), host.end()};
 }
 
 // Constructed with its GPU selected, as create_on_device() does.

@@ -184,7 +184,7 @@ class Operation {
                     contains(notes, kNoteWinograd) ? ", Winograd" : "");
       if (passed_over(rules.refuse && rules.refuse(text), tally.refused)) continue;
       chosen.text_ = text;
-      chosen.plan_ = plan.release();
+      chosen.plan_ = std::make_shared<const Owner<RawBackend>>(plan.release());
       return chosen;
     }
     return {};
@@ -238,7 +238,7 @@ void Plan::run(RawContext context, std::initializer_list<const void*> pointers, 
       .set(kVariantPackPointers, kTypePointer, std::span<const void* const>(pointers.begin(), pointers.size()))
       .set(kVariantPackWorkspace, kTypePointer, workspace)
       .finalize();
-  MNIST_CUDNN(BackendExecute(context, plan_.get(), pack.get()));
+  MNIST_CUDNN(BackendExecute(context, plan_->get(), pack.get()));
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,7 +34,7 @@ struct Rules {
   std::function<bool(const std::string& plan)> refuse;  // for tests: plans, by their text, to do as if they failed
 };
 
-// A chosen algorithm for one operation on tensors of fixed shapes; empty if none obeys the rules.
+// A chosen algorithm for one operation on tensors of fixed shapes; empty if none obeys the rules. Copies share it.
 class Plan {
  public:
   Plan() = default;
@@ -48,7 +49,7 @@ class Plan {
 
  private:
   friend class Operation;
-  Owner<RawBackend> plan_;
+  std::shared_ptr<const Owner<RawBackend>> plan_;
   std::vector<std::int64_t> ids_;
   std::string text_;
 };

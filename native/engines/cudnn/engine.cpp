@@ -77,10 +77,11 @@ class CudnnEngine final : public CudaEngine<float> {
   CudnnEngine(const EngineInfo& info, const EngineOptions& options, Refusal refuse = {})
       : CudaEngine<float>(info, options) {
     libraries_.refuse = std::move(refuse);
-    libraries_.dnn = cudnn::create_context(stream());
     libraries_.blas = cublas::create_context();
     libraries_.stream = stream();
+    take_context(libraries_, options.device);
   }
+  ~CudnnEngine() override { leave_context(libraries_, options().device); }
 
   std::vector<std::string> algorithms() const override {
     std::vector<std::string> lines;

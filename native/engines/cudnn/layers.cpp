@@ -2,7 +2,11 @@
 #include "engines/cudnn/layers.h"
 
 #include <algorithm>
+#include <mutex>
 #include <span>
+
+#include "cuda/check.h"
+#include "cuda/stream.h"
 
 namespace mnist::cudnn_engine {
 namespace {
@@ -43,13 +47,28 @@ Rules rules_for(const Libraries& libraries, const std::string& op, std::int64_t 
   return rules;
 }
 
+// The plan for an op, made where the context has none yet. What a test refuses is not remembered.
+template <class Make>
+Plan remembered(const Libraries& libraries, const std::string& op, std::span<const Shape> shapes, Make make) {
+  if (libraries.refuse) return make();
+  std::string key = op + ", " + to_string(libraries.policy.precision);
+  for (const auto& shape : shapes)
+    for (const std::int64_t value :
+         {std::int64_t(shape.type), shape.n, shape.c, shape.h, shape.w, std::int64_t(shape.channels_last)})
+      key += " " + std::to_string(value);
+  if (const auto found = libraries.plans->find(key); found != libraries.plans->end()) return found->second;
+  return libraries.plans->emplace(key, make()).first->second;
+}
+
 // Plans of ops without products: whatever hardware they use computes the same. Empty if there is none.
 Plan compiled_plan(const Libraries& libraries, Plan (*make)(cudnn::RawContext, const Shape&, const Rules&),
                    const std::string& op, const Shape& x) {
   if (!libraries.compiled_engines) return {};
-  Rules rules = rules_for(libraries, op, x.n);
-  rules.tensor_cores = true;
-  return make(libraries.dnn.get(), x, rules);
+  return remembered(libraries, op, std::span(&x, 1), [&] {
+    Rules rules = rules_for(libraries, op, x.n);
+    rules.tensor_cores = true;
+    return make(libraries.dnn.get(), x, rules);
+  });
 }
 
 void describe_choice(std::vector<std::string>& lines, const std::string& op, const std::optional<Plan>& plan) {
@@ -67,7 +86,62 @@ cudnn::Owner<cudnn::RawActivation> relu_descriptor() {
 
 cudnn::Owner<cudnn::RawTensor> tensor_of(const Shape& x) { return cudnn::tensor4d(x.type, x.n, x.c, x.h, x.w); }
 
+// What engines left behind, by GPU. Never destroyed: CUDA may be gone by then.
+struct LeftBehind {
+  struct Context {
+    int device;
+    cudnn::Owner<cudnn::RawContext> dnn;
+    std::shared_ptr<Plans> plans;
+  };
+  std::mutex mutex;
+  std::vector<Context> contexts;
+};
+LeftBehind& left_behind() {
+  static LeftBehind& instance = *new LeftBehind;
+  return instance;
+}
+
 }  // namespace
+
+void take_context(Libraries& libraries, int device) {
+  auto& [mutex, contexts] = left_behind();
+  {
+    const std::lock_guard lock(mutex);
+    auto best = contexts.end();
+    for (auto it = contexts.begin(); it != contexts.end(); ++it)
+      if (it->device == device && (best == contexts.end() || it->plans->size() > best->plans->size())) best = it;
+    if (best != contexts.end()) {
+      libraries.dnn = std::move(best->dnn);
+      libraries.plans = std::move(best->plans);
+      contexts.erase(best);
+    }
+  }
+  if (libraries.dnn)
+    MNIST_CUDNN(SetStream(libraries.dnn.get(), libraries.stream));
+  else
+    libraries.dnn = cudnn::create_context(libraries.stream);
+}
+
+void leave_context(Libraries& libraries, int device) noexcept {
+  try {
+    const cuda::DeviceGuard guard(device);
+    MNIST_CHECK(cudaStreamSynchronize(libraries.stream));
+    MNIST_CUDNN(SetStream(libraries.dnn.get(), nullptr));  // the stream will be gone
+    auto& [mutex, contexts] = left_behind();
+    const std::lock_guard lock(mutex);
+    contexts.push_back({device, std::move(libraries.dnn), libraries.plans});
+  } catch (...) {  // the context goes with the engine
+  }
+}
+
+std::vector<std::size_t> plans_left_behind(int device) {
+  auto& [mutex, contexts] = left_behind();
+  const std::lock_guard lock(mutex);
+  std::vector<std::size_t> counts;
+  for (const auto& context : contexts)
+    if (context.device == device) counts.push_back(context.plans->size());
+  return counts;
+}
 
 Policy::Policy(Precision precision)
     : precision(precision),
@@ -102,9 +176,11 @@ void Conv2d::choose(Product& product) {
   const Policy& policy = libraries_.policy;
   product.by_way = false;
   const auto make = [&](const std::array<Shape, 3>& shapes, std::span<const std::int64_t> first) {
-    Rules rules = rules_for(libraries_, op_of(product), shapes[0].n);
-    rules.first = first;
-    product.plan = product.make(libraries_.dnn.get(), shapes[0], shapes[1], shapes[2], rules);
+    product.plan = remembered(libraries_, op_of(product), shapes, [&] {
+      Rules rules = rules_for(libraries_, op_of(product), shapes[0].n);
+      rules.first = first;
+      return product.make(libraries_.dnn.get(), shapes[0], shapes[1], shapes[2], rules);
+    });
   };
   std::vector<std::int64_t> first;
   for (const auto& advice : kAdvice)

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,9 +45,14 @@ std::int64_t workspace_limit(std::int64_t batch);
 // True for choices of an op, both as describe() prints them, to do as if the library did not have them.
 using Refusal = std::function<bool(const std::string& op, const std::string& choice)>;
 
+// The plans that were made by a context, by op, precision and shapes: they depend on nothing else, and those of a step
+// take two seconds to make.
+using Plans = std::map<std::string, cudnn::Plan>;
+
 // The contexts, and the memory that all layers share because they run one after another.
 struct Libraries {
   cudnn::Owner<cudnn::RawContext> dnn;
+  std::shared_ptr<Plans> plans = std::make_shared<Plans>();  // of dnn
   cublas::Owner<cublas::RawContext> blas;
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
@@ -56,6 +62,17 @@ struct Libraries {
   Refusal refuse = {};           // for tests
   Policy policy;
 };
+
+// An engine leaves its context behind for those after it in this process, with the plans. Engines that live side by
+// side have contexts of their own: a plan is run by the context that made it, and by one thread at a time.
+//
+// Sets dnn and plans, for libraries.stream: those with the most plans that were left behind on GPU `device`, which is
+// selected, or new ones.
+void take_context(Libraries& libraries, int device);
+// Waits for the stream. Where that fails, nothing is left behind.
+void leave_context(Libraries& libraries, int device) noexcept;
+// For tests: of each context that was left behind there, how many plans it has.
+std::vector<std::size_t> plans_left_behind(int device);
 
 // conv2d without its bias, 3x3, padding 1: batch norm would take the bias out again.
 //

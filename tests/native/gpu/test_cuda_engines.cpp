@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engines/cudnn/layers.h"
 #include "testing.h"
 
 using namespace mnist;
@@ -150,6 +151,30 @@ void test_evaluation(Engine& engine, const Evaluation& want, const Data& data, c
   }
 }
 
+// An engine leaves its plans to the next one, which makes none of its own; two side by side have plans of their own.
+void test_plans_left_behind(const EngineOptions& options, const Data& data, const std::string& what) {
+  constexpr std::int64_t kBatch = 37;  // no other test's
+  const auto left = [] {
+    const auto counts = cudnn_engine::plans_left_behind(0);
+    return std::accumulate(counts.begin(), counts.end(), std::size_t(0));
+  };
+  const auto run = [&](Engine& engine) { return train(engine, data, Placement::kDevice, kBatch, 1); };
+  create_engine("cudnn", options);  // there is one to take
+  const auto before = left();
+  const Run first = run(*create_engine("cudnn", options));
+  const auto made = left() - before;
+  report(left() > before && first == run(*create_engine("cudnn", options)) && left() == before + made,
+         what + ": plans left behind are not taken, or give other bits", __FILE__, __LINE__);
+  {
+    const auto one = create_engine("cudnn", options), other = create_engine("cudnn", options);
+    report(run(*one) == first && run(*other) == first, what + ": another bit side by side", __FILE__, __LINE__);
+  }
+  report(left() == before + 2 * made,
+         what + ": two engines side by side made " + std::to_string(left() - before) + " plans, one " +
+             std::to_string(made),
+         __FILE__, __LINE__);
+}
+
 template <class Error, class F>
 std::string message_of(F&& call) {
   try {
@@ -184,6 +209,7 @@ int main() {
       test_training(*engine, data, what);
       test_step_is_probe(*engine, data, what);
       test_evaluation(*engine, want, data, what);
+      if (row.info.name == "cudnn") test_plans_left_behind({.precision = precision}, data, what);
     }
     const auto sentence =
         message_of<ArgumentError>([&] { create_engine(row.info.name, {row.info.precisions[0], 0, 1000}); });

@@ -169,14 +169,18 @@ void test_engine() {
 
 }  // namespace
 
-int main() {
+// All of it takes minutes: with an argument it is one precision's, or the engine's.
+int main(int count, char** arguments) {
   require_gpu();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // an abort must not swallow what was found
+  const std::string only = count > 1 ? arguments[1] : "";
   for (const auto precision : cudnn_precisions()) {
+    if (!only.empty() && only != to_string(precision)) continue;
     for (const auto& test : cases())
       if (test.product || precision != Precision::kTf32) test_layer(test, precision);
     test_epilogues(precision);
   }
-  test_engine();
+  if (only.empty() || only == "engine") test_engine();
+  if (checks == 0) skip(cuda::gpu_lacks(cuda::kTensorCapability, 0));
   return finish();
 }

@@ -11,6 +11,7 @@ from mnist_cuda.bench import batches
 from mnist_cuda.bench.batches import Cost, batch_sizes, measure, rises
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.errors import OutOfMemoryError
 from mnist_cuda.timing import Steps, summarise
 
 
@@ -58,3 +59,23 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     assert sizes[-1] == 35
     assert all(row["us"]["median"] > 0 and row["us"]["count"] == batches.BLOCKS for row in record["rows"])
     assert [int(line.split()[0]) for line in lines if line.split()[:1] and line.split()[0].isdecimal()] == sizes
+
+
+def test_what_has_no_room_is_named_and_the_rest_kept(monkeypatch, capsys, tmp_path):
+    def train(engine, batch_size):
+        if batch_size > most:
+            raise OutOfMemoryError("a step needs 9 GB")
+        return Cost(batch_size, summarise([1.0]))
+
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setattr(batches, "measure", train)
+    words = ["bench", "batches", "--engine", "cpu", "--per-octave", "1", "--json", str(tmp_path / "b.json")]
+    most = 8
+    assert cli.main(words) == 0
+    fault = "cpu, fp32: none of 16 images or more: a step needs 9 GB"
+    assert f"WARNING: {fault}\n" in capsys.readouterr().err
+    record = json.loads((tmp_path / "b.json").read_text())
+    assert [row["batch_size"] for row in record["rows"]] == [1, 2, 4, 8]
+    assert record["faults"] == [fault]
+    most = 0
+    assert cli.main(words) == OutOfMemoryError.exit_code

@@ -18,6 +18,7 @@ import numpy as np
 from mnist_cuda import console
 from mnist_cuda.bench.competitors import some_words
 from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.errors import OutOfMemoryError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.machine import circumstances, gpu
 from mnist_cuda.options import DataOptions, OutputOptions
@@ -93,6 +94,7 @@ def command(options: BatchesOptions) -> int:
     data = options.load()
     out = console.make_console()
     rows: list[dict[str, Any]] = []
+    faults: list[str] = []
     while engines:
         engine = engines.pop(0)  # and with the next one its arrays of the largest batch go
         engine.set_dataset(data.train_images, data.train_labels)
@@ -102,13 +104,21 @@ def command(options: BatchesOptions) -> int:
         with console.LiveLine(out, enabled=not output.on_stdout) as live:
             for done, size in enumerate(sizes):
                 live.show(done / len(sizes), f"{info.name}, {engine.precision}: {size} images a step")
-                costs.append(measure(engine, size))
+                try:
+                    costs.append(measure(engine, size))
+                except OutOfMemoryError as error:  # the larger ones would not fit either
+                    faults.append(f"{info.name}, {engine.precision}: none of {size} images or more: {error}")
+                    break
         rows += [{"engine": info.name, "precision": engine.precision} | asdict(cost) for cost in costs]
         if not output.on_stdout:
             _print(out, f"{info.name}, {engine.precision}", costs)
+    if not rows:
+        raise OutOfMemoryError("; ".join(faults))
+    for fault in faults:
+        console.print_warning(fault)
     if output:
         settings = {"blocks": BLOCKS, "block_seconds": BLOCK_SECONDS, "threads": options.threads}
-        head = {"started": started, "clock": CLOCK, "settings": settings, "dataset": data.name}
+        head = {"started": started, "clock": CLOCK, "settings": settings, "dataset": data.name, "faults": faults}
         output.write(circumstances(gpu=gpu() if info.device == "cuda" else None) | head | {"rows": rows})
     return 0
 

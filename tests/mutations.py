@@ -516,6 +516,11 @@ TRAINING = [
         ),
     ),
     *of(
+        "mnist_cuda/engine.py",
+        ("test_api.py -k share_an_engine",),
+        ("two-threads-in-a-step", "race", "with self._lock, _native_errors():", "with _native_errors():"),
+    ),
+    *of(
         "mnist_cuda/files.py",
         ("test_checkpoint.py", REPORTED),
         ("unsynced-file", "file", "            file.flush()\n            os.fsync(file.fileno())\n", ""),

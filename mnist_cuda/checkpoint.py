@@ -110,7 +110,7 @@ def load_model(path: str | Path) -> Model:
                 metadata = dict(file.metadata() or {})
                 tensors = _read(path, file)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
+        raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file: {_one_line(error)}") from error
     normalisation = metadata.get("normalisation", NORMALISATION)

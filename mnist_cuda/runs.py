@@ -78,7 +78,10 @@ def load_run(path: Path) -> Run:
 
 def find(name: Path, folder: Path) -> Run:
     """The run at the path `name`, or else of that name in `folder`. Raises CheckpointError where there is none."""
-    return load_run(folder / name if not name.exists() and (folder / name).exists() else name)
+    path = name if name.exists() else folder / name
+    if not path.exists():
+        raise CheckpointError(f"{name}: there is no such run, and none of that name in {folder}; see `mnist-cuda runs`")
+    return load_run(path)
 
 
 def list_runs(folder: Path) -> tuple[list[Run], list[str]]:

@@ -243,7 +243,7 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["runs/none"], 6, "runs/none: not a run's folder, it has no config.json"),
+        (["none"], 6, "none: there is no such run, and none of that name in runs; see `mnist-cuda runs`"),
         (["x.json"], 6, "x.json: cannot read it: No such file or directory"),
         (
             ["list.json"],

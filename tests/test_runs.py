@@ -72,7 +72,7 @@ def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "options.seed" not in rows
     assert "options.out" not in rows
     assert "two runs or more" in run(capsys, "runs", "compare", "one", code=2)
-    assert "not a run's folder" in run(capsys, "runs", "show", "six", code=6)
+    assert "six: there is no such run, and none of that name in runs" in run(capsys, "runs", "show", "six", code=6)
 
 
 def test_remove_deletes_runs_alone_and_asks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -314,6 +314,12 @@ def test_a_folder_of_something_else_is_refused(pictures, tmp_path):
     (folder / "train/3/train003.png").write_bytes(b"\x89PNG no picture")
     with pytest.raises(DataError, match=r"train/3/train003\.png: not a picture, expected PNG"):
         dataset_from_folder(folder)
+    empty = folder / "train/4"
+    empty.rename(tmp_path / "elsewhere")
+    empty.mkdir()
+    (empty / "4.heic").touch()
+    with pytest.raises(DataError, match=r"train/4: no picture in this folder, expected files that end in \.png"):
+        dataset_from_folder(folder)
 
 
 def test_a_state_dict_of_pytorch_needs_pytorch(tmp_path, monkeypatch):

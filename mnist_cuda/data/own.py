@@ -101,7 +101,10 @@ def _classes(folder: Path) -> list[str]:
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not files:  # a class that nobody would miss until the network never names it
+        raise DataError(f"{folder}: no picture in this folder, expected files that end in {', '.join(SUFFIXES)}")
+    return files
 
 
 def _read(paths: list[Path]) -> Images:

@@ -39,6 +39,8 @@ Rows without a time are newer than these records, or the machine lacked what the
 
 `mnist-cuda bench ops` runs all rows, `--op` and `--variant` some of them; `--sass` and `--ptx` print the code of one.
 Its second table has registers, shared memory and occupancy of each kernel.
+The header of an op, such as [linear.h](../native/kernels/linear/linear.h), says what each row does and why.
+The [glossary](glossary.md#the-ladder) has the words.
 """
 
 # What is not an op: technique, file, command, and the line of the record of left-out techniques that measures it.

@@ -155,7 +155,7 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
             raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
         config = json.loads(text)
     except FileNotFoundError:
-        raise CheckpointError(f"{file}: no such file; expected a run's") from None
+        raise CheckpointError(f"{file}: no such file; expected a run's or sweep's folder or {CONFIG_FILE}") from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:

@@ -134,9 +134,9 @@ def test_a_named_mirror_replaces_the_others(server, cache, monkeypatch):
         fetch(tiny_info(server.url("good")))
 
 
-@pytest.mark.parametrize("mirror", ["a/folder", "ftp://host/mnist", "https://"])
+@pytest.mark.parametrize("mirror", ["a/folder", "file:///folder", "ftp://host/mnist", "https://"])
 def test_a_mirror_must_be_a_url(mirror):
-    with pytest.raises(UsageError, match="is not a URL"):
+    with pytest.raises(UsageError, match="is no http or https URL"):
         fetch(tiny_info("https://nowhere.invalid/"), mirror=mirror)
 
 

@@ -94,7 +94,7 @@ def _mirrors(info: DatasetInfo, mirror: str | None) -> tuple[str, ...]:
     if not mirror:
         return info.mirrors
     if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
-        raise UsageError(f"mirror '{mirror}' is not a URL, expected one like {info.mirrors[0]}")
+        raise UsageError(f"mirror '{mirror}' is no http or https URL, expected one like {info.mirrors[0]}")
     return (mirror.rstrip("/") + "/",)
 
 

@@ -55,7 +55,7 @@ Plan remembered(const Libraries& libraries, const std::string& op, std::span<con
   for (const auto& shape : shapes)
     for (const std::int64_t value :
          {std::int64_t(shape.type), shape.n, shape.c, shape.h, shape.w, std::int64_t(shape.channels_last)})
-      key += " " + std::to_string(value);
+      key.append(1, ' ').append(std::to_string(value));
   if (const auto found = libraries.plans->find(key); found != libraries.plans->end()) return found->second;
   return libraries.plans->emplace(key, make()).first->second;
 }

@@ -93,9 +93,10 @@ def render_bench(record: Row, folder: str) -> str:
         lines.append(line(label, *(_figure(cells[key].get(batch)) for batch in batches)))
     versions = [f"{name} {value}" for name, value in sorted(_peer_versions(record).items()) if name != "device"]
     against = f", against {', '.join(versions)}" if versions else ""
+    ratios = "; in brackets how many times as fast as the best peer" if any(r["ratio"] for r in record["rows"]) else ""
     lines += [
         "",
-        f"Median; in brackets how many times as fast as the best peer. {_machine(record)}, {record['started'][:10]}"
+        f"Median{ratios}. {_machine(record)}, {record['started'][:10]}"
         f"{against}. [Record]({folder}), made by `{record['command']}`.",
     ]
     return "\n".join(lines) + "\n"

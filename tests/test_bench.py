@@ -40,16 +40,20 @@ def _tiny(monkeypatch):
 # ---- the worker ----------------------------------------------------------------------------------------------------
 
 
+def competitor_setup(folder):
+    """The setup's fields of the protocol, but for batch size and precision, with their files."""
+    data = tiny_dataset()
+    np.savez(folder / "data.npz", images=data.train_images, labels=data.train_labels)
+    save_model(folder / "weights.safetensors", Model(init_parameters(0)), steps=0)
+    np.save(folder / "order.npy", epoch_order(0, 1, 35))
+    files = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
+    fields = {"lr": 0.05, "threads": 1, "data": "device", "seed": 0}
+    return fields | {field: str(folder / name) for field, name in files.items()}
+
+
 @pytest.fixture
 def setup(tmp_path):
-    """Files of the protocol's setup, as its fields."""
-    data = tiny_dataset()
-    np.savez(tmp_path / "data.npz", images=data.train_images, labels=data.train_labels)
-    save_model(tmp_path / "weights.safetensors", Model(init_parameters(0)), steps=0)
-    np.save(tmp_path / "order.npy", epoch_order(0, 1, 35))
-    files = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
-    fields = {"batch_size": 10, "lr": 0.05, "precision": "fp64", "threads": 1, "data": "device", "seed": 0}
-    return fields | {field: str(tmp_path / name) for field, name in files.items()}
+    return competitor_setup(tmp_path) | {"batch_size": 10, "precision": "fp64"}
 
 
 WORKER = (sys.executable, "-m", "mnist_cuda.bench.worker", "reference")

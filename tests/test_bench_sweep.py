@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_bench import competitor_setup
 from test_sweep import EmulatedFleet, has_fleets
 from tiny import ENVIRONMENT, tiny_dataset
 
@@ -15,7 +16,6 @@ from mnist_cuda.bench import sweep
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, SWEEP_PEERS, has_module, peer_competitors
 from mnist_cuda.bench.process import CompetitorProcess
 from mnist_cuda.bench.worker import Worker
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.model import init_parameters
@@ -26,14 +26,7 @@ BATCH, STEPS = 10, 4
 
 @pytest.fixture
 def setup(tmp_path):
-    """Files of the protocol's setup, as its fields."""
-    data = tiny_dataset()
-    np.savez(tmp_path / "data.npz", images=data.train_images, labels=data.train_labels)
-    save_model(tmp_path / "weights.safetensors", Model(init_parameters(0)), steps=0)
-    np.save(tmp_path / "order.npy", epoch_order(0, 1, 35))
-    files = {"npz": "data.npz", "weights": "weights.safetensors", "order": "order.npy"}
-    fields = {"batch_size": BATCH, "lr": 0.05, "threads": 1, "data": "device", "seed": 0, "models": 3}
-    return fields | {field: str(tmp_path / name) for field, name in files.items()}
+    return competitor_setup(tmp_path) | {"batch_size": BATCH, "models": 3}
 
 
 def mean_losses(engine):

@@ -22,6 +22,7 @@ from mnist_cuda.bench.competitors import (
     on_gpus,
     peer_competitors,
     some_words,
+    whole_numbers,
     words,
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
@@ -216,12 +217,7 @@ def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:
         offered = list(dict.fromkeys(p for c in ours for p in c.precisions))
         if not set(precisions) <= set(offered):
             raise UsageError(f"--precisions is {' '.join(precisions)}, expected some of {', '.join(offered)}")
-    try:
-        batch_sizes = [int(size) for size in words(options.batch_sizes)]
-    except ValueError:
-        batch_sizes = [0]
-    if min(batch_sizes, default=0) < 1:
-        raise UsageError(f"--batch-sizes is {' '.join(options.batch_sizes)}, expected whole numbers of at least 1")
+    batch_sizes = whole_numbers("--batch-sizes", options.batch_sizes)
     return [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
 
 

@@ -159,6 +159,18 @@ def some_words(flag: str, arguments: Iterable[str]) -> list[str]:
     return found
 
 
+def whole_numbers(flag: str, arguments: Iterable[str], *, some: bool = True) -> list[int]:
+    """The numbers of a list, of at least 1 each; none is fine where `some` is not set. Raises UsageError."""
+    arguments = list(arguments)
+    try:
+        numbers = [int(word) for word in words(arguments)]
+    except ValueError:
+        numbers = [0]
+    if min(numbers, default=0 if some else 1) < 1:
+        raise UsageError(f"{flag} is {' '.join(arguments)}, expected whole numbers of at least 1")
+    return numbers
+
+
 def engine_competitor(info: EngineInfo) -> Competitor:
     """An engine in a worker process."""
     command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)

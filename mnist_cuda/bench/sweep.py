@@ -14,10 +14,11 @@ from mnist_cuda.bench.competitors import (
     engine_competitor,
     of_models,
     peer_competitors,
+    whole_numbers,
     words,
 )
 from mnist_cuda.engine import EngineInfo, find_engine
-from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.errors import UnavailableError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.trainers import share_of
@@ -49,12 +50,7 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
 def command(options: SweepBenchOptions) -> int:
     """`mnist-cuda bench sweep`."""
     output = JsonOutput(options.json)
-    try:
-        numbers = [int(number) for number in words(options.models)]
-    except ValueError:
-        numbers = [0]
-    if min(numbers, default=1) < 1:
-        raise UsageError(f"--models is {' '.join(options.models)}, expected whole numbers of at least 1")
+    numbers = whole_numbers("--models", options.models, some=False)
     (name,) = options.engines
     info = find_engine(name)
     if info.unavailable:

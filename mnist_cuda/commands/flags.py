@@ -138,6 +138,14 @@ def add_data_flags(
     return group
 
 
+def add_block_flags(group: argparse._ActionsContainer) -> None:
+    """How long competitors are timed."""
+    add = group.add_argument
+    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
+    text = "time for each competitor and table, after three blocks (default: %(default)g)"
+    add("--seconds", type=rate, default=10.0, metavar="S", help=text)
+
+
 def add_json_flag(group: argparse._ActionsContainer) -> None:
     """What a program reads."""
     text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"

@@ -95,6 +95,34 @@ def versions(cuda: bool) -> dict[str, str]:
     return found
 
 
+def require_device(setup: Setup) -> None:
+    """Refuse a GPU that is not here, and a graph without one."""
+    if setup.device == "cuda" and not torch.cuda.is_available():
+        raise BaselineError("device cuda: PyTorch finds no GPU", 4)
+    if setup.mode == "graph" and setup.device != "cuda":
+        raise BaselineError("mode graph captures a CUDA graph and needs --device cuda", 4)
+
+
+def prepare(setup: Setup) -> tuple[str, dict[str, str]]:
+    """Pin the precision, set the threads and the seed; returns what `pin_precision` and `versions` say."""
+    pinned = pin_precision(setup.precision, setup.device)
+    if setup.threads:
+        torch.set_num_threads(setup.threads)
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(setup.seed)
+    return pinned, versions(setup.device == "cuda")
+
+
+def normalised(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes as the network's input."""
+    return (images.to(dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
+
+
+def autocast(setup: Setup) -> torch.autocast:
+    """To bfloat16 where that is the precision."""
+    return torch.autocast(setup.device, torch.bfloat16, enabled=setup.precision == "bf16", cache_enabled=False)
+
+
 class Trainer:
     """A model, its optimiser and one way to run a step; see baseline.Trainer."""
 
@@ -106,22 +134,14 @@ class Trainer:
         order: np.ndarray,
         rates: np.ndarray | None = None,
     ) -> None:
-        if setup.device == "cuda" and not torch.cuda.is_available():
-            raise BaselineError("device cuda: PyTorch finds no GPU", 4)
-        if setup.mode == "graph" and setup.device != "cuda":
-            raise BaselineError("mode graph captures a CUDA graph and needs --device cuda", 4)
+        require_device(setup)
         self.setup = setup
         self.cuda = setup.device == "cuda"
         self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if self.ranks > 1:
             self._join()
         self.captured = setup.mode == "graph" or (setup.mode == "max-autotune" and self.cuda)
-        self.precision_pinned = pin_precision(setup.precision, setup.device)
-        self.versions = versions(self.cuda)
-        if setup.threads:
-            torch.set_num_threads(setup.threads)
-        torch.backends.cudnn.benchmark = True
-        torch.manual_seed(setup.seed)
+        self.precision_pinned, self.versions = prepare(setup)
 
         self.dtype = torch.float64 if setup.precision == "fp64" else torch.float32
         self.memory_format = torch.channels_last if setup.channels_last else torch.contiguous_format
@@ -267,18 +287,12 @@ class Trainer:
         return self.images.index_select(0, indices), self.labels.index_select(0, indices)
 
     def _pixels(self, images: torch.Tensor) -> torch.Tensor:
-        x = (images.to(self.dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
-        return x.unsqueeze(1).contiguous(memory_format=self.memory_format)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.setup.device, torch.bfloat16, enabled=self.setup.precision == "bf16", cache_enabled=False
-        )
+        return normalised(images, self.dtype).unsqueeze(1).contiguous(memory_format=self.memory_format)
 
     def _step(self) -> torch.Tensor:
         """Batch load, forward, backward, update, zero grad; the loss stays on the device."""
         images, labels = self._next_batch()
-        with self._autocast():
+        with autocast(self.setup):
             loss = F.cross_entropy(self.scores_of(self._pixels(images)), labels)
         loss.backward()
         self.optimizer.step()
@@ -325,7 +339,7 @@ class Trainer:
                 count += z.numel() // z.shape[1]
             return total / count, squares / count - (total / count).square()
 
-        with self._autocast():
+        with autocast(self.setup):
             of1 = statistics(model.conv1)
             layer1 = lambda x: normalised(model.bn1, model.conv1(x), *of1)  # noqa: E731
             of2 = statistics(lambda x: model.conv2(layer1(x)))
@@ -344,7 +358,7 @@ class Trainer:
         indices = self.order[0]
         images = self.images.index_select(0, indices).to(self.setup.device)
         labels = self.labels.index_select(0, indices).to(self.setup.device)
-        with self._autocast():
+        with autocast(self.setup):
             a1 = self.model.layer1(self._pixels(images))
             a2 = self.model.layer2(a1)
             h = self.model.hidden(a2)

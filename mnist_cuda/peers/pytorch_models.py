@@ -29,20 +29,12 @@ class Trainer:
         order: np.ndarray,
         rates: np.ndarray | None = None,
     ) -> None:
-        self.cuda = setup.device == "cuda"
-        if self.cuda and not torch.cuda.is_available():
-            raise BaselineError("device cuda: PyTorch finds no GPU", 4)
-        if setup.mode == "graph" and not self.cuda:
-            raise BaselineError("mode graph captures a CUDA graph and needs --device cuda", 4)
+        pytorch_baseline.require_device(setup)
         if setup.data == "host" or rates is not None:
             raise BaselineError("several models train on images on the device, at a constant rate")
         self.setup = setup
-        self.precision_pinned = pytorch_baseline.pin_precision(setup.precision, setup.device)
-        self.versions = pytorch_baseline.versions(self.cuda)
-        if setup.threads:
-            torch.set_num_threads(setup.threads)
-        torch.backends.cudnn.benchmark = True
-        torch.manual_seed(setup.seed)
+        self.cuda = setup.device == "cuda"
+        self.precision_pinned, self.versions = pytorch_baseline.prepare(setup)
         self.dtype = torch.float64 if setup.precision == "fp64" else torch.float32
         self.model = pytorch_baseline.Net().to(setup.device, self.dtype)
         if weights is not None:
@@ -81,9 +73,8 @@ class Trainer:
         """Batch load, forward, backward and update of every model; the mean of their losses stays on the device."""
         rows = self.order.index_select(0, self.counter)[0]
         self.counter.add_(1).remainder_(len(self.order))
-        pixels = (self.images[rows].to(self.dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
-        enabled = self.setup.precision == "bf16"
-        with torch.autocast(self.setup.device, torch.bfloat16, enabled=enabled, cache_enabled=False):
+        pixels = pytorch_baseline.normalised(self.images[rows], self.dtype)
+        with pytorch_baseline.autocast(self.setup):
             losses = self.losses(self.values, pixels.unsqueeze(2), self.labels[rows])
         values = list(self.values.values())
         gradients = torch.autograd.grad(losses.sum(), values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate, threads
+from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_json_flag, options_of, positive, threads
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
         help="that make a step together, a row for each number; for engine fused and torch (default: 1)")  # fmt: skip
     add("-t", "--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one a core)")
-    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
-    add("--seconds", type=rate, default=10.0, metavar="S",
-        help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
+    add_block_flags(group)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_json_flag(group)

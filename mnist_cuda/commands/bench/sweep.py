@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate
+from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_json_flag, options_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-b", "--batch-sizes", nargs="+", default=["64", "256"], metavar="N", help="default: 64 256")
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16 (default: the engine's first)")
-    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
-    add("--seconds", type=rate, default=10.0, metavar="S",
-        help="time for each competitor and table, after three blocks (default: %(default)g)")  # fmt: skip
+    add_block_flags(group)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_json_flag(group)

@@ -194,9 +194,9 @@ void Ranks::bring(void* to, const void* from, std::int64_t bytes) {
   cuda::upload(static_cast<std::byte*>(to), received, stream_);
 }
 
-// launch(parts, overlaps): a launch of the exchange, after which all ranks' parts are added up.
+// launch(s, parts): a launch of the exchange, after which all ranks' parts are added up.
 template <class Launch>
-void Ranks::exchange(int which, const Batch& batch, Launch launch) {
+void Ranks::exchange(int which, const Batch& batch, State s, Launch launch) {
   const std::int64_t bytes = kPartBytes[which], place = place_of(which, size());
   Parts parts{.rank = rank(), .size = size(), .counts = batch.counts, .all = box_.data() + place};
   if (transport_ == Transport::kPeers) {
@@ -205,24 +205,22 @@ void Ranks::exchange(int which, const Batch& batch, Launch launch) {
       parts.to[other] = boxes_[other] + place + rank() * bytes;
       parts.rounds[other] = reinterpret_cast<std::uint32_t*>(boxes_[other] + which * kRoundsBytes);
     }
-    return launch(parts, true);
+    return launch(s, parts);
   }
   parts.targets = 1;
   parts.to[0] = own_.data();
   parts.takes = false;
-  launch(parts, true);
+  launch(s, parts);
   bring(box_.data() + place, own_.data(), bytes);
   parts.gives = false;
   parts.takes = true;
-  launch(parts, false);
+  s.overlap = false;
+  launch(s, parts);
 }
 
 void Ranks::exchange_z2(State& s, const Batch& batch) {
-  exchange(0, batch, [&](const Parts& parts, bool overlaps) {
-    State from = s;
-    from.overlap &= overlaps;
-    fused::exchange_z2(totals_.data(), from, parts, stream_);
-  });
+  exchange(0, batch, s,
+           [&](const State& from, const Parts& parts) { fused::exchange_z2(totals_.data(), from, parts, stream_); });
   s.z2_sums = totals_.data()->z2_sums;
   s.conv_forward_blocks = Totals::kZ2Rows;
 }
@@ -234,11 +232,8 @@ State Ranks::keeping_fc1(State s) const {
 }
 
 void Ranks::exchange_dy2(State& s, const Batch& batch) {
-  exchange(1, batch, [&](const Parts& parts, bool overlaps) {
-    State from = s;
-    from.overlap &= overlaps;
-    fused::exchange_dy2(totals_.data(), from, parts, stream_);
-  });
+  exchange(1, batch, s,
+           [&](const State& from, const Parts& parts) { fused::exchange_dy2(totals_.data(), from, parts, stream_); });
   s.dy2_sums = totals_.data()->dy2_sums;
   s.moment_sums = totals_.data()->moment_sums;
   s.head_sums = totals_.data()->head_sums;
@@ -249,12 +244,10 @@ void Ranks::exchange_gradients(State& s, const Batch& batch) {
   const auto launch = precision_ == Precision::kBf16   ? GradientExchange<Precision::kBf16>::launch
                       : precision_ == Precision::kTf32 ? GradientExchange<Precision::kTf32>::launch
                                                        : GradientExchange<Precision::kFp32>::launch;
-  exchange(2, batch, [&](const Parts& parts, bool overlaps) {
-    State from = s;
-    from.gradients = gradients_.data();
-    from.overlap &= overlaps;
-    launch(totals_.data(), from, parts, stream_);
-  });
+  State with_gradients = s;
+  with_gradients.gradients = gradients_.data();
+  exchange(2, batch, with_gradients,
+           [&](const State& from, const Parts& parts) { launch(totals_.data(), from, parts, stream_); });
   s.conv2_sums = totals_.data()->conv2_sums;
   s.routed_tap_sums = totals_.data()->routed_tap_sums;
   s.conv2_backward_blocks = 1;

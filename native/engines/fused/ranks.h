@@ -64,7 +64,7 @@ class Ranks {
   void choose(int device, const std::string& asked);
 
   template <class Launch>
-  void exchange(int which, const Batch& batch, Launch launch);
+  void exchange(int which, const Batch& batch, State s, Launch launch);
   void bring(void* to, const void* from, std::int64_t bytes);
 
   std::shared_ptr<Communicator> all_;

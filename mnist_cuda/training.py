@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
 
-# `fused` holds conv2's weights as fp16 terms, too, divided by a scale: a power of two by the largest weight before the
-# last update (conv2_scales in native/kernels/fused/state.h). It is no parameter, and parameters that are set get the
-# scale of their own largest weight: a state can be taken up again where both are the same.
-_WITH_SCALE = {("fused", "fp32"), ("fused", "tf32")}
+# `fused` holds these weights as fp16, too, divided by a scale for each tensor: a power of two by the largest weight
+# before the last update (`scales` in native/kernels/fused/state.h). It is no parameter, and parameters that are set get
+# the scale of their own largest weight: a state can be taken up again where both are the same.
+_WITH_SCALE = {("fused", "fp32"): ("conv2.weight",), ("fused", "tf32"): ("conv2.weight", "fc1.weight")}
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> NDArray[np.int32]:
@@ -257,15 +257,16 @@ class Trainer:
 
     def _advance(self, chunk: int, *, settle: bool) -> None:
         """Run some steps of the epoch. settle: find out whether their state can be taken up again."""
-        self._settled = (self.engine.info.name, self.engine.precision) not in _WITH_SCALE
+        scaled = _WITH_SCALE.get((self.engine.info.name, self.engine.precision), ())
+        self._settled = not scaled
         if self._settled or not settle:
             self._run(chunk)
             return
         if chunk > 1:
             self._run(chunk - 1)
-        before = _scale(self.engine.parameters)
+        before = _scales(self.engine.parameters, scaled)
         self._run(1)
-        self._settled = _scale(self.engine.parameters) == before
+        self._settled = _scales(self.engine.parameters, scaled) == before
 
     def _draw_order(self) -> None:
         """The order of the epoch; before ranks agree on steps, or one would wait for the other under the clock."""
@@ -405,9 +406,9 @@ class Trainer:
         return float(sum(record["train_seconds"] for record in self.epochs)) + self._seconds
 
 
-def _scale(parameters: Mapping[str, NDArray[Any]]) -> int:
-    """What decides the scale of `_WITH_SCALE`: the exponent of conv2's largest weight."""
-    return int(np.frexp(np.abs(parameters["conv2.weight"]).max())[1])
+def _scales(parameters: Mapping[str, NDArray[Any]], names: Iterable[str]) -> list[int]:
+    """What decides the scales of `_WITH_SCALE`: the exponent of each tensor's largest weight."""
+    return [int(np.frexp(np.abs(parameters[name]).max())[1]) for name in names]
 
 
 def train(

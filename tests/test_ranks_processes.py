@@ -375,8 +375,8 @@ def test_a_stop_of_any_rank_ends_all(command, tmp_path):
 
 def test_a_stop_where_rank_0_has_settled(monkeypatch):
     """As if the engine were `fused` in fp32, with --save-every 2steps: the others make no step more than rank 0."""
-    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32")})
-    monkeypatch.setattr(training, "_scale", lambda parameters: 0)
+    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32"): ("conv2.weight",)})
+    monkeypatch.setattr(training, "_scales", lambda *_: 0)
     data = tiny_dataset()
 
     def work(communicator):

@@ -480,9 +480,9 @@ def test_a_state_between_scales_is_not_taken(monkeypatch):
     of the three steps after the first. What is trained is the same."""
     options = TrainOptions(batch_size=5, epochs=2)
     whole = finish(trainer_of(options))
-    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32")})
+    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32"): ("conv2.weight",)})
     scales = iter([0, 1, 1, 2, 2, 3, *[3] * 1000])
-    monkeypatch.setattr(training, "_scale", lambda parameters: next(scales))
+    monkeypatch.setattr(training, "_scales", lambda *_: next(scales))
     trainer = trainer_of(options)
     assert trainer.state is not None
     trainer.train_epoch(stop=lambda: trainer.steps >= 1)

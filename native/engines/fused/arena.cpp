@@ -49,7 +49,8 @@ void place_batch(Arrays& arrays, Precision precision, int multiprocessors, std::
 Arena::Arena(Precision precision, const Gpu& gpu, cudaStream_t stream)
     : precision_(precision), multiprocessors_(gpu.limits.multiprocessors), arrays_{.state = state_on(gpu)} {
   carve(lasting_, 1, [&](auto place) { place_lasting(arrays_, precision, place); });
-  cuda::fill_bytes(lasting_.data(), 0, lasting_.size(), stream);  // StepResult's padding is copied, too
+  cuda::fill_bytes(lasting_.data(), 0, lasting_.size(), stream);                 // StepResult's padding is copied, too
+  cuda::upload(arrays_.state.scales, std::vector<float>(kScales, 1.f), stream);  // where nothing is divided they stay
 }
 
 void Arena::grow(std::int64_t batch) {

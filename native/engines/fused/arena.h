@@ -10,7 +10,7 @@
 namespace mnist::fused {
 
 // Of a value as the kernels of a precision keep it.
-inline int stored_bytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
+inline int stored_bytes(Precision precision) { return precision == Precision::kFp32 ? 4 : 2; }
 
 // How large each array is: calls place(name, pointer of the state, bytes) for those that every step uses.
 template <class Place>
@@ -20,8 +20,8 @@ void for_arrays_of_engine(State& s, Precision precision, Place place) {
   place("conv2_dgrad", s.conv2_dgrad, kConv2Values * value_bytes);
   place("conv2_dgrad_wgmma", s.conv2_dgrad_wgmma,
         std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
-  place("conv2_scales", s.conv2_scales, 2 * 4);
-  place("conv2_max", s.conv2_max, kConv2Values / 32 * 4);
+  place("scales", s.scales, kScales * 4);
+  place("conv2_max", s.conv2_max, (kConv2Values / 32 + 2 * kCells2 * kGradientWarps) * 4);
   // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
   if (precision != Precision::kFp32) place("fc1", s.fc1, kHidden * kFeatures * value_bytes);
   place("conv1", s.conv1, 2 * 4 * kConv1Channels * 16 * 2);
@@ -48,7 +48,7 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("dh", s.dh, (batch + kDhTile - 1) / kDhTile * kDhTile * kHidden * value_bytes);
   place("head_sums", s.head_sums, blocks2 * kHeadValues * 4);
   place("dy2_sums", s.dy2_sums, 2 * kFeatures * 4);
-  place("dy2_max", s.dy2_max, 2 * kCells2 * kGradientWarps * 4);
+  place("dy2_max", s.dy2_max, (2 * kCells2 * kGradientWarps + blocks2) * 4);
   place("conv2_sums", s.conv2_sums, blocks2 * kConv2Values * 4);
   place("routed_tap_sums", s.routed_tap_sums, blocks2 * kConv1Channels * kRoutedTapColumns * 4);
   place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
@@ -77,7 +77,6 @@ class Arena {
 
   // Every pointer and what the GPU can do; a batch's cuts are not in it.
   const State& state() const { return arrays_.state; }
-  int value_bytes() const { return stored_bytes(precision_); }
 
   // What a graph of steps reads and writes at fixed addresses.
   std::int32_t* order() const { return arrays_.order; }

@@ -20,14 +20,13 @@ struct LaunchCosts {
 // operations are those of the ops' formulas: what a launch repeats does not count.
 inline LaunchCosts launch_costs(const State& s, Precision precision) {
   using namespace kernels;
-  const bool fp32 = precision == Precision::kFp32, bf16 = precision == Precision::kBf16;
-  const Unit unit = bf16 ? Unit::kTensorBf16 : fp32 ? Unit::kTensorTf32x3 : Unit::kTensorTf32;
-  const Unit convolutions = bf16 || !s.wgmma ? unit : fp32 ? Unit::kTensorFp16x3 : Unit::kTensorFp16;
-  const double batch = s.batch, value = bf16 ? 2 : 4;
+  const bool fp32 = precision == Precision::kFp32;
+  const Unit unit = fp32 ? Unit::kTensorTf32x3 : precision == Precision::kBf16 ? Unit::kTensorBf16 : Unit::kTensorFp16;
+  const Unit convolutions = fp32 && s.wgmma ? Unit::kTensorFp16x3 : unit;
+  const double batch = s.batch, value = fp32 ? 4 : 2;
   // Bytes of the arrays of a batch; State says what they are.
   const double cells1 = s.conv2_backward_wgmma ? kChunkedImage / 16 : kCells1;
-  const double value_of_a1 = convolutions == Unit::kTensorFp16 ? 2 : value;
-  const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value_of_a1 + kRoute1Words * 4),
+  const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value + kRoute1Words * 4),
                z2 = batch * cells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
                h_slices = batch * s.fc1_forward_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
                dh = batch * kHidden * value;

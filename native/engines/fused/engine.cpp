@@ -34,7 +34,7 @@ class FusedEngine final : public GpuEngine {
       case Precision::kFp32:
         return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
       case Precision::kTf32:
-        return name + (wgmma ? " (fp16 in units of powers of two in convolutions)" : "");
+        return name + " (fp16 in units of powers of two; activations have 11 bits)";
       default:
         return name;
     }

@@ -1,6 +1,8 @@
 // What a step leaves in the GPU's memory, in the layouts of Probe.
 #include "engines/fused/probe.h"
 
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -9,19 +11,22 @@
 namespace mnist::fused {
 namespace {
 
-// Values as a policy stores them: float, or bf16 in two bytes.
-std::vector<double> read_stored(const void* from, std::int64_t count, int value_bytes, cudaStream_t stream) {
-  if (value_bytes == 4) return read_values(static_cast<const float*>(from), count, stream);
+// Values as a policy stores them: float, bf16 or fp16.
+std::vector<double> read_stored(const void* from, std::int64_t count, Precision precision, cudaStream_t stream) {
+  if (precision == Precision::kFp32) return read_values(static_cast<const float*>(from), count, stream);
   std::vector<std::uint16_t> raw(count);
   cuda::download(raw, static_cast<const std::uint16_t*>(from), stream);
   std::vector<double> values(count);
-  std::ranges::transform(raw, values.begin(), [](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
+  std::ranges::transform(raw, values.begin(), [&](std::uint32_t bits) -> double {
+    if (precision == Precision::kBf16) return std::bit_cast<float>(bits << 16);
+    return __half2float(__half(__half_raw{.x = std::uint16_t(bits)}));
+  });
   return values;
 }
 
 // relu(bn2(pooled z2)), from (cell, channel) to (channel, cell).
-std::vector<double> read_a2(const State& s, std::int64_t batch, int value_bytes, cudaStream_t stream) {
-  const auto pooled_z2 = read_stored(s.pooled_z2, batch * kFeatures, value_bytes, stream);
+std::vector<double> read_a2(const State& s, std::int64_t batch, Precision precision, cudaStream_t stream) {
+  const auto pooled_z2 = read_stored(s.pooled_z2, batch * kFeatures, precision, stream);
   const auto bn2 = read_values(s.bn2.values, 2 * kConv2Channels, stream);
   std::vector<double> a2(batch * kFeatures);
   for (std::int64_t b = 0; b < batch; ++b)
@@ -70,7 +75,7 @@ Probe probe_step(Steps& steps, cuda::Stream& compute, const Samples& samples, st
   probe.logits = read_values(s.logits, batch * kClasses, stream);
   probe.routing.relu3.resize(batch * kHidden);
   std::ranges::transform(probe.h, probe.routing.relu3.begin(), [](double h) { return std::uint8_t(!(h <= 0)); });
-  probe.a2 = read_a2(s, batch, arena.value_bytes(), stream);
+  probe.a2 = read_a2(s, batch, steps.precision(), stream);
 
   // A learning rate of 0 leaves parameters alone, but not where a gradient is infinite.
   cuda::copy(arena.parameters(), saved.data(), kParameterCount, stream);

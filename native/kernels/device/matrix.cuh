@@ -2,8 +2,6 @@
 // warp multiplies: ldmatrix, stmatrix, movmatrix.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 namespace mnist::kernels::device {
@@ -53,7 +51,8 @@ __device__ __forceinline__ void store_columns_x4(std::uint32_t to, const Pair (&
                "r"(bits(1)), "r"(bits(2)), "r"(bits(3))
                : "memory");
 }
-__device__ __forceinline__ void store_columns_x2(std::uint32_t to, const __nv_bfloat162 (&matrices)[2]) {
+template <class Pair>
+__device__ __forceinline__ void store_columns_x2(std::uint32_t to, const Pair (&matrices)[2]) {
   const auto bits = [&](int i) { return *reinterpret_cast<const std::uint32_t*>(&matrices[i]); };
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(to), "r"(bits(0)), "r"(bits(1))
                : "memory");

@@ -162,6 +162,22 @@ __device__ __forceinline__ void wgmma_fp16_sums(std::uint32_t (&d)[28], const st
 #undef MNIST_R4
 #undef MNIST_A
 
+// The same of T, bf16 or fp16.
+template <class T, class A, int kCount>
+__device__ __forceinline__ void wgmma(float (&d)[kCount], const A& a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __half>)
+    wgmma_fp16(d, a, b, add);
+  else
+    wgmma_bf16(d, a, b, add);
+}
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __half>)
+    wgmma_fp16_columns(d, a, b, add);
+  else
+    wgmma_bf16_columns(d, a, b, add);
+}
+
 #undef MNIST_WGMMA
 #undef MNIST_REGISTERS_56_63
 #undef MNIST_REGISTERS_32_55

@@ -141,8 +141,8 @@ void Launch<kPrecision>::conv2_backward(const State& s, int graph_step, cudaStre
     launch(kernel, s.conv2_backward_blocks, kConvThreads, bytes, stream, s, graph_step);
   };
   constexpr int kStages = kWholeStages<P>;
-  if constexpr (kPrecision == Precision::kBf16)
-    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, State>, WholeImagesShared::kBytes);
+  if constexpr (sizeof(typename P::T) == 2)
+    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, State>, WholeImagesShared<P>::kBytes);
   if constexpr (P::kFp16Terms > 0) {
     using Shared = Fp16HalvesShared<P>;
     if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P, State>, Shared::kBytes);
@@ -163,6 +163,8 @@ void Launch<kPrecision>::update(const State& s, int graph_step, cudaStream_t str
 
 template <Precision kPrecision>
 void Launch<kPrecision>::pack(const State& s, cudaStream_t stream) {
+  if constexpr (Policy<kPrecision>::kScaled)
+    launch(fc1_max_kernel<Policy<kPrecision>>, kFc1MaxThreads / 256, 256, 0, stream, s);
   launch(pack_kernel<Policy<kPrecision>>, kHidden * kFeatures / 256, 256, 0, stream, s);
 }
 

@@ -26,7 +26,7 @@ void PackLaunch<kPrecision>::fc1_forward(const Pack& pack, cudaStream_t stream) 
   using P = Policy<kPrecision>;
   const State& s = pack.first;
   const dim3 grid((s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows, s.fc1_forward_slices);
-  if constexpr (kPrecision == Precision::kBf16)
+  if constexpr (sizeof(typename P::T) == 2)
     if (s.fc1_forward_wgmma) {
       constexpr int k64 = kFc1WgmmaStages<64>;
       return launch(fc1_forward_wgmma_kernel<P, 64, k64, Pack>, grid, kFc1WgmmaThreads, Fc1WgmmaShared<64, k64>::kBytes,
@@ -52,7 +52,7 @@ template <Precision kPrecision>
 void PackLaunch<kPrecision>::fc1_backward(const Pack& pack, cudaStream_t stream) {
   using P = Policy<kPrecision>;
   const auto run = [&](auto kernel, int bytes) { launch(kernel, 2 * kCells2, kConvThreads, bytes, stream, pack); };
-  if constexpr (kPrecision == Precision::kBf16)
+  if constexpr (sizeof(typename P::T) == 2)
     if (pack.first.fc1_backward_wgmma) return run(fc1_backward_wgmma_kernel<P, Pack>, Fc1BackwardWgmmaShared::kBytes);
   if (pack.first.fc1_backward_stages == 3)
     run(fc1_backward_kernel<P, 3, Pack>, Fc1BackwardShared<P, 3>::kBytes);
@@ -67,8 +67,8 @@ void PackLaunch<kPrecision>::conv2_backward(const Pack& pack, int graph_step, cu
   const auto run = [&](auto kernel, int bytes) {
     launch(kernel, s.conv2_backward_blocks, kConvThreads, bytes, stream, pack, graph_step);
   };
-  if constexpr (kPrecision == Precision::kBf16) {
-    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, Pack>, WholeImagesShared::kBytes);
+  if constexpr (sizeof(typename P::T) == 2) {
+    if (s.conv2_backward_wgmma) return run(conv2_backward_whole_images_kernel<P, Pack>, WholeImagesShared<P>::kBytes);
   } else {
     if (s.conv2_backward_wgmma) return run(conv2_backward_fp16_halves_kernel<P, Pack>, Fp16HalvesShared<P>::kBytes);
     if (s.conv2_backward_parts == 2)

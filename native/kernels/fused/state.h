@@ -40,8 +40,24 @@ struct DgradFilter {
   static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
 };
 
-// In tf32 and fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see fp16_terms.cuh): (B, term, chunk of 8
-// channels, 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
+// In fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see fp16_terms.cuh): (B, term, chunk of 8 channels,
+// 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
+
+// State::scales, of what is divided by a scale: the operands of fp32's terms, and in tf32 all of fp16_scales.cuh. A
+// step's weights get theirs from the weights before: a phase chooses it, and update puts it in force.
+enum Scale {
+  kConv2Scale,
+  kNextConv2Scale,
+  kZ2Scale,
+  kLargestConv2,  // weight
+  kA2Scale,
+  kFc1Scale,
+  kNextFc1Scale,
+  kLargestFc1,  // weight
+  kDhScale,
+  kDy2Scale,
+  kScales,
+};
 
 // Where a step's samples come from: image b of step k of a graph is images[order[k * batch + b]].
 struct Samples {
@@ -60,7 +76,7 @@ struct Bn1Operand {
   constexpr float& largest_a1(int c) const { return values[2 * kConv1Channels + c]; }    // possible; for fp16 terms
   constexpr float& filter_scale(int c) const { return values[3 * kConv1Channels + c]; }  // what divided the filter
 };
-struct Bn2Operand {
+struct Bn2Operand {  // of z2 as it is stored; but with bn2_given of z2 itself
   static constexpr int kRows = 5;
   float* values;                                             // (kRows, kConv2Channels)
   constexpr float& scale(int c) const { return values[c]; }  // of z2
@@ -85,8 +101,9 @@ struct State {
   void* conv2_dgrad;        // as conv2_backward's dgrad wants it: (32, 9 flipped, 64) T
   void* conv2_dgrad_wgmma;  // the same where that works by wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2
                             // to 0, 32, 8)
-  float* conv2_scales;      // of those terms, and of the ones that update will make: conv2_backward sets it
-  float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update
+  float* scales;            // (kScales)
+  float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
+                            // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
   void* fc1;                // fc1.weight in T, engine's order
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
@@ -99,7 +116,7 @@ struct State {
   std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
   void* z2;                // (B, 196, 64) T, or chunked: sign-folded conv2 output
   void* pooled_z2;         // (B, 49, 64) T, its maximum in each pooling window
-  float* z2_sums;          // (conv_forward blocks, 128): sum[64], sum of squares[64]
+  float* z2_sums;          // (conv_forward blocks, 128): sum[64], sum of squares[64], of z2 as it is stored
   float* h_slices;         // (fc1_forward slices, B, 128)
   float* h;                // (B, 128) after relu
   float* logits;           // (B, 10)
@@ -107,7 +124,8 @@ struct State {
   float* head_sums;        // (head blocks, kHeadValues)
   void* dy2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* dy2_sums;         // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat
-  float* dy2_max;          // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward
+  float* dy2_max;          // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward; in tf32 then (head
+                           // blocks) the largest |dh| of each
   float* conv2_sums;       // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
   float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
@@ -115,6 +133,10 @@ struct State {
   double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
   StepResult* results;     // one a step of a graph
   std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
+
+  // What lies behind an array.
+  constexpr float* fc1_max() const { return conv2_max + kConv2Values / 32; }
+  constexpr float* dh_max() const { return dy2_max + 2 * kCells2 * kGradientWarps; }
 
   int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
   bool conv_forward_many;                        // a block may take one piece of the batch after the other

@@ -77,7 +77,8 @@ std::vector<Tile> tiles_of() {
   add({.phase = kFc1Forward, .rows = 16, .stages = kFew16}, fc1_forward_kernel<P, 16, kFew16, State>, sizeof(Bn2),
       kFc1ForwardBytes<16, kFew16>);
 
-  add({.phase = kHead}, head_kernel<P, State>, sizeof(float[8][kHeadValues]) + sizeof(double[4][64]), 0);
+  add({.phase = kHead}, head_kernel<P, State>,
+      sizeof(float[8][kHeadValues]) + sizeof(double[4][64]) + (P::kScaled ? sizeof(float[kThreads / 32]) : 0), 0);
 
   if constexpr (!kFloats)
     add({.phase = kFc1Backward, .rows = Fc1BackwardWgmmaShared::kRows, .wgmma = true, .more_than = 128, .stages = 3},
@@ -96,7 +97,7 @@ std::vector<Tile> tiles_of() {
           conv2_backward_fp16_halves_kernel<P, State>, sizeof(Bn2Backward) + 7 * kBarrier, Shared::kBytes);
   } else {
     add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks},
-        conv2_backward_whole_images_kernel<P, State>, sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared::kBytes);
+        conv2_backward_whole_images_kernel<P, State>, sizeof(Bn2Backward) + 5 * kBarrier, WholeImagesShared<P>::kBytes);
   }
   add({.phase = kConv2Backward, .rows = kWhole}, conv2_backward_kernel<P, kWhole, kStages, 1, State>,
       sizeof(Bn2Backward) + (kStages + 1) * kBarrier, Conv2BackwardShared<P, kWhole, kStages>::kBytes);

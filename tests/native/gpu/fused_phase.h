@@ -331,7 +331,8 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   MNIST_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   const bool has_wgmma = fused::runs_wgmma();
   std::vector<Case> cases;
-  for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
+  not_tested(to_string(Precision::kTf32), "its scales are not in the tests of phases yet");
+  for (const Precision precision : {Precision::kBf16, Precision::kFp32}) {
     const fused::Kernels kernels = fused::kernels_for(precision);
     const auto all = kernels.tiles();
     std::set<int, std::greater<>> limits = {shared};  // of shared memory: each that makes a difference

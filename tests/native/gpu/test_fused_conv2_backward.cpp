@@ -372,7 +372,7 @@ void test(Case now) {
     weights[300] = 3;
     memory.give_as(s.conv2_max, weights);
     next_scale = power_of_two_scale(3, 7, -12);
-    memory.give_as(s.conv2_scales, {inputs.filter_scale});
+    memory.give_as(s.scales + fused::kConv2Scale, {inputs.filter_scale});
   }
   if (!probes) s.gradients = nullptr, s.route2 = nullptr;
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv2_backward(s, kGraphStep, stream); });
@@ -380,7 +380,7 @@ void test(Case now) {
   const Dz2 dz2 = dz2_of(now, inputs, bn, storage, unit);
   check_bn2(memory, now, bn, learning_rate);
   if (storage.terms)
-    check_equal("conv2_scales", now.name, {{"next", 1}}, memory.result(s.conv2_scales + 1, 1), {next_scale});
+    check_equal("scales", now.name, {{"next", 1}}, memory.result(s.scales + fused::kNextConv2Scale, 1), {next_scale});
   if (probes)
     check_equal("route2", now.name, {{"image", now.batch}, {"channel", kConv2Channels}, {"cell", fused::kCells2}},
                 memory.result(s.route2, now.batch * kFeatures), dz2.route2);

@@ -104,7 +104,7 @@ struct Conv2 {
     const State& s = memory.state();
     if (terms > 0) {
       memory.give(static_cast<const std::uint16_t*>(s.conv2_forward), halves);
-      memory.give_as(s.conv2_scales, {scale});
+      memory.give_as(s.scales + fused::kConv2Scale, {scale});
     } else {
       memory.give_stored(s.conv2_forward, values);
     }

@@ -299,7 +299,7 @@ void check_conv2(PhaseMemory& memory, const Case& now, const std::vector<double>
   if (now.gpu.wgmma && fp16_terms(now.precision) > 0) {
     check_equal("conv2_max", now.name, {{"warp", kValues / 32}}, memory.result(s.conv2_max, kValues / 32),
                 largest_of_warps(weight, weight_of));
-    check_equal("conv2_scales", now.name, {{"now", 1}}, memory.result(s.conv2_scales, 1), {scale});
+    check_equal("scales", now.name, {{"now", 1}}, memory.result(s.scales + fused::kConv2Scale, 1), {scale});
   }
   for (int i = 0; i < kValues; ++i)
     if (gamma[i / (kConv1Channels * kTaps)] < 0) weight[i] = -weight[i];
@@ -401,7 +401,7 @@ void test_update(Case now) {
   memory.give_as(s.head_sums, head_sums);
   memory.give(s.moment_sums, moment_sums);
   memory.give(s.moments, copies);
-  if (now.gpu.wgmma && fp16_terms(now.precision) > 0) memory.give_as(s.conv2_scales + 1, {scale});
+  if (now.gpu.wgmma && fp16_terms(now.precision) > 0) memory.give_as(s.scales + fused::kNextConv2Scale, {scale});
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.update(s, kGraphStep, stream); });
 
   check_conv1(memory, now, conv1, routed_taps, moments, next);
@@ -442,7 +442,7 @@ void test_pack(Case now) {
   for (const double w : conv2) largest = std::max(largest, std::abs(w));
   const double scale = power_of_two_scale(largest, 7, -12);
   if (terms) {
-    check_equal("conv2_scales", now.name, {{"now", 1}}, memory.result(s.conv2_scales, 1), {scale});
+    check_equal("scales", now.name, {{"now", 1}}, memory.result(s.scales + fused::kConv2Scale, 1), {scale});
     check_equal("conv2_max", now.name, {{"warp", fused::kConv2Values / 32}},
                 memory.result(s.conv2_max, fused::kConv2Values / 32), largest_of_warps(conv2, [](int i) { return i; }));
   }

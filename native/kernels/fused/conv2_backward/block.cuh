@@ -80,6 +80,7 @@ struct Conv2BackwardBlock {
   unsigned char* shared;
   MBarrier* arrived;  // one a stage, one for the filter
   int graph_step, lane, y0;
+  SumScales scales = {};
 
   // The grid is a multiple of an image's blocks, so a block keeps its half and its part. Later items lie lower in the
   // batch: conv_forward wrote the highest last, so they are the likeliest to be in the L2 cache still.

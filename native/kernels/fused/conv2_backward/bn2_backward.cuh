@@ -8,6 +8,7 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -88,6 +89,42 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
   if constexpr (kBounds) {
     if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;
     __syncthreads();
+  }
+}
+
+// dz2's scale, after make_bn2_backward() has found bounds; it divides bn, of which `scale` meets D / d_scale.
+__device__ __forceinline__ float divide_by_dz2_scale(Bn2Backward& bn, float d_scale = 1.f) {
+  const int tid = threadIdx.x;
+  const float dz2_scale = scale_of(fmaxf(bn.largest[0], bn.largest[1]));
+  if (tid < kConv2Channels) {
+    bn.scale[tid] /= dz2_scale, bn.shift[tid] /= dz2_scale;
+    bn.alpha[tid] /= dz2_scale, bn.kappa[tid] /= dz2_scale;
+    bn.scale[tid] *= d_scale;
+  }
+  __syncthreads();
+  return dz2_scale;
+}
+
+// What is left to do to the sums of conv2_backward in tf32: they are of dz2 and of da1, the gradients of z2 as it is
+// stored and of a1, each divided by a scale.
+struct SumScales {
+  float weights = 1, routed_taps = 1, da1 = 1;  // `da1` divides what dgrad sums
+};
+// As far as it is known before fc1_backward has run; and the scale that update will give conv2's weights.
+template <class P>
+__device__ __forceinline__ SumScales begin_scales(const State& s) {
+  if constexpr (!P::kScaled) return {};
+  const int lane = threadIdx.x & 31;
+  if (blockIdx.x == 0 && threadIdx.x / 32 == 15) choose_conv2_scale(s, lane);
+  const float da1 = da1_scale(s), to_z2 = inverse_of(s.scales[kZ2Scale]);
+  return {to_z2 * a1_scale(s, lane), to_z2 * s.scales[kConv2Scale] * da1, da1};
+}
+// After make_bn2_backward().
+template <class P>
+__device__ __forceinline__ void finish_scales(SumScales& scales, Bn2Backward& bn, float dy2_scale) {
+  if constexpr (P::kScaled) {
+    const float dz2 = divide_by_dz2_scale(bn, dy2_scale);
+    scales.weights *= dz2, scales.routed_taps *= dz2;
   }
 }
 

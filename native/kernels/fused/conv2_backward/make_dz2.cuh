@@ -3,6 +3,7 @@
 
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
+#include "kernels/fused/conv2_backward/carry.cuh"
 #include "kernels/fused/shared/image.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 #include "kernels/fused/shared/policy.cuh"
@@ -21,13 +22,17 @@ __device__ __forceinline__ void report_routing(const State& s, const Bn2Backward
 #pragma unroll
     for (int position = 1; position < 4; ++position)
       if (bn.scale[channel] != 0.f && P::load(z[position][c]) > best) best = P::load(z[position][c]), where = position;
-    s.route2[(std::size_t(image) * kConv2Channels + channel) * kCells2 + cell] =
-        fmaf(bn.scale[channel], best, bn.shift[channel]) > 0.f ? where : Routing::kDead;
+    float a2 = fmaf(bn.scale[channel], best, bn.shift[channel]);
+    if constexpr (P::kScaled)  // as it was stored: what is tiny became 0
+      a2 = P::load(P::store(fmaf(s.bn2.scale(channel), best, s.bn2.shift(channel)) * inverse_of(s.scales[kA2Scale])));
+    s.route2[(std::size_t(image) * kConv2Channels + channel) * kCells2 + cell] = a2 > 0.f ? where : Routing::kDead;
   }
 }
 
 // dz2 over a window's z2, two channels at a time. The position that the gradient goes to holds the maximum, so its
-// value is made once and chosen by masks of 16 bits.
+// value is made once and chosen by masks of 16 bits. In tf32 what rounding takes from a position goes to the next:
+// where images are flat dz2 is the same at many positions, and so would be what each loses, while dz2 itself sums up to
+// 0.
 template <class P>
 __device__ __forceinline__ void make_dz2_pairs(const Bn2Backward& bn, typename P::T (&z)[4][kChunk<P>],
                                                const typename P::T (&dy2)[kChunk<P>], int chunk) {
@@ -47,14 +52,21 @@ __device__ __forceinline__ void make_dz2_pairs(const Bn2Backward& bn, typename P
     const auto best = P::max(P::max(x[0], x[1]), P::max(x[2], x[3]));
     const float2 gradient = P::unpack(*reinterpret_cast<const typename P::Pair*>(dy2 + c)),
                  top = scaled(P::unpack(best));
-    const std::uint32_t routed = bits(P::pack(fmaf(scale.x, gradient.x, top.x), fmaf(scale.y, gradient.y, top.y)));
+    const float2 routed = make_float2(fmaf(scale.x, gradient.x, top.x), fmaf(scale.y, gradient.y, top.y));
+    const std::uint32_t stored = bits(P::pack(routed.x, routed.y));
+    float2 rest = {};          // of the positions before
     std::uint32_t left = ~0u;  // channels whose position is not found yet
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
       const std::uint32_t here = position < 3 ? left & __heq2_mask(x[position], best) : left;
       left &= ~here;
       const float2 value = scaled(P::unpack(x[position]));
-      *reinterpret_cast<std::uint32_t*>(z[position] + c) = (routed & here) | (bits(P::pack(value.x, value.y)) & ~here);
+      auto& to = *reinterpret_cast<std::uint32_t*>(z[position] + c);
+      if constexpr (P::kScaled) {
+        to = pack_carrying<P>(here & 0xffffu ? routed.x : value.x, here >> 16 ? routed.y : value.y, rest);
+      } else {
+        to = (stored & here) | (bits(P::pack(value.x, value.y)) & ~here);
+      }
     }
   }
 }

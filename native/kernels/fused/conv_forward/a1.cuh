@@ -22,8 +22,8 @@ __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int 
   if constexpr (sizeof(typename P::T) == 2) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const __nv_bfloat162 pair = transposed(P::pack(a[2 * upper], a[2 * upper + 1]));
-      if (g != padding) *reinterpret_cast<__nv_bfloat162*>(place(g, channel0 + upper * 8 + 2 * t)) = pair;
+      const auto pair = transposed(P::pack(a[2 * upper], a[2 * upper + 1]));
+      if (g != padding) *reinterpret_cast<typename P::Pair*>(place(g, channel0 + upper * 8 + 2 * t)) = pair;
     }
   } else {
 #pragma unroll

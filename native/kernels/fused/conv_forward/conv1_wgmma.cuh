@@ -45,15 +45,15 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
 //
-// Where a1 has 16 bits the sums are fp16: pixels are integers up to 665 (in bf16 222) and weights are divided to be
-// below 2, so that no sum exceeds 12000; fp16 ends at 65504. Two neighbouring slots are then a register, and pooling
-// takes both at once. Elsewhere sums are float, and half of the rows come at a time.
+// In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
+// exceeds 4000, half of what fp16 tells apart by 2. Two neighbouring slots are then a register, and pooling takes both
+// at once. Elsewhere sums are float, and half of the rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
   static constexpr bool kPairs = kTerms == 1;
   static constexpr int kRows = kPairs ? kPool1Side : kPool1Side / 2;  // patch rows at a time
-  using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, __nv_bfloat162>;
+  using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, typename P::Pair>;
   using Sums = std::conditional_t<kPairs, std::uint32_t[2 * kRows], float[4 * kRows]>;  // of positions 0, 1 or 2, 3
   std::uint32_t weight[kTerms][2][4];  // A operands: of a term, of positions 0 and 1 or of 2 and 3
   float scale, shift;
@@ -69,7 +69,7 @@ struct Conv1Columns {
         weight[i / 2][i % 2][r] = words[((2 * i + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
     scale = s.bn1.scale(channel) * s.bn1.filter_scale(channel);
     shift = s.bn1.shift(channel);
-    if constexpr (P::kFp16Terms > 0) {
+    if constexpr (P::kFp16Terms > 0 || P::kScaled) {
       const float inverse_scale = inverse_of(a1_scale(s, lane));
       scale *= inverse_scale, shift *= inverse_scale;
     }

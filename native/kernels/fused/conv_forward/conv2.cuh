@@ -58,11 +58,12 @@ __device__ __forceinline__ void finish_copies() {
 }
 
 // R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp. Where the filter has two
-// slices, only the first need have arrived, and the block's other warps call finish_copies(), too.
+// slices, only the first need have arrived, and the block's other warps call finish_copies(), too. `acc_scale` is
+// z2_acc_scale() in tf32.
 template <class P, int R, int kSlices = 1>
 __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
                                            std::uint32_t filter, unsigned zeros, int image, int quarter, int window_row,
-                                           int lane) {
+                                           int lane, float acc_scale = 1.f) {
   using T = typename P::T;
   const auto [g, t] = fragment_place(lane);
   constexpr int kSteps = kConv1Channels / kStep<P> / kSlices;
@@ -89,8 +90,8 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
       Four<P> z;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const auto& value = acc[2 * q + (position >> 1)][n];
-        z.pair[n] = P::pack(value[(position & 1) * 2], value[(position & 1) * 2 + 1]);
+        const float* value = acc[2 * q + (position >> 1)][n] + (position & 1) * 2;
+        z.pair[n] = P::kScaled ? P::pack(acc_scale * value[0], acc_scale * value[1]) : P::pack(value[0], value[1]);
         const float2 x = P::unpack(z.pair[n]);
         sum[2 * n] += x.x;
         sum[2 * n + 1] += x.y;

@@ -23,7 +23,8 @@ struct Conv2Columns {
   int first_row, side, quarter, lane;  // side: of the columns; quarter: of the channels, a warp each
   bool zero[2];                        // whether bn2's scale is 0 for the channels of rows g and g + 8
   float sum[2], squares[2];            // by channel, of all pixels so far
-  float acc_scale;                     // of acc, where there are terms: see fp16_terms.cuh
+  float acc_scale;                     // of acc, in fp32's terms or in tf32, there as a multiple of z2's
+  float image_scale[2];                // the same for an image, by channel
   float acc[4 * kRows];                // see wgmma_bf16()
 
   __device__ __forceinline__ Conv2Columns(const State& s, int first_row, int side, int quarter, int lane)
@@ -34,7 +35,17 @@ struct Conv2Columns {
   }
   // Once update is done.
   __device__ __forceinline__ void load_scale(const State& s) {
-    if constexpr (P::kFp16Terms > 0) acc_scale = a1_scale(s, lane) * s.conv2_scales[0];
+    if constexpr (P::kFp16Terms > 0) acc_scale = a1_scale(s, lane) * s.scales[kConv2Scale];
+    if constexpr (P::kScaled) acc_scale = z2_acc_scale(s, lane);
+    if constexpr (P::kFp16Terms > 0 || P::kScaled) image_scale[0] = image_scale[1] = acc_scale;
+  }
+
+  // For this image from here on, in tf32 and in training: see dithered().
+  __device__ __forceinline__ void dither(const State& s, int image) {
+    if constexpr (P::kScaled)
+      if (!s.bn2_given)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) image_scale[i] = dithered(acc_scale, image, quarter * 16 + (lane >> 2) + 8 * i);
   }
 
   // Starts the products; wgmma_wait<0>() ends them.
@@ -58,10 +69,7 @@ struct Conv2Columns {
           const std::uint64_t b = pixels + ((product == 1) * Operands::kA1Term + tap / 3 * Operands::kRow +
                                             tap % 3 * 16 + 2 * step * Operands::kPlane) /
                                                16;
-          if constexpr (P::kFp16Terms > 0)
-            wgmma_fp16(acc, a, b, add);
-          else
-            wgmma_bf16(acc, a, b, add);
+          wgmma<typename Operands::T>(acc, a, b, add);
         }
     wgmma_commit();
   }
@@ -83,7 +91,7 @@ struct Conv2Columns {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const float* from = acc + 4 * (2 * (q + e) + r) + 2 * i;
-            const float scale = P::kFp16Terms > 0 ? acc_scale : 1.f;
+            const float scale = P::kFp16Terms > 0 || P::kScaled ? image_scale[i] : 1.f;
             z[r][i] = padding ? Pair{} : P::pack(scale * from[0], scale * from[1]);
             const float2 x = P::unpack(z[r][i]);
             sum[i] += x.x + x.y;
@@ -174,7 +182,7 @@ struct Conv2Columns {
     }
   }
 
-  // To shared memory, z2 chunked and pooled_z2 behind it, for a whole image in bf16.
+  // To shared memory, z2 chunked and pooled_z2 behind it, for a whole image in 16 bits.
   __device__ __forceinline__ void store_shared(std::uint32_t output) {
     using Shared = ConvForwardWgmmaShared<P>;
     const int matrix = lane >> 3, column = lane & 7;

@@ -8,6 +8,7 @@
 #include "kernels/fused/conv_forward/a1.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
 #include "kernels/fused/conv_forward/conv2.cuh"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 
 namespace mnist::fused {
@@ -47,6 +48,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
+  float acc_scale = 1;
+  if constexpr (P::kScaled) {
+    conv1.divide(a1_scale(s, lane));
+    acc_scale = z2_acc_scale(s, lane);
+  }
   __syncthreads();  // also keeps these loads, which conv1 waits for, ahead of the copies
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) copy_filter_slice<P>(shared + Shared::kFilter, s.conv2_forward, slice);
@@ -71,9 +77,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
         shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
     const int row = 4 * half + warp / 4 * 2;  // of windows
     if (row + 2 <= kPool2Side)
-      conv2_rows<P, 4, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+      conv2_rows<P, 4, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane,
+                                acc_scale);
     else
-      conv2_rows<P, 2, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane);
+      conv2_rows<P, 2, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane,
+                                acc_scale);
   } else {
     store_image_a1<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
     if (kSlices == 2) finish_copies<0>();
@@ -131,6 +139,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
     const int channel0 = (warp & 1) * 16;
     Conv1<P> conv1;
     conv1.load(s.conv1, s.bn1, channel0, lane);
+    if constexpr (P::kScaled) conv1.divide(a1_scale(s, lane));
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
       unsigned char* const pixels = shared + Shared::kImage + stage * kImageBytes;
@@ -158,6 +167,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter =
         shared_address(shared + Shared::kFilter) + quarter * 16 * kFilterPitch<P, kConv1Channels>;
+    float acc_scale = 1;
+    if constexpr (P::kScaled) acc_scale = z2_acc_scale(s, lane);
     float sum[4] = {}, squares[4] = {};
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
@@ -165,8 +176,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
       const std::uint32_t a1 = shared_address(shared + Shared::kA1 + stage * kA1Bytes<P>);
       int row = row_begin;
       for (; row + 2 <= row_end; row += 2)
-        conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
-      if (row < row_end) conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane);
+        conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
+      if (row < row_end) conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
       if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(stage);
     }
     Stored::sync();  // nobody reads a1 any more

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
-  if constexpr (P::kFp16Terms > 0) conv1.divide(a1_scale(s, lane));
+  if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
   conv2.load_scale(s);
   __syncthreads();
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   using Shared = ConvForwardWgmmaShared<P>;
-  constexpr bool kTurns = sizeof(typename P::T) == 2;             // of the first role
+  constexpr bool kTurns = Conv1Columns<P>::kPairs;                // of the first role
   constexpr int kMakers = kTurns ? kGroupThreads : kRoleThreads;  // threads that make a1 of an image
   using Makers = NamedBarrier<1, kMakers, 2>;                     // the first is all there is without turns
   using Full = NamedBarrier<3, kMakers + kGroupThreads, 2>;       // a1 of a stage
@@ -286,6 +286,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += second_step) {
       Full::sync(group);
       if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
+      left.dither(s, image), right.dither(s, image);
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
       wgmma_wait<0>();

@@ -9,7 +9,7 @@
 
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_terms.cuh"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/image.cuh"
 #include "kernels/fused/shared/image_layout.cuh"
 
@@ -17,6 +17,7 @@ namespace mnist::fused {
 
 template <class P>
 struct WgmmaOperands {
+  using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::T, __half>;
   static constexpr int kFp16Terms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
   static constexpr int kOfChunk = 8;  // values, of 16 bits
   static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
@@ -81,6 +82,8 @@ __device__ __forceinline__ __nv_bfloat162 firsts(__nv_bfloat162 a, __nv_bfloat16
 __device__ __forceinline__ __nv_bfloat162 seconds(__nv_bfloat162 a, __nv_bfloat162 b) {
   return __highs2bfloat162(a, b);
 }
+__device__ __forceinline__ __half2 firsts(__half2 a, __half2 b) { return __lows2half2(a, b); }
+__device__ __forceinline__ __half2 seconds(__half2 a, __half2 b) { return __highs2half2(a, b); }
 __device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
 __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
 

@@ -6,6 +6,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_backward/batch_tiles.cuh"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/values.cuh"
 
 namespace mnist::fused {
@@ -72,6 +73,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   wait_for_predecessor();  // head: dh
   fetch_dh<Shared>(s, base, 0);
   if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
+  const Dy2Scales scales = dy2_scales<P>(s);
 
   const int row = row_group * 16 + spread_row(g);  // of the tile, and row + 8
   const int a_row = row_group * 16 + spread_row(lane & 7) + (lane >> 3 & 1) * 8;
@@ -109,7 +111,8 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
         float x[kValues], e[kValues];
 #pragma unroll
         for (int v = 0; v < kValues; ++v)
-          x[v] = (P::kDrainAccumulators ? drained : acc)[v % kGroups][2 * half + v / kGroups];
+          x[v] = (P::kScaled ? scales.of_sums : 1.f) *
+                 (P::kDrainAccumulators ? drained : acc)[v % kGroups][2 * half + v / kGroups];
         const uint4 dy2 = where_positive<P>(cells(Shared::kA2), pack<P>(x));
         const int sample = first + row + half * 8;
         if (sample < s.batch)
@@ -122,7 +125,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
         for (int v = 0; v < kValues; ++v) {
           sum[v] += x[v];
           sum_xhat[v] = fmaf(x[v], e[v] - mean[v], sum_xhat[v]);
-          if constexpr (P::kFp16Terms > 0) largest = fmaxf(largest, fabsf(x[v]));
+          if constexpr (P::kFp16Terms > 0 || P::kScaled) largest = fmaxf(largest, fabsf(x[v]));
         }
       }
     }
@@ -142,9 +145,10 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
       warp_sums[row_group][1][my_column + v] = sum_xhat[v];
     }
   }
-  if constexpr (P::kFp16Terms > 0) {
+  if constexpr (P::kFp16Terms > 0 || P::kScaled) {
     static_assert(kGradientWarps == kRoleThreads / 32);
     largest = warp_max(largest);
+    if constexpr (P::kScaled) largest *= scales.dy2;
     if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
   DgradOnly::sync();
@@ -153,6 +157,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
     float total = 0;
 #pragma unroll
     for (int k = 0; k < kRowGroups; ++k) total += warp_sums[k][which][lane];
+    if constexpr (P::kScaled) total *= scales.dy2;
     s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
   }
 }

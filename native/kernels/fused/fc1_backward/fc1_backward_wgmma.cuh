@@ -20,6 +20,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/shared/values.cuh"
@@ -98,9 +99,16 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * 8 + i);
     shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * 8 + i);
   }
+  float scale_of_sums = 1, to_stored = 1;
+  if constexpr (P::kScaled) {
+    scale_of_sums = s.scales[kA2Scale];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
+  }
   const float learning_rate = *s.learning_rate;
   copy_async_wait<0>();
   wait_for_predecessor();  // so that its successor may start
+  if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
   const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
   const int my_chunk = chunk * Shared::kColumnChunk + tid / Shared::kColumnChunks * 16;
@@ -115,9 +123,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       const int at = stage + my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
       float x[8];
       unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::kPooledZ2 + at));
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
-      *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
+      *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = bn2_relu<P>(x, scale, shift);
     }
     wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
     wgmma_wait<0>();  // the products of the tile before
@@ -133,7 +139,10 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
   }
   wgmma_wait<0>();
   wgmma_results(dw);
+  if constexpr (P::kScaled)
+    for (float& sum : dw) sum *= scale_of_sums;
 
+  float largest = 0;  // weight
 #pragma unroll
   for (int n = 0; n < Shared::kColumnChunks; ++n)
 #pragma unroll
@@ -147,8 +156,14 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       value.x -= learning_rate * d.x;
       value.y -= learning_rate * d.y;
       *reinterpret_cast<float2*>(master + at) = value;
-      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) = P::pack(value.x, value.y);
+      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) =
+          P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
+      if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
     }
+  if constexpr (P::kScaled) {
+    largest = warp_max(largest);
+    if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
+  }
 }
 
 template <class P>
@@ -187,6 +202,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
+  const Dy2Scales scales = dy2_scales<P>(s);
 
   const int first_row = warp * 16, piece = (first_row + g) * 16 + t * 4;
 #pragma unroll 1
@@ -215,7 +231,9 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
         const int at = stage + n * Shared::kColumnChunk + piece + upper * 8 * 16;
         auto& place = *reinterpret_cast<Pair*>(shared + Shared::kPooledZ2 + at);
         const auto active = *reinterpret_cast<const std::uint32_t*>(shared + Shared::kA2 + at);
-        const Pair gradient = P::pack(dy[4 * n + 2 * upper], dy[4 * n + 2 * upper + 1]);
+        const float* two = dy + 4 * n + 2 * upper;
+        const Pair gradient =
+            P::kScaled ? P::pack(scales.of_sums * two[0], scales.of_sums * two[1]) : P::pack(two[0], two[1]);
         const std::uint32_t kept = where_positive<P>(active, *reinterpret_cast<const std::uint32_t*>(&gradient));
         const float2 z = P::unpack(place), x = P::unpack(*reinterpret_cast<const Pair*>(&kept));
         *reinterpret_cast<std::uint32_t*>(&place) = kept;
@@ -223,7 +241,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
         sum[2 * n + 1] += x.y;
         sum_xhat[2 * n] = fmaf(x.x, z.x - mean[2 * n], sum_xhat[2 * n]);
         sum_xhat[2 * n + 1] = fmaf(x.y, z.y - mean[2 * n + 1], sum_xhat[2 * n + 1]);
-        if constexpr (P::kFp16Terms > 0) largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+        if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
     __syncwarp();  // dy2 leaves in rows of 64 bytes, four lanes each
     const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
@@ -247,9 +265,9 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
       warp_sums[warp][1][i / 2 * 8 + 2 * t + i % 2] = sum_xhat[i];
     }
   }
-  if constexpr (P::kFp16Terms > 0) {
+  if constexpr (P::kScaled) {
     static_assert(kGradientWarps == kWarps);
-    largest = warp_max(largest);
+    largest = warp_max(largest) * scales.dy2;
     if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
   Fc1Dgrad::sync();
@@ -258,6 +276,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     float total = 0;
 #pragma unroll
     for (int k = 0; k < kWarps; ++k) total += warp_sums[k][which][lane];
+    if constexpr (P::kScaled) total *= scales.dy2;
     s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
   }
 }

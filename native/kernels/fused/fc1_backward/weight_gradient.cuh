@@ -7,6 +7,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/fused/fc1_backward/batch_tiles.cuh"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/values.cuh"
 
 namespace mnist::fused {
@@ -46,10 +47,17 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
     scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * kChunk<P> + i);
     shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * kChunk<P> + i);
   }
+  float scale_of_sums = 1, to_stored = 1;
+  if constexpr (P::kScaled) {
+    scale_of_sums = s.scales[kA2Scale];
+#pragma unroll
+    for (int i = 0; i < kChunk<P>; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
+  }
   const float learning_rate = *s.learning_rate;
   wait_for_predecessor();  // head: dh
   fetch_dh<Shared>(s, base, 0);
   if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
+  if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
   float dw[2][4][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
@@ -63,9 +71,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       const int at = spread_row(tid / kRowChunks + k * kRowsAtOnce) * Shared::kCellPitch + chunk * 16;
       float x[kChunk<P>];
       unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::pooled_z2(tile) + at));
-#pragma unroll
-      for (int i = 0; i < kChunk<P>; ++i) x[i] = relu_keep_nan(fmaf(scale[i], x[i], shift[i]));
-      *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = pack<P>(x);
+      *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = bn2_relu<P>(x, scale, shift);
     }
     A2Ready::arrive();
     WgradOnly::sync();
@@ -132,15 +138,17 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
     halves[(warp * 4 + n) * 32] = make_float4(dw[1][n][0], dw[1][n][1], dw[1][n][2], dw[1][n][3]);
   copy_async_wait<0>();
   WgradOnly::sync();
+  float largest = 0;  // weight
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const float4 other = halves[((warp ^ 4) * 4 + n) * 32];
-    const float2 d[2] = {make_float2(dw[0][n][0] + other.x, dw[0][n][1] + other.y),
-                         make_float2(dw[0][n][2] + other.z, dw[0][n][3] + other.w)};
+    float2 d[2] = {make_float2(dw[0][n][0] + other.x, dw[0][n][1] + other.y),
+                   make_float2(dw[0][n][2] + other.z, dw[0][n][3] + other.w)};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int unit = hidden + parity * 16 + g + i * 8, column = n * 8 + 2 * t;
       const std::size_t at = std::size_t(unit) * kFeatures + column0 + column;
+      if constexpr (P::kScaled) d[i].x *= scale_of_sums, d[i].y *= scale_of_sums;
       if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d[i];
       float2 value =
           *reinterpret_cast<const float2*>(shared + Shared::dh(tiles) + unit * Shared::kMasterPitch + column * 4);
@@ -148,11 +156,19 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       value.y -= learning_rate * d[i].y;
       *reinterpret_cast<float2*>(master + at) = value;
       auto* stored = static_cast<T*>(s.fc1) + at;
-      if constexpr (Shared::kSize == 2)
-        *reinterpret_cast<__nv_bfloat162*>(stored) = __floats2bfloat162_rn(value.x, value.y);
-      else
+      if constexpr (P::kScaled) {
+        *reinterpret_cast<typename P::Pair*>(stored) = P::pack(to_stored * value.x, to_stored * value.y);
+        largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
+      } else if constexpr (Shared::kSize == 2) {
+        *reinterpret_cast<typename P::Pair*>(stored) = P::pack(value.x, value.y);
+      } else {
         *reinterpret_cast<float2*>(stored) = P::unpack(P::pack(value.x, value.y));
+      }
     }
+  }
+  if constexpr (P::kScaled) {
+    largest = warp_max(largest);
+    if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
   }
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/state.h"
 
@@ -48,12 +49,16 @@ __device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int channel_hal
   to[1] = make_double2(total[2], total[3]);
 }
 
-// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, whose gamma and beta they bring.
-__device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_half, float gamma, float beta) {
+// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, whose gamma and beta they bring. In tf32 all of
+// it is of z2 as it is stored: divided by z2_scale, and so is the epsilon beside its variance.
+template <class P>
+__device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_half, float gamma, float beta,
+                                           float z2_scale) {
   const int tid = threadIdx.x;
   if (s.bn2_given) {
     if (tid < kSliceChannels) {
-      bn.scale[tid] = s.bn2.scale(channel_half * kSliceChannels + tid);
+      const float scale = s.bn2.scale(channel_half * kSliceChannels + tid);
+      bn.scale[tid] = P::kScaled ? scale * z2_scale : scale;
       bn.shift[tid] = s.bn2.shift(channel_half * kSliceChannels + tid);
     }
     Bn2::Threads::sync();
@@ -69,7 +74,9 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
   const double other = __shfl_xor_sync(0xffffffffu, sum, 1);
   const double mean = (which == 0 ? sum : other) * s.inv_n2;
   const double var = fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);
-  const double inv_sigma = rsqrt(var + kBatchNormEpsilon);
+  const double epsilon =
+      P::kScaled ? kBatchNormEpsilon * inverse_of(z2_scale) * double(inverse_of(z2_scale)) : kBatchNormEpsilon;
+  const double inv_sigma = rsqrt(var + epsilon);
   if ((tid & 7) == 0) {
     const double exact = fabs(double(gamma)) * inv_sigma;
     const float scale = float(exact), shift = float(beta - exact * mean);
@@ -92,11 +99,8 @@ template <class P, int kCount>
 __device__ __forceinline__ std::uint32_t bn2_relu(std::uint32_t x, const float (&scale)[kCount],
                                                   const float (&shift)[kCount], int first) {
   if constexpr (sizeof(typename P::T) == 2) {
-    const float low = fmaf(scale[first], __uint_as_float(x << 16), shift[first]);
-    const float high = fmaf(scale[first + 1], __uint_as_float(x & 0xffff0000u), shift[first + 1]);
-    std::uint32_t result;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));  // keeps a NaN
-    return result;
+    const float2 two = P::unpack_word(x);
+    return P::pack_relu(fmaf(scale[first], two.x, shift[first]), fmaf(scale[first + 1], two.y, shift[first + 1]));
   } else {
     return __float_as_uint(P::store(relu_keep_nan(fmaf(scale[first], __uint_as_float(x), shift[first]))));
   }

@@ -7,6 +7,7 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/state.h"
@@ -59,6 +60,14 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   const bool stores_class = (lane & 1) == 0 && my_class < kClasses;
   const float class_bias = my_class < kClasses ? s.parameters[kParameters[kFc2Bias].offset + my_class] : 0.f;
   const float upstream = *s.upstream / float(s.batch);
+  float dh_scale = 1, largest_dh = 0;
+  if constexpr (P::kScaled) {
+    float largest = 0;
+#pragma unroll
+    for (int k = 0; k < kClasses; ++k)
+      largest = fmaxf(largest, fmaxf(fmaxf(fabsf(w[k].x), fabsf(w[k].y)), fmaxf(fabsf(w[k].z), fabsf(w[k].w))));
+    dh_scale = scale_of(2 * fabsf(upstream) * warp_max(largest));
+  }
 
   const int rows = (s.batch + gridDim.x - 1) / gridDim.x;
   const int end = min(int(blockIdx.x + 1) * rows, s.batch);
@@ -81,6 +90,15 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       },
       [&](double x, int) { moment += x; });
   wait_for_predecessor();  // fc1_forward: h_slices
+  if constexpr (P::kScaled)
+    if (blockIdx.x == 0 && warp == 0) {  // for fc1_backward, which changes the weights
+      const float largest = largest_of<2 * kCells2 * kGradientWarps>(s.fc1_max(), lane);
+      if (lane == 0) {
+        s.scales[kDhScale] = dh_scale;
+        s.scales[kLargestFc1] = largest;
+        s.scales[kNextFc1Scale] = weight_scale(largest);
+      }
+    }
   float4 dw[kClasses] = {}, dbias = {};
   float dclass = 0, loss = 0, hits = 0;
 
@@ -161,11 +179,24 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       const float4 d = make_float4(x.x > 0 ? dh[r].x : 0.f, x.y > 0 ? dh[r].y : 0.f, x.z > 0 ? dh[r].z : 0.f,
                                    x.w > 0 ? dh[r].w : 0.f);
       dbias.x += d.x, dbias.y += d.y, dbias.z += d.z, dbias.w += d.w;
-      auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(row + 8 * r) * kHidden + 4 * lane;
+      const int sample = row + 8 * r;
+      auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(sample) * kHidden + 4 * lane;
       if constexpr (sizeof(typename P::T) == 2) {
-        if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, row + 8 * r, lane);
-        reinterpret_cast<__nv_bfloat162*>(out)[0] = __floats2bfloat162_rn(d.x, d.y);
-        reinterpret_cast<__nv_bfloat162*>(out)[1] = __floats2bfloat162_rn(d.z, d.w);
+        if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, sample, lane);
+        const auto store = [&](int i, float x, float y) {
+          if constexpr (P::kScaled) {
+            x = round_dh(x * inverse_of(dh_scale), s.batch, sample, 4 * lane + 2 * i);
+            y = round_dh(y * inverse_of(dh_scale), s.batch, sample, 4 * lane + 2 * i + 1);
+          }
+          const auto pair = P::pack(x, y);
+          reinterpret_cast<typename P::Pair*>(out)[i] = pair;
+          if constexpr (P::kScaled) {
+            const float2 two = P::unpack(pair);
+            largest_dh = fmaxf(largest_dh, fmaxf(fabsf(two.x), fabsf(two.y)));
+          }
+        };
+        store(0, d.x, d.y);
+        store(1, d.z, d.w);
       } else {
         *reinterpret_cast<float4*>(out) = make_float4(P::store(d.x), P::store(d.y), P::store(d.z), P::store(d.w));
       }
@@ -201,6 +232,14 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   if (lane == 0) {
     sums[warp][kHeadValues - 2] = loss;
     sums[warp][kHeadValues - 1] = hits;
+  }
+  if constexpr (P::kScaled) {
+    __shared__ float largest[kThreads / 32];
+    largest_dh = warp_max(largest_dh);
+    if (lane == 0) largest[warp] = largest_dh;
+    __syncthreads();
+    if (warp == 0) largest_dh = warp_max(largest[lane % (kThreads / 32)]);
+    if (tid == 0) s.dh_max()[blockIdx.x] = dh_scale * largest_dh;
   }
   __syncthreads();
   for (int i = tid; i < kHeadValues; i += kThreads) {

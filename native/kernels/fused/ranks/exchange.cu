@@ -4,6 +4,7 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/ranks/exchange.h"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/policy.cuh"
 
 namespace mnist::fused {
@@ -245,8 +246,9 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
     w.x -= learning_rate * d.x, w.y -= learning_rate * d.y, w.z -= learning_rate * d.z, w.w -= learning_rate * d.w;
     weights = w;
     auto* const stored = static_cast<typename P::T*>(s.fc1) + 4 * i4;
-    reinterpret_cast<typename P::Pair*>(stored)[0] = P::pack(w.x, w.y);
-    reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(w.z, w.w);
+    const float to_stored = P::kScaled ? inverse_of(s.scales[kNextFc1Scale]) : 1.f;
+    reinterpret_cast<typename P::Pair*>(stored)[0] = P::pack(to_stored * w.x, to_stored * w.y);
+    reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(to_stored * w.z, to_stored * w.w);
   }
 }
 

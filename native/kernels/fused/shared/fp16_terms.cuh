@@ -1,9 +1,8 @@
-// fp16 terms: conv2's operands in tf32 and fp32 by wgmma, which is twice as fast with fp16 as with tf32 and has the
-// layouts of a weight gradient for 16-bit values only.
+// fp16 terms: conv2's operands in fp32 by wgmma, which is twice as fast with fp16 as with tf32 and has the layouts of a
+// weight gradient for 16-bit values only.
 //
-// fp16 has tf32's 11 significant bits, and tf32's x becomes one term, fp16(x / scale). fp32's x becomes two, big =
-// fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x big + big x small + small
-// x big, then keep float's accuracy as 3xTF32 does.
+// x becomes two terms, big = fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x
+// big + big x small + small x big, then keep float's accuracy as 3xTF32 does. (tf32 is one term: see fp16_scales.cuh.)
 //
 // fp16's exponents are few, so each tensor is divided by a scale: a power of two, such that the largest value that the
 // tensor can hold is below 2^15 scales. (fp16 ends at 2^16.) Beyond its significant bits a value loses at most 2^-25
@@ -39,8 +38,24 @@ __device__ __forceinline__ float inverse_of(float scale) {
   return __uint_as_float((254u << 23) - __float_as_uint(scale));
 }
 
-// For conv2's weights.
-__device__ __forceinline__ float conv2_weight_scale(float largest) { return power_of_two_scale<7, -12>(largest); }
+// For weights, from the largest before their last update.
+__device__ __forceinline__ float weight_scale(float largest) { return power_of_two_scale<7, -12>(largest); }
+
+// The largest of kCount values, by a warp.
+template <int kCount>
+__device__ __forceinline__ float largest_of(const float* values, int lane) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < (kCount + 31) / 32; ++i)
+    if (kCount % 32 == 0 || i * 32 + lane < kCount) largest = fmaxf(largest, values[i * 32 + lane]);
+  return warp_max(largest);
+}
+
+// The scale that update will give conv2's weights, by a warp.
+__device__ __forceinline__ void choose_conv2_scale(const State& s, int lane) {
+  const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane));
+  if (lane == 0) s.scales[kNextConv2Scale] = scale;
+}
 
 // a1's, by a warp.
 __device__ __forceinline__ float a1_scale(const State& s, int lane) {

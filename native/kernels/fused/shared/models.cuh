@@ -21,7 +21,7 @@ __device__ __forceinline__ State state_of_block(const Pack& pack) {
     ((arrays = moved(arrays)), ...);
   };
   move(s.samples.order, s.parameters, s.learning_rate, s.results);
-  move(s.conv2_forward, s.conv2_dgrad, s.conv2_dgrad_wgmma, s.conv2_scales, s.conv2_max, s.fc1, s.conv1, s.bn1.values,
+  move(s.conv2_forward, s.conv2_dgrad, s.conv2_dgrad_wgmma, s.scales, s.conv2_max, s.fc1, s.conv1, s.bn1.values,
        s.bn2.values, s.bn2_sign, s.moments);
   move(s.a1, s.route1, s.z2, s.pooled_z2, s.z2_sums, s.h_slices, s.h, s.logits, s.dh, s.head_sums, s.dy2, s.dy2_sums,
        s.dy2_max, s.conv2_sums, s.routed_tap_sums, s.moment_sums);

@@ -31,15 +31,27 @@ struct Policy;
 template <>
 struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
-  static constexpr int kConv1Terms = 1;  // of fp16, that a conv1 weight is split into; pixels are exact in one
-  static constexpr int kFp16Terms = 0;   // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
+  static constexpr std::uint32_t kOnes = 0x3f803f80u;  // two values of 1
+  static constexpr int kConv1Terms = 1;   // of fp16, that a conv1 weight is split into; pixels are exact in one
+  static constexpr int kFp16Terms = 0;    // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
+  static constexpr bool kScaled = false;  // values are divided by a scale for each tensor: see fp16_scales.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
   // Two values as they are stored; the packed conversion is four times as fast as two single ones.
   using Pair = __nv_bfloat162;
   static __device__ __forceinline__ Pair pack(float x, float y) { return __floats2bfloat162_rn(x, y); }
+  static __device__ __forceinline__ Pair pack_bounded(float x, float y) { return pack(x, y); }
   static __device__ __forceinline__ float2 unpack(Pair pair) { return __bfloat1622float2(pair); }
+  // The same of a word, and of relu's results, which keeps a NaN.
+  static __device__ __forceinline__ float2 unpack_word(std::uint32_t word) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  }
+  static __device__ __forceinline__ std::uint32_t pack_relu(float x, float y) {
+    std::uint32_t result;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
+    return result;
+  }
   static __device__ __forceinline__ Pair max(Pair x, Pair y) { return __hmax2(x, y); }
   static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {
@@ -47,22 +59,40 @@ struct Policy<Precision::kBf16> {
   }
 };
 
-// tf32: operands rounded to tf32 when they are stored, sums in float.
+// tf32: operands and stored activations rounded to tf32's 11 bits, which fp16 has, too, in units of a scale for each
+// tensor; sums in float. It has bf16's kernels, half of the bytes, and twice the products of the tensor cores' own
+// tf32.
 template <>
 struct Policy<Precision::kTf32> {
-  using T = float;
-  static constexpr int kConv1Terms = 1;
-  static constexpr int kFp16Terms = 1;
+  using T = __half;
+  static constexpr std::uint32_t kOnes = 0x3c003c00u;
+  static constexpr int kConv1Terms = 2;  // without them conv1.weight has the largest error of all gradients
+  static constexpr int kFp16Terms = 0;
+  static constexpr bool kScaled = true;
   static constexpr bool kDrainAccumulators = false;
-  static __device__ __forceinline__ T store(float x) { return __uint_as_float(to_tf32(x)); }
-  static __device__ __forceinline__ float load(T x) { return x; }
-  using Pair = float2;
-  static __device__ __forceinline__ Pair pack(float x, float y) { return make_float2(store(x), store(y)); }
-  static __device__ __forceinline__ float2 unpack(Pair pair) { return pair; }
-  static __device__ __forceinline__ Pair max(Pair x, Pair y) { return make_float2(fmaxf(x.x, y.x), fmaxf(x.y, y.y)); }
+  static __device__ __forceinline__ T store(float x) { return __float2half_rn(x); }
+  static __device__ __forceinline__ float load(T x) { return __half2float(x); }
+  using Pair = __half2;
+  static __device__ __forceinline__ Pair pack(float x, float y) { return __floats2half2_rn(x, y); }
+  static __device__ __forceinline__ float2 unpack(Pair pair) { return __half22float2(pair); }
+  static __device__ __forceinline__ float2 unpack_word(std::uint32_t word) {
+    return unpack(reinterpret_cast<const Pair&>(word));
+  }
+  // Where fp16 ends these stay at its end: see fp16_scales.cuh.
+  static __device__ __forceinline__ Pair pack_bounded(float x, float y) {
+    std::uint32_t result;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
+    return reinterpret_cast<const Pair&>(result);
+  }
+  static __device__ __forceinline__ std::uint32_t pack_relu(float x, float y) {
+    std::uint32_t result;
+    asm("cvt.rn.relu.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
+    return result;
+  }
+  static __device__ __forceinline__ Pair max(Pair x, Pair y) { return __hmax2(x, y); }
   static __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {
-    mma_tf32(c, a, b0, b1);
+    mma_fp16(c, a, b0, b1);
   }
 };
 
@@ -74,6 +104,7 @@ struct Policy<Precision::kFp32> {
   using T = float;
   static constexpr int kConv1Terms = 2;
   static constexpr int kFp16Terms = 2;
+  static constexpr bool kScaled = false;
   static constexpr bool kDrainAccumulators = true;
   static __device__ __forceinline__ T store(float x) { return x; }
   static __device__ __forceinline__ float load(T x) { return x; }

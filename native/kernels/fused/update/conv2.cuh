@@ -20,8 +20,8 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float old = s.parameters[at], learning_rate = *s.learning_rate;
   wait_for_predecessor();  // conv2_backward: conv2_sums, bn2's update and the scale
-  const bool splits = P::kFp16Terms > 0 && s.wgmma;
-  const float scale = splits ? s.conv2_scales[1] : 1.f;
+  const bool scaled = P::kScaled || (P::kFp16Terms > 0 && s.wgmma);
+  const float scale = scaled ? s.scales[kNextConv2Scale] : 1.f;
   const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   if (group < kConv2Groups)  // but for the last warp
@@ -34,8 +34,11 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   s.parameters[at] = w;
   if (s.gradients) s.gradients[at] = dw;
   pack_conv2<P>(s, sign * w, tap, out, in, inverse_of(scale));
-  if (splits) {
-    if (block == 0 && tid == 0) s.conv2_scales[0] = scale;
+  if (scaled) {
+    if (block == 0 && tid == 0) {
+      s.scales[kConv2Scale] = scale;
+      if constexpr (P::kScaled) s.scales[kFc1Scale] = s.scales[kNextFc1Scale];
+    }
     const float largest = warp_max(fabsf(w));
     if (tid % 32 == 0) s.conv2_max[(block * kValues + tid) / 32] = largest;
   }

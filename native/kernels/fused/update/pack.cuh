@@ -14,12 +14,12 @@ __device__ __forceinline__ int conv2_forward_row(int channel) {
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
 }
 
-// `inverse_scale` is used where there are terms of fp16 only.
+// `inverse_scale` is used in tf32 and where there are terms of fp16 only.
 template <class P>
 __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in, float inverse_scale) {
   using T = typename P::T;
   constexpr int kChunks = kConv1Channels / kChunk<P>;
-  const T stored = P::store(value);
+  const T stored = P::store(P::kScaled ? value * inverse_scale : value);
   const int flipped = kTaps - 1 - tap;
   if constexpr (P::kFp16Terms > 0)
     if (s.wgmma) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, divisor, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
   float most = 0;  // of conv1, in pixel units
-  if constexpr (P::kFp16Terms > 0) {
+  if constexpr (P::kFp16Terms > 0 || P::kScaled) {
     const float w = gamma < 0 ? -weight : weight;
     most = fmaxf(w * Pixels<P>::kLargest, w * Pixels<P>::kSmallest);
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
     const float shift = float(beta - scale * (f.mean + Pixels<P>::kScale * Pixels<P>::kZero * f.total));
     s.bn1.scale(channel) = float(scale * Pixels<P>::kScale);
     s.bn1.shift(channel) = shift;
-    if constexpr (P::kFp16Terms > 0)
+    if constexpr (P::kFp16Terms > 0 || P::kScaled)
       s.bn1.largest_a1(channel) =
           fmaxf(fmaf(float(scale * Pixels<P>::kScale), float(kRoundingSlack) * most, shift), 0.f);
     s.bn1.filter_scale(channel) = divisor;

@@ -6,21 +6,43 @@
 
 namespace mnist::fused {
 
+// The largest |fc1.weight| of as many shares of them as fc1_backward has, a warp each.
+inline constexpr int kFc1MaxThreads = 2 * kCells2 * kGradientWarps * 32;
+template <class P>
+__global__ void fc1_max_kernel(State s) {
+  constexpr int kShare = kHidden * kFeatures / (2 * kCells2 * kGradientWarps);
+  wait_for_predecessor();
+  const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31;
+  const float* weights = s.parameters + kParameters[kFc1Weight].offset + warp * kShare;
+  float largest = 0;
+  for (int k = lane; k < kShare; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
+  largest = warp_max(largest);
+  if (lane == 0) s.fc1_max()[warp] = largest;
+}
+
 // After parameters were set: every operand copy from the slab.
 template <class P>
 __global__ void pack_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kHidden * kFeatures)
-    static_cast<typename P::T*>(s.fc1)[i] = P::store(s.parameters[kParameters[kFc1Weight].offset + i]);
+  const int lane = threadIdx.x & 31;
+  float fc1_scale = 1;
+  if constexpr (P::kScaled) {
+    fc1_scale = weight_scale(largest_of<2 * kCells2 * kGradientWarps>(s.fc1_max(), lane));
+    if (i == 0) s.scales[kFc1Scale] = fc1_scale;
+  }
+  if (i < kHidden * kFeatures) {
+    const float weight = s.parameters[kParameters[kFc1Weight].offset + i];
+    static_cast<typename P::T*>(s.fc1)[i] = P::store(P::kScaled ? weight * inverse_of(fc1_scale) : weight);
+  }
   if (i < kConv2Values) {
     float scale = 1;
-    if (P::kFp16Terms > 0 && s.wgmma) {
+    if (P::kScaled || (P::kFp16Terms > 0 && s.wgmma)) {
       const float* weights = s.parameters + kParameters[kConv2Weight].offset;
       float largest = 0;
       for (int k = threadIdx.x & 31; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
-      scale = conv2_weight_scale(warp_max(largest));
-      if (i == 0) s.conv2_scales[0] = scale;
+      scale = weight_scale(warp_max(largest));
+      if (i == 0) s.scales[kConv2Scale] = scale;
       largest = warp_max(fabsf(weights[i]));
       if (i % 32 == 0) s.conv2_max[i / 32] = largest;
     }

@@ -61,8 +61,7 @@ struct Fp16Halves {
   using Shared = Fp16HalvesShared<P>;
   static constexpr int kFp16Terms = P::kFp16Terms;
   static constexpr int kMakeDz2Threads = kConvThreads - kGroupThreads;
-  static constexpr int kDgradRegisters = kFp16Terms == 1 ? 128 : 152,
-                       kWeightGradientRegisters = kFp16Terms == 1 ? 128 : 120;
+  static constexpr int kDgradRegisters = 152, kWeightGradientRegisters = 120;
   static_assert(kDgradRegisters + 3 * kWeightGradientRegisters == 4 * 65536 / kConvThreads);
   static constexpr int kCopyBytes = (2 * Shared::kChunks2 + kFp16Terms * Shared::kChunks1) * 8 * Shared::kRowBytes +
                                     Shared::kRouteBytes + kImagePixels + Shared::kDy2Bytes;

@@ -53,42 +53,31 @@ __device__ __forceinline__ void dgrad(const Fp16Halves<P>& halves, float (&d)[28
       }
     };
     wgmma_fence();
-    if constexpr (P::kFp16Terms == 1) {  // every other four have a sum of their own
-      auto& to = n % 2 == 0 ? d : sum;
-      multiply_inner(to, 0, 0, n >= 2);
-      wgmma_commit();
-      wgmma_wait<1>();
-      load_outer();
-      wgmma_fence();
-      multiply_outer(to, 0, 0);
-      wgmma_commit();
-    } else {  // big products are taken out of the tensor cores each time, while small ones run
-      multiply_inner(small, 1, 0, n > 0);
-      multiply_inner(small, 0, 1, true);
-      multiply_inner(sum, 0, 0, false);
-      wgmma_commit();
-      wgmma_wait<1>();
-      load_outer();
-      wgmma_fence();
-      multiply_outer(sum, 0, 0);
-      wgmma_commit();
-      wgmma_fence();
-      multiply_outer(small, 1, 0);
-      multiply_outer(small, 0, 1);
-      wgmma_commit();
-      wgmma_wait<1>();
-      wgmma_results(sum);
+    // Big products are taken out of the tensor cores each time, while small ones run.
+    multiply_inner(small, 1, 0, n > 0);
+    multiply_inner(small, 0, 1, true);
+    multiply_inner(sum, 0, 0, false);
+    wgmma_commit();
+    wgmma_wait<1>();
+    load_outer();
+    wgmma_fence();
+    multiply_outer(sum, 0, 0);
+    wgmma_commit();
+    wgmma_fence();
+    multiply_outer(small, 1, 0);
+    multiply_outer(small, 0, 1);
+    wgmma_commit();
+    wgmma_wait<1>();
+    wgmma_results(sum);
 #pragma unroll
-      for (int i = 0; i < 28; ++i) d[i] += sum[i];
-      wgmma_results(d);
-    }
+    for (int i = 0; i < 28; ++i) d[i] += sum[i];
+    wgmma_results(d);
   }
   wgmma_wait<0>();
   wgmma_results(d);
-  auto& other = P::kFp16Terms == 1 ? sum : small;
-  wgmma_results(other);
+  wgmma_results(small);
 #pragma unroll
-  for (int i = 0; i < 28; ++i) d[i] += other[i];
+  for (int i = 0; i < 28; ++i) d[i] += small[i];
 }
 
 #endif

@@ -1,4 +1,4 @@
-// conv2_backward in tf32 and fp32 on Hopper, by wgmma of fp16 terms: see shared/fp16_terms.cuh.
+// conv2_backward in fp32 on Hopper, by wgmma of fp16 terms: see shared/fp16_terms.cuh.
 //
 // What is computed is as in mma/kernel.cuh. An item of work is half of an image: 7 rows, and the neighbouring one on
 // either side; shared memory holds two. Small batches have a block for each half, others do an image's two one after
@@ -56,26 +56,14 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
     }
     __syncwarp();
   }
-  if (blockIdx.x == 0 && warp == 15) {  // for update, which changes the weights
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kConv2Values / 1024; ++i) largest = fmaxf(largest, s.conv2_max[i * 32 + lane]);
-    const float scale = conv2_weight_scale(warp_max(largest));
-    if (lane == 0) s.conv2_scales[1] = scale;
-  }
-  const float conv2_scale = s.conv2_scales[0], a1_scale_ = a1_scale(s, lane);
+  if (blockIdx.x == 0 && warp == 15) choose_conv2_scale(s, lane);  // for update, which changes the weights
+  const float conv2_scale = s.scales[kConv2Scale], a1_scale_ = a1_scale(s, lane);
   const auto meanwhile = [&] {
     if (tid == 0)
       for (int item = 0; item < 2; ++item) halves.copy_gradient(item);
   };
   make_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
-  const float largest = fmaxf(bn.largest[0], bn.largest[1]),
-              dz2_scale = largest > 0 ? power_of_two_scale<15>(largest) : 1.f;
-  if (tid < kConv2Channels) {
-    bn.scale[tid] /= dz2_scale, bn.shift[tid] /= dz2_scale;
-    bn.alpha[tid] /= dz2_scale, bn.kappa[tid] /= dz2_scale;
-  }
-  __syncthreads();
+  const float dz2_scale = divide_by_dz2_scale(bn);
   if (warp < kGroupThreads / 32) {
     take_registers<Halves::kDgradRegisters>();
     dgrad_role(halves, dz2_scale, conv2_scale, &filter_arrived);

@@ -76,33 +76,30 @@ __device__ __forceinline__ void weight_gradient_role(const Fp16Halves<P>& halves
         wgmma_fp16_columns(dw[v], dz[from], a1 + (row * Shared::kRowBytes + term_of_a1 * Shared::kA1Term) / 16 + v,
                            adds);
     };
-    // The small products of all rows, two at a time, then the big ones in two sums of up to four. (Without the braces
-    // nvcc 13.0 drops both loops where P::kFp16Terms is 1.)
-    if constexpr (P::kFp16Terms == 2) {
+    // The small products of all rows, two at a time, then the big ones in two sums of up to four.
 #pragma unroll
-      for (int first = 0; first < Shared::kRows; first += 2) {
-        if (first > 0) wgmma_wait<0>();
+    for (int first = 0; first < Shared::kRows; first += 2) {
+      if (first > 0) wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first + i / 2 < Shared::kRows) load(first + i / 2, i % 2, i);
-        wgmma_fence();
+      for (int i = 0; i < 4; ++i)
+        if (first + i / 2 < Shared::kRows) load(first + i / 2, i % 2, i);
+      wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first + i / 2 < Shared::kRows) multiply(first + i / 2, i, 1 - i % 2, first + i > 0);
-        wgmma_commit();
-      }
+      for (int i = 0; i < 4; ++i)
+        if (first + i / 2 < Shared::kRows) multiply(first + i / 2, i, 1 - i % 2, first + i > 0);
+      wgmma_commit();
     }
 #pragma unroll
     for (int first = 0; first < Shared::kRows; first += 4) {
-      if (P::kFp16Terms == 2 || first > 0) wgmma_wait<0>();
-      if (P::kFp16Terms == 2 && first > 0) add(dw);
+      wgmma_wait<0>();
+      if (first > 0) add(dw);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (first + i < Shared::kRows) load(first + i, 0, i);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (first + i < Shared::kRows) multiply(first + i, i, 0, i > 0 || (P::kFp16Terms == 2) == (first == 0));
+        if (first + i < Shared::kRows) multiply(first + i, i, 0, i > 0 || first == 0);
       wgmma_commit();
     }
     wgmma_wait<0>();

@@ -42,10 +42,9 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
 #pragma unroll
     for (int term = 0; term < P::kFp16Terms; ++term) terms[term][i] = two[term];
   }
-  // The products of two rows of cells at a time; with two terms their sums are then taken out of the tensor cores.
-  constexpr int kBuffers = 3 - P::kFp16Terms;
+  // The products of two rows of cells at a time; their sums are then taken out of the tensor cores.
   float sum[2][12];
-  std::uint32_t a[kBuffers][2][P::kFp16Terms][2][4];  // [][dx][term][dy]
+  std::uint32_t a[2][P::kFp16Terms][2][4];  // [dx][term][dy]
   const auto add = [&] {
 #pragma unroll
     for (int dx = 0; dx < 2; ++dx) {
@@ -60,9 +59,10 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     const int first = pair == 0 ? 0 : 2 * pair - 1;
-    if (pair >= kBuffers) wgmma_wait<kBuffers - 1>();
-    if (P::kFp16Terms == 2 && pair > 0) add();
-    auto& left = a[pair % kBuffers];
+    if (pair > 0) {
+      wgmma_wait<0>();
+      add();
+    }
 #pragma unroll
     for (int position = 0; position < 4; ++position)
 #pragma unroll
@@ -71,7 +71,7 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
         const std::uint32_t mask = routing_mask_16(route[row], position, i & 1);
 #pragma unroll
         for (int term = 0; term < P::kFp16Terms; ++term)
-          left[position % 2][term][position / 2][i] =
+          a[position % 2][term][position / 2][i] =
               pair == 0 && i >= 2 ? 0 : mask & *reinterpret_cast<const std::uint32_t*>(&terms[term][2 * row + (i & 1)]);
       }
     wgmma_fence();
@@ -81,8 +81,8 @@ __device__ __forceinline__ void accumulate_routed_taps(const Fp16Halves<P>&, flo
       for (int position = 0; position < 4; ++position) {
         const int dx = position % 2, dy = position / 2;
         const int at = first * Pixels::kCellsBytes + dx * 2 * Pixels::kListBytes + dy * Pixels::kRowBytes;
-        const bool begins = term + 1 == P::kFp16Terms && dy == 0 && (P::kFp16Terms == 2 || pair == 0);
-        wgmma_fp16(sum[dx], left[dx][term][dy], pixels + at / 16, !begins);
+        const bool begins = term + 1 == P::kFp16Terms && dy == 0;
+        wgmma_fp16(sum[dx], a[dx][term][dy], pixels + at / 16, !begins);
       }
     wgmma_commit();
   }

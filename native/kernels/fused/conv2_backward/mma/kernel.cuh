@@ -11,7 +11,7 @@
 // rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Where shared
 // memory is short two blocks make it (kParts = 2), each for half of conv2's channels: dz2 goes by channels, conv2's
 // weight gradient has these channels' part, and da1, a sum over them, enters the routed taps linearly. Hopper has other
-// kernels: whole_images/ in bf16, which uses much of this one, and fp16_halves/ in tf32 and fp32.
+// kernels: whole_images/ in 16 bits, which uses much of this one, and fp16_halves/ in fp32.
 //
 // Two roles of 8 warps work side by side, so that the tensor cores are busy while one of them makes dz2 and sums the
 // routed taps:
@@ -35,19 +35,24 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
   __shared__ Bn2Backward bn;
   __shared__ MBarrier arrived[kStages + 1];
   const int tid = threadIdx.x;
-  const Conv2BackwardBlock<P, kRows, kStages, kParts> block{
+  Conv2BackwardBlock<P, kRows, kStages, kParts> block{
       s, bn, shared, arrived, graph_step, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
   // The first item, by all threads.
   const int item = block.first_item(), sample = block.sample(item, tid);
   block.template copy_forward<kConvThreads>(item, sample, 0, tid);
+  block.scales = begin_scales<P>(s);
+  float dy2_scale = 1;
   const auto meanwhile = [&] {
+    if constexpr (P::kScaled) dy2_scale = s.scales[kDy2Scale];
     block.template copy_gradient<kConvThreads>(item, 0, tid);
     if (tid < kStages + 1) arrived[tid].init(kRoleThreads);
     for (int stage = 0; stage < kStages; ++stage)
       if (item >= stage * block.stride()) block.clear_padding(stage, tid);
   };
-  make_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
+  make_bn2_backward<P::kScaled>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                                meanwhile);
+  finish_scales<P>(block.scales, bn, dy2_scale);
 
   if (tid < kRoleThreads)
     dgrad_role(block, tid);

@@ -23,6 +23,7 @@ __device__ __forceinline__ float sum_of(const float (&routed_taps)[kSums][2][4],
 template <int kSums, class Block>
 __device__ __forceinline__ void store_routed_taps(const Block& block, const float (&routed_taps)[kSums][2][4],
                                                   int tid) {
+  using P = typename Block::P;
   using Shared = typename Block::Shared;
   constexpr int kValues = kConv1Channels * kRoutedTapColumns;
   const int warp = tid >> 5, channel0 = (warp & 1) * 16;
@@ -38,7 +39,8 @@ __device__ __forceinline__ void store_routed_taps(const Block& block, const floa
   Block::DgradRole::sync();
   for (int i = tid; i < kValues; i += kRoleThreads)
     block.s.routed_tap_sums[std::size_t(blockIdx.x) * kValues + i] =
-        (partial[i] + partial[kValues + i]) + (partial[2 * kValues + i] + partial[3 * kValues + i]);
+        (P::kScaled ? block.scales.routed_taps : 1.f) *
+        ((partial[i] + partial[kValues + i]) + (partial[2 * kValues + i] + partial[3 * kValues + i]));
 }
 
 // da1, the gradient of conv1's pooled cells, and from it the routed taps: a warp makes 4 or 3 rows of 16 channels. Of
@@ -77,6 +79,7 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
       conv3x3_rows<P, Block::kChannels, 4, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
     else
       conv3x3_rows<P, Block::kChannels, 3, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
+    float2 rest[4] = {};
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       if (r == 3 && !four) break;
@@ -86,11 +89,12 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
       const std::uint32_t pixel_lists = here + Shared::kPixelLists + 2 * (block.y0 + row) * PixelLists<P>::kRowBytes;
       if constexpr (P::kDrainAccumulators) {
         float row_taps[kSums][2][4] = {};
-        accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, block.lane);
+        accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, block.lane, rest, 1.f);
 #pragma unroll
         for (int i = 0; i < 8; ++i) routed_taps[0][i >> 2][i & 3] += sum_of(row_taps, i >> 2, i & 3);
       } else {
-        accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, block.lane);
+        accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, block.lane, rest,
+                                  inverse_of(block.scales.da1));
       }
     }
     Block::Done::arrive(stage);
@@ -142,6 +146,8 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
   for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
+      if constexpr (P::kScaled)
+        for (float& sum : dw[tap][n]) sum *= block.scales.weights;
       to[tap * kConvThreads + (first_tile + out / 16 + 4 * (in / 8 + n)) * 32 + block.lane] =
           make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
       if constexpr (Block::kParts == 2)  // nothing of the other part's channels

@@ -4,6 +4,7 @@
 
 #include "kernels/device/lane.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/fused/conv2_backward/carry.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
 #include "kernels/fused/shared/policy.cuh"
 #include "kernels/fused/shared/routing.cuh"
@@ -14,12 +15,12 @@ namespace mnist::fused {
 // under the position that `route` names: one product a position, with the other windows' gradients masked to 0. Bit 7 -
 // p of byte i of route[plane] says that value i goes to position p; shifted to the top of its byte it becomes a mask in
 // one instruction. Column 9 of the result is the plain sum, bn1's d beta. `pixel_lists` is the address of the row's
-// pixels. With kSums = 4 each position has sums of its own, so that no product waits for the one before; they cost
-// registers.
+// pixels; `rest` is what rounding in tf32 took from the rows before. With kSums = 4 each position has sums of its own,
+// so that no product waits for the one before; they cost registers.
 template <class P, int kSums>
 __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSums][2][4], const float (&da1)[2][4],
                                                        const std::uint32_t (&route)[2], std::uint32_t pixel_lists,
-                                                       int lane) {
+                                                       int lane, float2 (&rest)[4], float to_stored) {
   using Q = PixelLists<P>;
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t tap =
@@ -30,12 +31,18 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
     return (2 * plane + (position & 1)) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
   };
   if constexpr (sizeof(typename P::T) == 2) {
-    const std::uint32_t ones = g == 1 ? 0x3f803f80u : 0u;
+    const std::uint32_t ones = g == 1 ? P::kOnes : 0u;
     std::uint32_t packed[4];  // pairs of neighbouring slots
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(da1[i >> 1][2 * (i & 1)], da1[i >> 1][2 * (i & 1) + 1]);
-      packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+      const float* two = da1[i >> 1] + 2 * (i & 1);
+      if constexpr (P::kScaled) {
+        const std::uint32_t alive = route[i >> 1] >> 16 * (i & 1);
+        packed[i] = pack_carrying<P>(to_stored * two[0], to_stored * two[1], rest[i], alive & 0xffu, alive & 0xff00u);
+      } else {
+        const auto pair = P::pack(two[0], two[1]);
+        packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+      }
     }
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
@@ -49,7 +56,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[i] = packed[i] & routing_mask_16(route[i >> 1], position, i & 1);
 #pragma unroll
-      for (int n = 0; n < 2; ++n) mma_bf16(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
+      for (int n = 0; n < 2; ++n) P::mma(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
     }
   } else {
     const float ones = g == 1 ? 1.f : 0.f;

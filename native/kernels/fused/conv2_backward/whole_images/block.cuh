@@ -1,4 +1,4 @@
-// Whole images in bf16: their place in shared memory, their copies and barriers.
+// Whole images in 16 bits: their place in shared memory, their copies and barriers.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,10 @@
 
 namespace mnist::fused {
 
+template <class Policy>
 struct WholeImagesShared {
-  using P = Policy<Precision::kBf16>;
+  using P = Policy;
+  static_assert(sizeof(typename P::T) == 2);
   using Pixels = PixelListRows<P, kPool1Side>;
   static constexpr int kCells = kCells2, kChunks1 = kConv1Channels / kChunk<P>, kChunks2 = kConv2Channels / kChunk<P>;
   // The 8 chunks of a pixel that make_dz2() reads and writes at a time lie in different banks.
@@ -44,9 +46,10 @@ struct WholeImagesShared {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+template <class Policy>
 struct WholeImages {
-  using P = Policy<Precision::kBf16>;
-  using Shared = WholeImagesShared;
+  using P = Policy;
+  using Shared = WholeImagesShared<P>;
   using Block = Conv2BackwardBlock<P, 14, 2, 1, Shared>;
   static constexpr int kRowBytes = kSlots * 16;  // of a chunk
   static constexpr int kDgradRegisters = 104, kWeightGradientRegisters = 208,

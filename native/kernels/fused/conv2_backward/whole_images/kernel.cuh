@@ -1,4 +1,4 @@
-// conv2_backward of whole images in bf16 on Hopper, whose wgmma multiplies faster than mma.sync and needs few
+// conv2_backward of whole images in 16 bits on Hopper, whose wgmma multiplies faster than mma.sync and needs few
 // instructions.
 //
 // What is computed and what a block owns is as in mma/kernel.cuh. Operands lie as wgmma reads them (see
@@ -16,20 +16,20 @@
 
 namespace mnist::fused {
 
-// For Policy<Precision::kBf16> and code of sm_90a.
+// For code of sm_90a.
 template <class P, class Models>
 __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
-  static_assert(std::is_same_v<P, WholeImages::P>);
-  using Shared = WholeImagesShared;
+  using Shared = WholeImagesShared<P>;
+  using Images = WholeImages<P>;
 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
   __shared__ MBarrier arrived[2], dz2_ready[2], filter_arrived;
   const int tid = threadIdx.x, group = uniform(tid / kGroupThreads);
-  const WholeImages::Block block{s, bn, shared, arrived, graph_step, tid & 31, 0};
-  const WholeImages images{block, dz2_ready, &filter_arrived};
+  typename Images::Block block{s, bn, shared, arrived, graph_step, tid & 31, 0};
+  const Images images{block, dz2_ready, &filter_arrived};
 
   const int item = block.first_item(), second_sample = block.sample(item - block.stride(), tid % kGroupThreads);
   if (tid == 0) {
@@ -42,28 +42,33 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
     images.copy_forward(item, block.sample(item, tid), 0);
     copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, DgradFilter::kBytes, filter_arrived);
   }
+  block.scales = begin_scales<P>(s);
+  float dy2_scale = 1;
   const auto meanwhile = [&] {
+    if constexpr (P::kScaled) dy2_scale = s.scales[kDy2Scale];
     if (tid == 0) {  // only now: the arrival that it counts is the last
-      arrived->expect(WholeImages::kForwardBytes + WholeImages::kGradientBytes);
+      arrived->expect(Images::kForwardBytes + Images::kGradientBytes);
       images.copy_gradient(item, 0);
     }
     for (int stage = 0; stage < 2; ++stage)
       if (item >= stage * block.stride()) images.clear_padding(stage, tid);
   };
-  make_bn2_backward(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
+  make_bn2_backward<P::kScaled>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                                meanwhile);
+  finish_scales<P>(block.scales, bn, dy2_scale);
   arrived->wait(0);
   make_dz2<kConvThreads>(block, item, 0, tid);
   wgmma_publish();
   __syncthreads();
 
   if (group < 2) {
-    give_registers<WholeImages::kDgradRegisters>();
+    give_registers<Images::kDgradRegisters>();
     dgrad_role(images, tid);
   } else if (group == 2) {
-    take_registers<WholeImages::kWeightGradientRegisters>();
+    take_registers<Images::kWeightGradientRegisters>();
     weight_gradient_role(images, tid - 2 * kGroupThreads);
   } else {
-    give_registers<WholeImages::kMakeDz2Registers>();
+    give_registers<Images::kMakeDz2Registers>();
     make_dz2_role(images, tid - 3 * kGroupThreads, second_sample);
   }
 #endif

@@ -1,4 +1,4 @@
-// The roles of whole images in bf16: dgrad with the routed taps, and the making of dz2.
+// The roles of whole images in 16 bits: dgrad with the routed taps, and the making of dz2.
 #pragma once
 
 #include "kernels/device/barriers.cuh"
@@ -13,8 +13,9 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void dgrad_role(const WholeImages& images, int tid) {
-  using Shared = WholeImagesShared;
+template <class P>
+__device__ __forceinline__ void dgrad_role(const WholeImages<P>& images, int tid) {
+  using Shared = WholeImagesShared<P>;
   const int lane = images.block.lane, warp = uniform(tid >> 5);
   const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
   images.filter_arrived->wait(0);
@@ -28,19 +29,20 @@ __device__ __forceinline__ void dgrad_role(const WholeImages& images, int tid) {
 #pragma unroll
     for (int row = 0; row < 7; ++row) route[row] = load_shared_32(words + row * (kRoute1Words / kPool1Side * 4));
     float da1[28];
-    dgrad(images, da1, here + Shared::kDz + first_row * WholeImages::kRowBytes);
+    dgrad(images, da1, here + Shared::kDz + first_row * WholeImages<P>::kRowBytes);
     accumulate_routed_taps(images, routed_taps, da1, route,
                            here + Shared::kPixelLists + first_row * Shared::Pixels::kCellsBytes);
     images.release(item, stage);
     stage ^= 1;
   }
-  WholeImages::Block::DgradRole::sync();  // no warp reads the filter any more
+  WholeImages<P>::Block::DgradRole::sync();  // no warp reads the filter any more
   store_routed_tap_sums<2>(images.block.s, reinterpret_cast<float*>(images.block.shared + Shared::kFilter), routed_taps,
-                           1.f);
+                           P::kScaled ? images.block.scales.routed_taps : 1.f);
 }
 
 // dz2 of the first item is made already.
-__device__ __forceinline__ void make_dz2_role(const WholeImages& images, int tid, int second_sample) {
+template <class P>
+__device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int tid, int second_sample) {
   const int second = images.block.first_item() - images.block.stride();
   if (tid == 0 && second >= 0) {
     images.copy(second, second_sample, 1);
@@ -61,7 +63,7 @@ __device__ __forceinline__ void make_dz2_role(const WholeImages& images, int tid
     if (images.block.lane == 0) images.dz2_ready[stage].arrive();
     stage ^= 1;
     if (next >= 0) {
-      WholeImages::Block::Done::sync(stage);
+      WholeImages<P>::Block::Done::sync(stage);
       if (thread == 0) {
         images.copy(next, next_sample, stage);
         images.fetch(next - images.block.stride());

@@ -1,4 +1,4 @@
-// conv2's weight gradient of whole images in bf16, by wgmma.
+// conv2's weight gradient of whole images in 16 bits, by wgmma.
 //
 // Rows are conv2's channels, columns conv1's, k the 16 slots of an image row. The slots of a1 that
 // meet plane 0 and plane 1 of dz2 begin at AlignedShift::at(0, v) and at(1, v). Their distance is negative in taps
@@ -14,8 +14,9 @@ namespace mnist::fused {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void weight_gradient_role(const WholeImages& images, int tid) {
-  using Shared = WholeImagesShared;
+template <class P>
+__device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& images, int tid) {
+  using Shared = WholeImagesShared<P>;
   const int lane = images.block.lane, warp = uniform(tid >> 5);
   const std::uint32_t column = Shared::kDz + (2 * warp + (lane >> 3 & 1)) * Shared::kDzChunkPitch;
   float dw[kTaps][16] = {};
@@ -40,10 +41,10 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages& images, 
       for (int u = 0; u < 3; ++u) {
         const int in = row + u - 1;  // of a1
         if (in < 1 || in > kPool1Side) continue;
-        const int at = in * WholeImages::kRowBytes / 16;
-        wgmma_bf16_columns(dw[3 * u], planes_swapped[row & 1], swapped + at, true);
-        wgmma_bf16_columns(dw[3 * u + 1], in_order[row & 1], apart + at, true);
-        wgmma_bf16_columns(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);
+        const int at = in * WholeImages<P>::kRowBytes / 16;
+        wgmma_columns<typename P::T>(dw[3 * u], planes_swapped[row & 1], swapped + at, true);
+        wgmma_columns<typename P::T>(dw[3 * u + 1], in_order[row & 1], apart + at, true);
+        wgmma_columns<typename P::T>(dw[3 * u + 2], planes_swapped[row & 1], swapped + at + 1, true);
       }
       wgmma_commit();
       if (row == kPool1Side) break;
@@ -57,7 +58,11 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages& images, 
     stage ^= 1;
   }
 #pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) store_weight_sums(images.block.s, tap, dw[tap], warp, lane);
+  for (int tap = 0; tap < kTaps; ++tap) {
+    if constexpr (P::kScaled)
+      for (float& sum : dw[tap]) sum *= images.block.scales.weights;
+    store_weight_sums(images.block.s, tap, dw[tap], warp, lane);
+  }
 }
 
 #endif

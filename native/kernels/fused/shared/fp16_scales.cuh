@@ -1,0 +1,99 @@
+// fp16 scales: tf32's tensors are fp16 in memory and in the tensor cores, each divided by a scale.
+//
+// fp16 has tf32's 11 significant bits but few exponents. So a scale is a power of two of which the largest value that
+// the tensor can hold is less than 2^15; fp16 ends at 65504, and what rounding adds on the way is far below the rest.
+// Beyond its significant bits a value loses at most 2^-25 scales, 2^-39 of that largest one: a bound that is a thousand
+// times too large does no harm, and none needs a pass of its own. All are known before the tensor is written:
+//   a1       largest_a1: from bn1's scale and shift, the filter and the range of a pixel
+//   conv2    its weights have the scale of those before their last update, of which the largest was below 2^7 scales:
+//            their own maximum would be known a phase too late. In one update they may grow 512 times, and always up to
+//            16; beyond, results stop being finite
+//   z2       sums of 288 products of these two; of the weights by their own maximum, which is known by now
+//   a2       |gamma| sqrt(N) + |beta|, because none of N values is farther than sqrt(N) of their standard deviations
+//            from their mean; with the population's statistics from the scale, the shift and where z2 ends
+//   fc1      as conv2
+//   dh       twice the upstream gradient times the largest weight of fc2: |softmax - one-hot| adds up to at most 2
+//   dy2      sums of 128 products, by the largest dh and the largest weight of fc1
+//   dz2      from the largest dy2 and bn2's sums, with sqrt(N) as above: see make_bn2_backward()
+//   da1      sums of 576 products of dz2 and conv2's weights
+// Only sqrt(N) takes something for granted: that the variance, a difference of sums, has come out right. Where the mean
+// is so much larger that it has not, floats are no better, and a2 and dz2 stop at fp16's end, so that all is finite.
+// Sums leave a kernel as they are, in float; bn2's are of z2 as it is stored (see finish_bn2()).
+#pragma once
+
+#include "kernels/device/loads.cuh"
+#include "kernels/fused/shared/fp16_terms.cuh"
+
+namespace mnist::fused {
+
+// Of a tensor that cannot exceed `largest`.
+__device__ __forceinline__ float scale_of(float largest) { return largest > 0 ? power_of_two_scale<15>(largest) : 1.f; }
+
+// z2's, by a warp. The first block of conv_forward leaves it, with conv2's largest weight, for the phases behind.
+__device__ __forceinline__ float make_z2_scale(const State& s, int lane) {
+  const float conv2 = largest_of<kConv2Values / 32>(s.conv2_max, lane), a1 = warp_max(s.bn1.largest_a1(lane));
+  const float scale = scale_of(float(kConv1Channels * kTaps) * a1 * conv2);
+  if (blockIdx.x == 0 && lane == 0) s.scales[kZ2Scale] = scale, s.scales[kLargestConv2] = conv2;
+  return scale;
+}
+
+// What turns sums of a1 and conv2's weights, both as they are stored, into z2 as it is stored, by a warp.
+__device__ __forceinline__ float z2_acc_scale(const State& s, int lane) {
+  return a1_scale(s, lane) * s.scales[kConv2Scale] / make_z2_scale(s, lane);
+}
+
+// a2's, by a warp; s.bn2 is of z2 as it is stored.
+__device__ __forceinline__ float make_a2_scale(const State& s, int lane, float z2_scale) {
+  float largest = 0;
+#pragma unroll
+  for (int c = lane; c < kConv2Channels; c += 32) {
+    const float gamma = s.parameters[kParameters[kBn2Weight].offset + c],
+                beta = s.parameters[kParameters[kBn2Bias].offset + c];
+    largest = fmaxf(largest, s.bn2_given ? fmaf(fabsf(s.bn2.scale(c)) * z2_scale, 0x1p16f, fabsf(s.bn2.shift(c)))
+                                         : fmaf(fabsf(gamma), rsqrtf(float(s.inv_n2)), fabsf(beta)));
+  }
+  return scale_of(warp_max(largest));
+}
+
+// dy2's, and what turns sums of dh and fc1's weights, both as they are stored, into dy2 as it is stored: by every warp
+// of fc1_backward's dgrad, after head. The first block leaves it for conv2_backward.
+struct Dy2Scales {
+  float dy2 = 1, of_sums = 1;
+};
+template <class P>
+__device__ __forceinline__ Dy2Scales dy2_scales(const State& s) {
+  if constexpr (!P::kScaled) return {};
+  const float of_sums = s.scales[kDhScale] * s.scales[kFc1Scale];
+  float largest_dh = 0;
+  for_rows<32, 5>(
+      s.head_blocks, threadIdx.x & 31, [&](int block) { return s.dh_max()[block]; },
+      [&](float x, int) { largest_dh = fmaxf(largest_dh, x); });
+  const float dy2 = scale_of(float(kHidden) * warp_max(largest_dh) * s.scales[kLargestFc1]);
+  if (blockIdx.x == 0 && threadIdx.x == 0) s.scales[kDy2Scale] = dy2;
+  return {dy2, of_sums / dy2};
+}
+
+// Where images are the same, so is what rounding to the nearest takes from them, while the batch's sums nearly cancel.
+// So in larger batches samples are rounded differently, each by a draw that it and the unit or channel alone decide, of
+// 32 bits, and so that all is right on average. In small batches the nearest is better.
+__device__ __forceinline__ std::uint32_t draw_of(int sample, int unit) {
+  return std::uint32_t(sample) * 0x9e3779b9u + std::uint32_t(unit) * 0x85ebca6bu;
+}
+// dh, up or down, in batches of more than 128.
+__device__ __forceinline__ float round_dh(float x, int batch, int sample, int unit) {
+  const std::uint32_t half = batch > 128 ? draw_of(sample, unit) >> 19 : 0x1000u;
+  return x == x ? __uint_as_float((__float_as_uint(x) + half) & 0xffffe000u) : x;
+}
+// A factor of z2, up to half of a rounding larger or smaller: the same for a sample's whole channel, so that what is
+// equal in it remains equal.
+__device__ __forceinline__ float dithered(float factor, int sample, int channel) {
+  return factor * fmaf(float(draw_of(sample, channel)), 0x1p-42f, 1.f - 0x1p-11f);
+}
+
+// What dgrad's sums of dz2 and conv2's weights, both as they are stored, are divided by as da1.
+__device__ __forceinline__ float da1_scale(const State& s) {
+  return power_of_two_scale<15>(float(kConv2Channels * kTaps) * 0x1p15f *
+                                (s.scales[kLargestConv2] * inverse_of(s.scales[kConv2Scale])));
+}
+
+}  // namespace mnist::fused

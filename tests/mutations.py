@@ -2410,6 +2410,17 @@ FUSED = [
         precision="bf16",
     ),
     *of(
+        "native/kernels/fused/ranks/exchange.cu",
+        ("ctest test_fused_ranks",),
+        (
+            "every-other-warps-weights",
+            "scale from a part",
+            "fmaxf(partial.largest[threadIdx.x], partial.largest[threadIdx.x + kGradientWarps]);",
+            "partial.largest[threadIdx.x];",
+        ),
+        precision="tf32",
+    ),
+    *of(
         "native/engines/fused/engine.cpp",
         ("test_ranks_gpu.py -k 'gradients'",),
         (

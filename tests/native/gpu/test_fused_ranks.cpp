@@ -11,8 +11,11 @@ namespace {
 
 constexpr double kMillions = 1 << 23;  // of such numbers the sum is no float
 constexpr int kBlocks = 33, kHeadBlocks = 7, kRounds = 3;
-constexpr float kLearningRate = 0.125f;
+constexpr float kLearningRate = 0.125f, kFc1Scale = 1 / 16.f;
 constexpr auto kFc1 = kParameters[kFc1Weight];
+// State::conv2_max, and behind it what tf32 keeps of fc1's weights: so many in a row make a share of the largest.
+constexpr int kConv2Max = fused::kConv2Values / 32, kFc1Max = 2 * fused::kCells2 * fused::kGradientWarps;
+constexpr std::int64_t kFc1Share = kFc1.size / (2 * fused::kCells2);
 
 std::vector<float> whole_numbers(Random& random, std::int64_t count, double largest = 8) {
   std::vector<float> values(count);
@@ -31,7 +34,7 @@ struct Rank {
   cuda::Stream stream;
   std::vector<float> z2, dy2, head, conv2, taps, gradients, weights;
   std::vector<double> moments;
-  Guarded<float> gz2, gdy2, ghead, gconv2, gtaps, ggradients, gparameters, grate;
+  Guarded<float> gz2, gdy2, ghead, gconv2, gtaps, ggradients, gparameters, grate, gscales, gmax;
   Guarded<double> gmoments;
   Guarded<std::uint16_t> gfc1;
   Guarded<std::uint8_t> box;
@@ -54,6 +57,8 @@ struct Rank {
         ggradients(gradients),
         gparameters(weights),
         grate(std::vector<float>{kLearningRate}),
+        gscales(scales()),
+        gmax(std::vector<float>(kConv2Max + kFc1Max, -1.f)),
         gmoments(rounded(moments)),
         gfc1(kFc1.size),
         box(std::vector<std::uint8_t>(box_bytes)),
@@ -61,6 +66,12 @@ struct Rank {
 
   static std::vector<double>& rounded(std::vector<double>& values) {
     for (auto& value : values) value = std::floor(value);
+    return values;
+  }
+
+  static std::vector<float> scales() {
+    std::vector<float> values(fused::kScales, std::numeric_limits<float>::quiet_NaN());
+    values[fused::kNextFc1Scale] = kFc1Scale;
     return values;
   }
 
@@ -76,6 +87,8 @@ struct Rank {
     s.parameters = gparameters.data();
     s.fc1 = gfc1.data();
     s.learning_rate = grate.data();
+    s.scales = gscales.data();
+    s.conv2_max = gmax.data();
     s.conv_forward_blocks = s.conv2_backward_blocks = kBlocks;
     s.head_blocks = kHeadBlocks;
     return s;
@@ -88,7 +101,7 @@ constexpr std::array<std::int64_t, 3> kBytes = {sizeof(fused::Z2Part), sizeof(fu
 
 // Several rounds of all three, as kernels write to the others' memory or with a copy by the host in between. Rank
 // `absent` has no image.
-void exchange_all(std::vector<Rank>& ranks, bool peers, int absent) {
+void exchange_all(std::vector<Rank>& ranks, Precision precision, bool peers, int absent) {
   const int size = int(ranks.size());
   for (int round = 0; round < kRounds; ++round)
     for (int which = 0; which < 3; ++which) {
@@ -98,7 +111,10 @@ void exchange_all(std::vector<Rank>& ranks, bool peers, int absent) {
         const State s = r.state();
         if (which == 0) fused::exchange_z2(r.totals.data(), s, parts, r.stream.get());
         if (which == 1) fused::exchange_dy2(r.totals.data(), s, parts, r.stream.get());
-        if (which == 2) fused::GradientExchange<Precision::kBf16>::launch(r.totals.data(), s, parts, r.stream.get());
+        const auto exchange_gradients = precision == Precision::kBf16
+                                            ? fused::GradientExchange<Precision::kBf16>::launch
+                                            : fused::GradientExchange<Precision::kTf32>::launch;
+        if (which == 2) exchange_gradients(r.totals.data(), s, parts, r.stream.get());
       };
       std::vector<fused::Parts> parts(size);
       for (int rank = 0; rank < size; ++rank) {
@@ -136,13 +152,14 @@ void exchange_all(std::vector<Rank>& ranks, bool peers, int absent) {
   MNIST_CHECK(cudaDeviceSynchronize());
 }
 
-void check_ranks(int size, bool peers, int absent) {
-  const std::string where = std::to_string(size) + " ranks, " + (peers ? "by peers" : "by copies") + ", rank " +
-                            std::to_string(absent) + " absent: ";
+void check_ranks(Precision precision, int size, bool peers, int absent) {
+  const bool scaled = precision == Precision::kTf32;
+  const std::string where = std::string(to_string(precision)) + ", " + std::to_string(size) + " ranks, " +
+                            (peers ? "by peers" : "by copies") + ", rank " + std::to_string(absent) + " absent: ";
   const std::int64_t box = kRoundsBytes + size * (kBytes[0] + kBytes[1] + kBytes[2]);
   std::vector<Rank> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.emplace_back(Random(rank + 1), box);
-  exchange_all(ranks, peers, absent);
+  exchange_all(ranks, precision, peers, absent);
 
   const auto of_all = [&](auto rows, std::int64_t width) {
     std::vector<double> total(width);
@@ -195,10 +212,21 @@ void check_ranks(int size, bool peers, int absent) {
     same("fc1.weight", parameters.data() + kFc1.offset, std::vector<double>(weights.begin(), weights.end()));
     const auto fc1 = r.gfc1.read(where + "fc1");
     std::int64_t wrong = 0, changed = 0;
-    for (std::int64_t i = 0; i < kFc1.size; ++i) wrong += fc1[i] != bits_of_bf16(to_bf16(weights[i]));
+    for (std::int64_t i = 0; i < kFc1.size; ++i)
+      wrong += fc1[i] != (scaled ? bits_of_fp16(weights[i] / kFc1Scale) : bits_of_bf16(to_bf16(weights[i])));
     for (std::int64_t i = 0; i < kParameterCount; ++i)
       changed += (i < kFc1.offset || i >= kFc1.offset + kFc1.size) && parameters[i] != r.weights[i];
     report(wrong == 0, where + "fc1's copy: " + std::to_string(wrong) + " wrong", __FILE__, __LINE__);
+    const auto largest = r.gmax.read(where + "the largest weights");
+    std::vector<double> shares(2 * fused::kCells2), want(2 * fused::kCells2, -1);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      shares[i] = *std::max_element(&largest[kConv2Max + i * fused::kGradientWarps],
+                                    &largest[kConv2Max + i * fused::kGradientWarps] + fused::kGradientWarps);
+      for (std::int64_t k = 0; scaled && k < kFc1Share; ++k)
+        want[i] = std::max(want[i], double(std::abs(weights[i * kFc1Share + k])));
+    }
+    same("the largest of fc1.weight", shares.data(), want);
+    same("the largest of conv2.weight", largest.data(), std::vector<double>(kConv2Max, -1));
     report(changed == 0, where + "other parameters: " + std::to_string(changed) + " changed", __FILE__, __LINE__);
   }
 }
@@ -209,8 +237,10 @@ int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
   fused::begin_exchanges();
-  check_ranks(1, true, -1);
+  check_ranks(Precision::kBf16, 1, true, -1);
   for (const int size : {1, 2, 3, 5})
-    for (const int absent : {-1, 0, size - 1}) check_ranks(size, false, absent);
+    for (const int absent : {-1, 0, size - 1}) check_ranks(Precision::kBf16, size, false, absent);
+  check_ranks(Precision::kTf32, 1, true, -1);
+  check_ranks(Precision::kTf32, 3, false, 1);
   return finish();
 }

@@ -215,6 +215,7 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   __shared__ union {
     float4 conv2[kConv2Groups4][kConv2Columns4];
     float4 taps[kTapGroups][kTapColumns4];
+    float largest[kBlock / 32];
   } partial;
   const int block = blockIdx.x;
   wait_for_predecessor();
@@ -237,6 +238,7 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   meet(parts);
   if (!parts.takes) return;
   const float learning_rate = *s.learning_rate;
+  float largest = 0;
 #pragma unroll
   for (int k = 0; k < kFc1Each; ++k) {
     const int i4 = first + k * kBlock;
@@ -249,6 +251,16 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
     const float to_stored = P::kScaled ? inverse_of(s.scales[kNextFc1Scale]) : 1.f;
     reinterpret_cast<typename P::Pair*>(stored)[0] = P::pack(to_stored * w.x, to_stored * w.y);
     reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(to_stored * w.z, to_stored * w.w);
+    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(w.x), fabsf(w.y)), fmaxf(fabsf(w.z), fabsf(w.w))));
+  }
+  if constexpr (P::kScaled) {  // in place of what fc1_backward left, of the weights before
+    static_assert(kFc1Pieces == 2 * kCells2);
+    largest = warp_max(largest);
+    if (threadIdx.x % 32 == 0) partial.largest[threadIdx.x / 32] = largest;
+    __syncthreads();
+    if (threadIdx.x < kGradientWarps)
+      s.fc1_max()[(block - kConv2Pieces - kTapPieces) * kGradientWarps + threadIdx.x] =
+          fmaxf(partial.largest[threadIdx.x], partial.largest[threadIdx.x + kGradientWarps]);
   }
 }
 

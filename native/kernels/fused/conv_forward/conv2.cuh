@@ -9,6 +9,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/conv3x3.cuh"
+#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
 
@@ -82,6 +83,10 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
   T* const pooled_z2 = static_cast<T*>(s.pooled_z2) +
                        (std::size_t(image) * kCells2 + window_row * kPool2Side + g) * kConv2Channels + quarter * 16 +
                        4 * t;
+  float factor[4] = {};  // by channel
+  if constexpr (P::kScaled)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) factor[i] = z2_factor(s, acc_scale, image, quarter * 16 + 4 * t + i);
 #pragma unroll
   for (int q = 0; q < R / 2; ++q) {
     Four<P> top, first;
@@ -91,7 +96,8 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const float* value = acc[2 * q + (position >> 1)][n] + (position & 1) * 2;
-        z.pair[n] = P::kScaled ? P::pack(acc_scale * value[0], acc_scale * value[1]) : P::pack(value[0], value[1]);
+        z.pair[n] =
+            P::kScaled ? P::pack(factor[2 * n] * value[0], factor[2 * n + 1] * value[1]) : P::pack(value[0], value[1]);
         const float2 x = P::unpack(z.pair[n]);
         sum[2 * n] += x.x;
         sum[2 * n + 1] += x.y;

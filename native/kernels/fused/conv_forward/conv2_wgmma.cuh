@@ -40,12 +40,11 @@ struct Conv2Columns {
     if constexpr (P::kFp16Terms > 0 || P::kScaled) image_scale[0] = image_scale[1] = acc_scale;
   }
 
-  // For this image from here on, in tf32 and in training: see dithered().
-  __device__ __forceinline__ void dither(const State& s, int image) {
+  // For this image from here on, in tf32.
+  __device__ __forceinline__ void begin(const State& s, int image) {
     if constexpr (P::kScaled)
-      if (!s.bn2_given)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) image_scale[i] = dithered(acc_scale, image, quarter * 16 + (lane >> 2) + 8 * i);
+      for (int i = 0; i < 2; ++i) image_scale[i] = z2_factor(s, acc_scale, image, quarter * 16 + (lane >> 2) + 8 * i);
   }
 
   // Starts the products; wgmma_wait<0>() ends them.

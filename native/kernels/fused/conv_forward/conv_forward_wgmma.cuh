@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
   if (kHalves == 2 || warp < kRoleThreads / 32) {
     arrived.wait(0);
+    conv2.begin(s, image);
     conv2.start(shared_address(a1), shared_address(filter));
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     wgmma_wait<0>();
@@ -286,7 +287,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += second_step) {
       Full::sync(group);
       if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
-      left.dither(s, image), right.dither(s, image);
+      left.begin(s, image), right.begin(s, image);
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
       wgmma_wait<0>();

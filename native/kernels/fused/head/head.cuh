@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, sample, lane);
         const auto store = [&](int i, float x, float y) {
           if constexpr (P::kScaled) {
-            x = round_dh(x * inverse_of(dh_scale), s.batch, sample, 4 * lane + 2 * i);
-            y = round_dh(y * inverse_of(dh_scale), s.batch, sample, 4 * lane + 2 * i + 1);
+            x = round_dh(s, x * inverse_of(dh_scale), sample, 4 * lane + 2 * i);
+            y = round_dh(s, y * inverse_of(dh_scale), sample, 4 * lane + 2 * i + 1);
           }
           const auto pair = P::pack(x, y);
           reinterpret_cast<typename P::Pair*>(out)[i] = pair;

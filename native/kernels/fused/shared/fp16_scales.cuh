@@ -75,19 +75,22 @@ __device__ __forceinline__ Dy2Scales dy2_scales(const State& s) {
 
 // Where images are the same, so is what rounding to the nearest takes from them, while the batch's sums nearly cancel.
 // So in larger batches samples are rounded differently, each by a draw that it and the unit or channel alone decide, of
-// 32 bits, and so that all is right on average. In small batches the nearest is better.
+// 32 bits, and so that all is right on average. In small batches the nearest is better. (The batch decides, not the
+// kernel: schedules and GPUs round alike.)
+__device__ __forceinline__ bool rounds_by_draws(const State& s) { return s.batch > 128; }
 __device__ __forceinline__ std::uint32_t draw_of(int sample, int unit) {
   return std::uint32_t(sample) * 0x9e3779b9u + std::uint32_t(unit) * 0x85ebca6bu;
 }
-// dh, up or down, in batches of more than 128.
-__device__ __forceinline__ float round_dh(float x, int batch, int sample, int unit) {
-  const std::uint32_t half = batch > 128 ? draw_of(sample, unit) >> 19 : 0x1000u;
+// dh, up or down.
+__device__ __forceinline__ float round_dh(const State& s, float x, int sample, int unit) {
+  const std::uint32_t half = rounds_by_draws(s) ? draw_of(sample, unit) >> 19 : 0x1000u;
   return x == x ? __uint_as_float((__float_as_uint(x) + half) & 0xffffe000u) : x;
 }
-// A factor of z2, up to half of a rounding larger or smaller: the same for a sample's whole channel, so that what is
-// equal in it remains equal.
-__device__ __forceinline__ float dithered(float factor, int sample, int channel) {
-  return factor * fmaf(float(draw_of(sample, channel)), 0x1p-42f, 1.f - 0x1p-11f);
+// What turns a sample's sums into z2: z2_acc_scale(), in training up to half of a rounding larger or smaller, the same
+// for the sample's whole channel, so that what is equal in it remains equal.
+__device__ __forceinline__ float z2_factor(const State& s, float acc_scale, int sample, int channel) {
+  if (s.bn2_given || !rounds_by_draws(s)) return acc_scale;
+  return acc_scale * fmaf(float(draw_of(sample, channel)), 0x1p-42f, 1.f - 0x1p-11f);
 }
 
 // What dgrad's sums of dz2 and conv2's weights, both as they are stored, are divided by as da1.

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
   if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
-  conv2.load_scale(s);
+  if constexpr (P::kFp16Terms > 0) conv2.load_scale(s);
   __syncthreads();
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
   if (kHalves == 2 || warp < kRoleThreads / 32) {
     arrived.wait(0);
-    conv2.begin(s, image);
     conv2.start(shared_address(a1), shared_address(filter));
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
+    if constexpr (P::kScaled) conv2.load_scale(s), conv2.begin(s, image);  // while the products run
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
     conv2.template store<kChunked<P, kHalves == 2>>(s, image);

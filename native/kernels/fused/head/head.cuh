@@ -89,9 +89,8 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         return s.samples.moments[std::size_t(sample) * kMoments + min(column, kMoments - 1)];
       },
       [&](double x, int) { moment += x; });
-  wait_for_predecessor();  // fc1_forward: h_slices
   if constexpr (P::kScaled)
-    if (blockIdx.x == 0 && warp == 0) {  // for fc1_backward, which changes the weights
+    if (blockIdx.x == 0 && warp == 0) {  // for fc1_backward, which changes these weights
       const float largest = largest_of<2 * kCells2 * kGradientWarps>(s.fc1_max(), lane);
       if (lane == 0) {
         s.scales[kDhScale] = dh_scale;
@@ -99,6 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         s.scales[kNextFc1Scale] = weight_scale(largest);
       }
     }
+  wait_for_predecessor();  // fc1_forward: h_slices
   float4 dw[kClasses] = {}, dbias = {};
   float dclass = 0, loss = 0, hits = 0;
 

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
 from mnist_cuda.commands.parser import Parser, add_commands
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, OutputError, UnavailableError, UsageError
+from mnist_cuda.errors import (
+    MnistCudaError,
+    OutOfMemoryError,
+    OutputError,
+    RankLostError,
+    UnavailableError,
+    UsageError,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _fail(message: str, code: int) -> int:
-    if message:  # RankLostError may have none; one write, as several ranks may fail at once
+    if message:  # one write, as several ranks may fail at once
         sys.stderr.write(f"mnist-cuda: error: {' '.join(message.splitlines())}\n")
     return code
 
@@ -42,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = args.run(args)
             sys.stdout.flush()
         return code
-    except MnistCudaError as error:
+    except RankLostError as error:  # without a text where another rank prints one
         return _fail(str(error), error.exit_code)
+    except MnistCudaError as error:
+        return _fail(str(error) or repr(error.__cause__ or error), error.exit_code)
     except ValueError as error:  # the seam refuses an argument
         return _fail(str(error), UsageError.exit_code)
     except MemoryError as error:

@@ -227,6 +227,7 @@ def test_errors_are_the_same_in_every_python(version):
         (ModuleNotFoundError("No module named 'rich'", name="rich"), 4),
         (ImportError("cannot import name '_native'", name="mnist_cuda"), 4),
         (KeyboardInterrupt(), 130),
+        (errors.UnavailableError(""), 4),
         (signals.Interrupted(signal.SIGTERM), 143),
         (signals.Interrupted(signal.SIGHUP), 129),
     ],

@@ -72,15 +72,22 @@ def test_gradients_of_the_whole_batch(train, make_engine, precision, ranks, batc
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("batch", [16, 133, 265, 600])
 def test_a_training_beside_one_engines(train, make_engine, precision, batch):
-    """Steps of many sizes, the last of a few images; a rank alone is an engine alone, bit by bit."""
+    """Steps of many sizes, the last of a few images; a rank alone is an engine alone, bit by bit.
+
+    Two ranks round other sums than one, and many small steps drive both apart: where that passes the bound, float64's
+    training says how far one engine's rounding alone leads.
+    """
     order = shuffled(COUNT)
     alone = trained(None, order, batch, 0.01, images=bars, engine=make_engine("fused", precision), count=COUNT)
     (single,) = train(1, None, precision, order, batch, 0.01, images=bars)
     assert_same_bits(single, alone)
     results = train(2, "host", precision, order, batch, 0.01, images=bars, one_gpu=True)
     assert_same_bits(*results)
+    exact = trained(None, order, batch, 0.01, images=bars, engine=make_engine("naive", "fp64"), count=COUNT)
     for name in {*alone} - {"correct", "score"}:
-        assert error_of(results[0][name], alone[name]) <= TRAJECTORY[precision], name
+        if error_of(results[0][name], alone[name]) > TRAJECTORY[precision]:
+            own, error = error_of(alone[name], exact[name]), error_of(results[0][name], exact[name])
+            assert error <= max(TRAJECTORY[precision], 2 * own), f"{name}: {error:.2e}, of one engine {own:.2e}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -113,7 +113,10 @@ def test_a_run_stopped_at_random_ends_in_the_same_bits(spec, make_engine, tmp_pa
             if process.returncode == 0:
                 assert complete(run, epochs), (out, err)
             else:
-                assert process.returncode in (-signal.SIGKILL, 128 + signum), (out, err)
+                ends = [-signal.SIGKILL, 128 + signum]
+                if complete(run, epochs):  # Python had ended, and gives signals back; a shell says 128 + signum here, too
+                    ends.append(-signum)
+                assert process.returncode in ends, (signum, in_start_up, out, err)
                 stopped.append(" ".join([signum.name, *(path.stem for path in checkpoints(run)[:1])]))
         assert (whole / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
         assert metrics(whole) == metrics(run)

@@ -36,20 +36,23 @@ inline float to_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
-inline float to_tf32(float x) {
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);
-}
 inline float to_fp16(float x) { return __half2float(__float2half_rn(x)); }
 
-// As a precision stores it, and its relative error at most.
-inline float stored(Precision precision, double x) {
+// Whether a precision stores 16 bits, and whether these are fp16, each tensor in a unit of its own: see
+// fp16_scales.cuh. The others know no units.
+inline bool in_16_bits(Precision precision) { return precision != Precision::kFp32; }
+inline bool scaled(Precision precision) { return precision == Precision::kTf32; }
+
+// As a precision stores it, and its relative error at most; beside that, what fp16 may lose of a small one.
+inline double stored(Precision precision, double x, double unit = 1) {
   return precision == Precision::kBf16   ? to_bf16(float(x))
-         : precision == Precision::kTf32 ? to_tf32(float(x))
+         : precision == Precision::kTf32 ? unit * to_fp16(float(x / unit))
                                          : float(x);
 }
 inline double storing(Precision precision) {
   return std::ldexp(1.001, precision == Precision::kBf16 ? -8 : precision == Precision::kTf32 ? -11 : -24);
 }
+inline double storing_small(Precision precision, double unit) { return scaled(precision) ? std::ldexp(unit, -25) : 0; }
 // What fp32 loses of a product, which it makes of three; the others' products are exact.
 inline double multiplying(Precision precision) { return precision == Precision::kFp32 ? std::ldexp(1.0, -20) : 0.0; }
 // What a float sum loses of the sum of its terms' magnitudes: tensor cores cut off as they add, and terms cancel.
@@ -60,11 +63,15 @@ inline std::uint16_t bits_of_bf16(float x) { return std::uint16_t(std::bit_cast<
 inline std::uint16_t bits_of_fp16(float x) { return std::bit_cast<std::uint16_t>(__float2half_rn(x)); }
 inline float from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t(x) << 16); }
 inline float from_fp16(std::uint16_t x) { return __half2float(std::bit_cast<__half>(x)); }
+// Of any value, as a precision of 16 bits stores it.
+inline std::uint16_t bits_of(Precision precision, double x, double unit) {
+  return precision == Precision::kBf16 ? bits_of_bf16(to_bf16(float(x))) : bits_of_fp16(float(x / unit));
+}
 
 // How many terms of fp16 conv2's operands are, where they are: see fp16_terms.cuh.
-inline int fp16_terms(Precision precision) {
-  return precision == Precision::kBf16 ? 0 : precision == Precision::kTf32 ? 1 : 2;
-}
+inline int fp16_terms(Precision precision) { return precision == Precision::kFp32 ? 2 : 0; }
+// And those of conv1's weights, everywhere.
+inline int conv1_terms(Precision precision) { return precision == Precision::kBf16 ? 1 : 2; }
 inline std::vector<float> terms_of(double x, int count) {
   std::vector<float> terms;
   for (float rest = float(x); count > 0; --count) {
@@ -77,6 +84,15 @@ inline std::vector<float> terms_of(double x, int count) {
 inline double power_of_two_scale(double largest, int bits, int at_least) {
   const int exponent = largest > 0 ? std::ilogb(largest) + 1 - bits : -1000;
   return std::ldexp(1.0, std::max(exponent, at_least));
+}
+// Of a tensor of which nothing exceeds `largest`; of weights, before their last update.
+inline double scale_of(double largest) { return largest > 0 ? power_of_two_scale(largest, 15, -100) : 1; }
+inline double weight_scale(double largest) { return power_of_two_scale(largest, 7, -12); }
+
+// The draw that decides how tf32 rounds a sample's unit or channel in batches of more than 128: see fp16_scales.cuh.
+inline bool rounds_by_draws(Precision precision, std::int64_t batch) { return scaled(precision) && batch > 128; }
+inline std::uint32_t draw_of(std::int64_t sample, int unit) {
+  return std::uint32_t(sample) * 0x9e3779b9u + std::uint32_t(unit) * 0x85ebca6bu;
 }
 
 // ---- random values --------------------------------------------------------------------------------------------------
@@ -157,6 +173,20 @@ inline void check_equal(const std::string& array, const std::string& where, cons
   check_elements(array, where, axes, got, expected);
 }
 
+// A message's place with the unit of what is stored there.
+inline std::string with_unit(const std::string& where, Precision precision, double unit) {
+  return scaled(precision) ? where + ", in units of 2^" + std::to_string(std::ilogb(unit)) : where;
+}
+// As fp16_scales.cuh promises, a tensor does not come near fp16's end.
+inline void check_room(const std::string& array, const std::string& where, Precision precision,
+                       const std::vector<double>& got, double unit) {
+  if (!scaled(precision)) return;
+  Expected none(std::int64_t(got.size()));
+  std::ranges::fill(none.bound, std::ldexp(1.001 * unit, 15));
+  check_elements("room for " + array, with_unit(where, precision, unit), {{"value", std::int64_t(got.size())}}, got,
+                 none);
+}
+
 inline int finish_phase() {
   for (const auto& [array, share] : largest_shares)
     std::printf("%-28s largest error: %5.1f %% of its bound\n", array.c_str(), 100 * share);
@@ -217,17 +247,13 @@ class PhaseMemory {
     give(to, std::vector<T>(values.begin(), values.end()));
   }
   // As the precision stores them.
-  void give_stored(const void* to, const std::vector<double>& values) {
-    if (precision_ == Precision::kBf16) {
-      std::vector<std::uint16_t> bits(values.size());
-      std::ranges::transform(values, bits.begin(), [](double x) { return bits_of_bf16(to_bf16(float(x))); });
-      give(static_cast<const std::uint16_t*>(to), bits);
-    } else {
-      std::vector<float> floats(values.size());
-      std::ranges::transform(values, floats.begin(), [&](double x) { return stored(precision_, x); });
-      give(static_cast<const float*>(to), floats);
-    }
+  void give_stored(const void* to, const std::vector<double>& values, double unit = 1) {
+    if (!in_16_bits(precision_)) return give_as(static_cast<const float*>(to), values);
+    std::vector<std::uint16_t> bits(values.size());
+    std::ranges::transform(values, bits.begin(), [&](double x) { return bits_of(precision_, x, unit); });
+    give(static_cast<const std::uint16_t*>(to), bits);
   }
+  void give_scale(fused::Scale scale, double value) { give_as(state_.scales + scale, {value}); }
 
   // run(state, stream), then all memory is here.
   template <class Run>
@@ -249,11 +275,16 @@ class PhaseMemory {
     std::copy_n(host_.begin() + offset_of(from), count * sizeof(T), before_.begin() + offset_of(from));
     return values;
   }
-  std::vector<double> stored_result(const void* from, std::int64_t count) {
-    if (precision_ != Precision::kBf16) return result(static_cast<const float*>(from), count);
+  std::vector<double> stored_result(const void* from, std::int64_t count, double unit = 1) {
+    if (!in_16_bits(precision_)) return result(static_cast<const float*>(from), count);
     auto values = result(static_cast<const std::uint16_t*>(from), count);
-    for (auto& value : values) value = from_bf16(std::uint16_t(value));
+    for (auto& value : values)
+      value = scaled(precision_) ? unit * from_fp16(std::uint16_t(value)) : from_bf16(std::uint16_t(value));
     return values;
+  }
+  // A scale that the phase has chosen. `name` is of what it divides.
+  void check_scale(const std::string& name, const std::string& where, fused::Scale scale, double want) {
+    check_equal("scale of " + name, where, {{"scale", 1}}, result(state_.scales + scale, 1), {want});
   }
 
   // What is there, without a claim that it is a result.
@@ -309,6 +340,7 @@ struct Case {
   std::string name;
 
   PhaseMemory memory() const { return {precision, gpu, plan, batch, kernels.overlaps()}; }
+  bool scales_conv2() const { return scaled(precision) || (gpu.wgmma && fp16_terms(precision) > 0); }
 };
 
 struct Cut {
@@ -331,8 +363,7 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   MNIST_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   const bool has_wgmma = fused::runs_wgmma();
   std::vector<Case> cases;
-  not_tested(to_string(Precision::kTf32), "its scales are not in the tests of phases yet");
-  for (const Precision precision : {Precision::kBf16, Precision::kFp32}) {
+  for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
     const fused::Kernels kernels = fused::kernels_for(precision);
     const auto all = kernels.tiles();
     std::set<int, std::greater<>> limits = {shared};  // of shared memory: each that makes a difference
@@ -471,7 +502,7 @@ inline PixelOrder order_of_a1(Precision precision, Layout layout) {
   return {layout, kConv1Channels, 8, layout == Layout::kFp16Terms ? fp16_terms(precision) : 1};
 }
 inline PixelOrder order_of_z2(Precision precision, Layout layout) {
-  return {layout, kConv2Channels, precision == Precision::kBf16 ? 8 : 4};
+  return {layout, kConv2Channels, in_16_bits(precision) ? 8 : 4};
 }
 
 // From the order of `order` to (batch, channels, 14, 14), and back, with 0 in padding; each term by itself.

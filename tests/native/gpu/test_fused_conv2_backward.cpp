@@ -14,25 +14,28 @@ constexpr int kNoScale = 37;  // a channel whose batch norm has a scale of 0
 // What a size stores, and how exactly.
 struct Storage {
   bool terms;         // a1, dz2, da1 and the filter are terms of fp16
+  bool scaled;        // or, all that is stored, fp16 in units: tf32
   int (*pixel)(int);  // as a product takes it
-  int largest_pixel;
-  double outside;  // of the image
-  double of_da1;   // relative error of da1 as the routed taps' operand
-  double flip;     // of a value of dz2 that another rounding of the one before takes to its neighbour
+  double outside;     // of the image
+  double of_da1;      // relative error of da1 as the routed taps' operand
 
-  Storage(const Case& now) : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms) {
+  Storage(const Case& now)
+      : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms), scaled(testing::scaled(now.precision)) {
     const bool bf16 = now.precision == Precision::kBf16;
     pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
-    largest_pixel = pixel(255);
     const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero);
     // mma.sync cuts a float off behind tf32's last bit.
-    outside = bf16    ? to_bf16(zero)
-              : terms ? to_fp16(zero)
-                      : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
+    outside = bf16              ? to_bf16(zero)
+              : terms || scaled ? to_fp16(zero)
+                                : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
     const bool exact = now.precision == Precision::kFp32;
     of_da1 = exact ? multiplying(now.precision) : storing(now.precision);
-    flip = exact || bf16 ? 0 : std::ldexp(1.0, -10);
   }
+};
+
+// What tf32 divides by: units of the inputs, and dz2's and da1's, which a block chooses for itself.
+struct Units {
+  double z2 = 1, a1 = 1, filter = 1, dy2 = 1, a2 = 1, dz2 = 1, da1 = 1;
 };
 
 // bn2's operand and what its backward makes of it.
@@ -78,7 +81,8 @@ struct Bn2 {
 struct Inputs {
   std::vector<double> z2, a1, dy2, filter;  // (batch, channels, 14, 14); dy2 (batch, cells, channels); (out, in, tap)
   std::vector<std::uint8_t> route1;         // as Routing has it
-  double filter_scale = 1, largest_dy2 = 0;
+  Units unit;
+  double largest_dy2 = 0;
 };
 
 std::vector<std::uint32_t> packed_route1(const std::vector<std::uint8_t>& route) {
@@ -105,7 +109,7 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
   const bool pieces = now.plan.conv2_backward.layout == Layout::kChunks;
   const int terms = storage.terms ? fp16_terms(now.precision) : 0;
   inputs.filter = now.random.values(fused::kConv2Values, -0.1, 0.1);
-  inputs.filter_scale = storage.terms ? std::ldexp(1.0, -9) : 1;
+  inputs.unit.filter = storage.terms || storage.scaled ? std::ldexp(1.0, -9) : 1;
   std::vector<double> values(fused::kConv2Values);
   std::vector<std::uint16_t> halves(storage.terms ? terms * fused::kConv2Values : Filter::kBytes / 2);
   for (int out = 0; out < kConv2Channels; ++out)
@@ -113,55 +117,66 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
       for (int tap = 0; tap < kTaps; ++tap) {
         auto& w = inputs.filter[(out * kConv1Channels + in) * kTaps + tap];
         const int flipped = kTaps - 1 - tap, u = flipped / 3, v = flipped % 3;
-        w = stored(now.precision, w);
+        w = stored(now.precision, w, inputs.unit.filter);
         if (storage.terms) {
-          const auto parts = terms_of(w / inputs.filter_scale, terms);
+          const auto parts = terms_of(w / inputs.unit.filter, terms);
           w = 0;
           for (int term = 0; term < terms; ++term) {
             const int piece = (term * 3 + u) * (kConv2Channels / 8) + out / 8;
             halves[((piece * 3 + 2 - v) * kConv1Channels + in) * 8 + out % 8] = bits_of_fp16(parts[term]);
-            w += inputs.filter_scale * parts[term];
+            w += inputs.unit.filter * parts[term];
           }
         } else {
           const int at = (u * Filter::kChunks + out / 8) * Filter::kPieceBytes + Filter::kZeroBytes +
                          (2 - v) * Filter::kTapBytes + in * 16;
-          if (pieces) halves[at / 2 + out % 8] = bits_of_bf16(float(w));
+          if (pieces) halves[at / 2 + out % 8] = bits_of(now.precision, w, inputs.unit.filter);
           values[(in * kTaps + flipped) * kConv2Channels + out] = w;
         }
       }
   if (storage.terms || pieces)
     memory.give(static_cast<const std::uint16_t*>(s.conv2_dgrad_wgmma), halves);
   else
-    memory.give_stored(s.conv2_dgrad, values);
+    memory.give_stored(s.conv2_dgrad, values, inputs.unit.filter);
 }
 
-Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage) {
+// `flat`: z2 and dy2 are the same everywhere in a channel.
+Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage, bool flat) {
   const State& s = memory.state();
   const Layout layout = now.plan.conv2_backward.layout;
   const std::int64_t batch = now.batch;
   Inputs inputs;
+  if (storage.scaled) {
+    // a2's is so large that what is small became 0.
+    inputs.unit.z2 = std::ldexp(1.0, -11), inputs.unit.dy2 = std::ldexp(1.0, -14), inputs.unit.a2 = std::ldexp(1.0, 18);
+    memory.give_scale(fused::kZ2Scale, inputs.unit.z2);
+    memory.give_scale(fused::kDy2Scale, inputs.unit.dy2);
+    memory.give_scale(fused::kA2Scale, inputs.unit.a2);
+  }
   give_filter(memory, now, inputs, storage);
 
   inputs.z2 = now.random.values(batch * kConv2Channels * fused::kCells1, -2, 2);
   for (std::size_t i = 0; i < inputs.z2.size(); ++i) {
     const bool ties = i / fused::kCells1 % 4 == 0;
-    inputs.z2[i] = ties ? std::round(2 * inputs.z2[i]) / 2 : stored(now.precision, inputs.z2[i]);
+    inputs.z2[i] = ties ? std::round(2 * inputs.z2[i]) / 2 : stored(now.precision, inputs.z2[i], inputs.unit.z2);
   }
+  for (std::size_t i = 0; flat && i < inputs.z2.size(); ++i)
+    inputs.z2[i] = inputs.z2[i / fused::kCells1 % kConv2Channels * fused::kCells1];
   std::vector<double> values;
   const PixelOrder order_of_z = order_of_z2(now.precision, layout);
   pixels_to(order_of_z, batch, values, inputs.z2);
-  memory.give_stored(s.z2, values);
+  memory.give_stored(s.z2, values, inputs.unit.z2);
 
   inputs.a1 = now.random.values(batch * kPool1Size, -2, 4);
   const PixelOrder order = order_of_a1(now.precision, layout);
   constexpr double kLargestA1 = 7;
-  const double unit = storage.terms ? power_of_two_scale(kLargestA1, 15, -60) : 1;
+  const double unit = storage.terms || storage.scaled ? power_of_two_scale(kLargestA1, 15, -60) : 1;
+  inputs.unit.a1 = unit;
   std::vector<double> terms;  // in units
   for (int term = 0; term < order.terms; ++term) {
     std::vector<double> part(inputs.a1.size());
     for (std::size_t i = 0; i < part.size(); ++i) {
       const double a = std::max(inputs.a1[i], 0.0);
-      part[i] = storage.terms ? terms_of(a / unit, order.terms)[term] : stored(now.precision, a);
+      part[i] = storage.terms ? terms_of(a / unit, order.terms)[term] : stored(now.precision, a, unit) / unit;
     }
     pixels_to(order, batch, terms, part, term);
   }
@@ -169,10 +184,12 @@ Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage) {
     std::vector<std::uint16_t> halves(terms.size());
     std::ranges::transform(terms, halves.begin(), [](double x) { return bits_of_fp16(float(x)); });
     memory.give(static_cast<const std::uint16_t*>(s.a1), halves);
-    memory.give_as(&s.bn1.largest_a1(0), std::vector<double>(kConv1Channels, 1.0));
-    memory.give_as(&s.bn1.largest_a1(20), {kLargestA1});
   } else {
     memory.give_stored(s.a1, terms);
+  }
+  if (storage.terms || storage.scaled) {
+    memory.give_as(&s.bn1.largest_a1(0), std::vector<double>(kConv1Channels, 1.0));
+    memory.give_as(&s.bn1.largest_a1(20), {kLargestA1});
   }
   std::ranges::fill(inputs.a1, 0.0);
   for (int term = 0; term < order.terms; ++term) {
@@ -181,11 +198,13 @@ Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage) {
   }
 
   inputs.dy2 = now.random.values(batch * kFeatures, -1, 1);
-  for (auto& x : inputs.dy2) {
-    x = now.random.bits() % 2 ? stored(now.precision, x) : 0;
+  for (std::size_t i = 0; i < inputs.dy2.size(); ++i) {
+    auto& x = inputs.dy2[i];
+    x = now.random.bits() % 2 ? stored(now.precision, x, inputs.unit.dy2) : 0;
+    if (flat) x = inputs.dy2[i % kConv2Channels];
     inputs.largest_dy2 = std::max(inputs.largest_dy2, std::abs(x));
   }
-  memory.give_stored(s.dy2, inputs.dy2);
+  memory.give_stored(s.dy2, inputs.dy2, inputs.unit.dy2);
   inputs.route1.resize(batch * kPool1Size);
   for (auto& route : inputs.route1) route = std::uint8_t(now.random.bits() % 5);
   memory.give(s.route1, packed_route1(inputs.route1));
@@ -197,7 +216,8 @@ struct Dz2 {
   std::vector<double> value;
   std::vector<double> route2;  // (batch, channels, cells)
 };
-Dz2 dz2_of(const Case& now, const Inputs& inputs, const Bn2& bn, const Storage& storage, double unit) {
+Dz2 dz2_of(const Case& now, const Inputs& inputs, const Bn2& bn, const Storage& storage) {
+  const double unit = inputs.unit.dz2;
   Dz2 result{std::vector<double>(inputs.z2.size()), std::vector<double>(now.batch * kFeatures)};
   for (std::int64_t b = 0; b < now.batch; ++b)
     for (int c = 0; c < kConv2Channels; ++c)
@@ -211,17 +231,24 @@ Dz2 dz2_of(const Case& now, const Inputs& inputs, const Bn2& bn, const Storage& 
           if (inputs.z2[at(position)] > inputs.z2[at(best)]) best = position;
         const int reported = bn.scale[c] == 0 ? 0 : best;
         const float y = std::fma(float(bn.scale[c]), float(inputs.z2[at(reported)]), float(bn.shift[c]));
-        result.route2[(b * kConv2Channels + c) * fused::kCells2 + cell] = y > 0 ? reported : Routing::kDead;
+        const double a2 = storage.scaled ? stored(now.precision, y, inputs.unit.a2) : y;
+        result.route2[(b * kConv2Channels + c) * fused::kCells2 + cell] = a2 > 0 ? reported : Routing::kDead;
+        float rest = 0;  // in tf32 what rounding takes from a position goes to the next
         for (int position = 0; position < 4; ++position) {
           float value = std::fma(bn.kappa[c], float(inputs.z2[at(position)]), bn.alpha[c]);
           if (position == best)
             value = std::fma(float(bn.scale[c]), float(inputs.dy2[(b * fused::kCells2 + cell) * kConv2Channels + c]),
                              value);
           double kept = 0;
-          if (storage.terms)
+          if (storage.terms) {
             for (const float term : terms_of(value / unit, fp16_terms(now.precision))) kept += unit * term;
-          else
+          } else if (storage.scaled) {
+            value = float(value / unit) + rest;
+            rest = value - to_fp16(value);
+            kept = unit * to_fp16(value);
+          } else {
             kept = stored(now.precision, value);
+          }
           result.value[at(position)] = kept;
         }
       }
@@ -235,11 +262,8 @@ std::vector<double> magnitudes(const std::vector<double>& values) {
 }
 double largest_of(const std::vector<double>& values) { return std::ranges::max(magnitudes(values)); }
 
-// A few roundings of dz2 may go another way than here: a sum then differs by `of_one` each.
-constexpr int kFlips = 4;
-
 void check_weight_gradient(const Case& now, const Inputs& inputs, const std::vector<double>& dz2,
-                           const Storage& storage, const std::vector<double>& sums) {
+                           const std::vector<double>& sums) {
   Expected want(fused::kConv2Values);
   const auto sum = [&](std::vector<double>& to, const std::vector<double>& dy, const std::vector<double>& x) {
     reference::conv2d_backward_weight(to.data(), dy.data(), x.data(), now.batch, kConv1Channels, kConv2Channels,
@@ -247,9 +271,7 @@ void check_weight_gradient(const Case& now, const Inputs& inputs, const std::vec
   };
   sum(want.value, dz2, inputs.a1);
   sum(want.bound, magnitudes(dz2), magnitudes(inputs.a1));
-  const double of_one = storage.flip * largest_of(dz2) * largest_of(inputs.a1);
-  for (auto& bound : want.bound)
-    bound = (multiplying(now.precision) + summing(double(now.batch) * fused::kCells1)) * bound + kFlips * of_one;
+  for (auto& bound : want.bound) bound *= multiplying(now.precision) + summing(double(now.batch) * fused::kCells1);
   std::vector<double> got(fused::kConv2Values);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const int e = int(i % fused::kConv2Values), value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
@@ -261,8 +283,16 @@ void check_weight_gradient(const Case& now, const Inputs& inputs, const std::vec
                  {{"output channel", kConv2Channels}, {"input channel", kConv1Channels}, {"tap", kTaps}}, got, want);
 }
 
+// Of which rows of cells a warp of tf32 makes da1 one after the other: the number of a row's group. What rounding takes
+// from a cell that relu let pass goes to the next such cell below it in the group.
+int group_of(const Case& now, int row) {
+  if (now.plan.conv2_backward.layout == Layout::kChunks) return row / 7;
+  if (now.plan.conv2_backward.rows == kPool1Side) return row < 4 ? 0 : row < 7 ? 1 : row < 10 ? 2 : 3;
+  return 2 * (row / 7) + (row % 7 >= 4);
+}
+
 void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<double>& dz2, const Samples& samples,
-                       const Storage& storage, const std::vector<double>& sums) {
+                       const Storage& storage, bool flat, const std::vector<double>& sums) {
   const std::int64_t batch = now.batch, count = batch * kPool1Size;
   // da1 by quarters of conv2's channels: blocks and warps may have rounded what a part of them sums up to.
   std::vector<double> da1(count), of_quarters(count), terms(count), part(count);
@@ -286,29 +316,42 @@ void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<
   const Axes axes{{"channel", kConv1Channels}, {"tap, sum or unused column", fused::kRoutedTapColumns}};
   const double summed = multiplying(now.precision) + summing(kConv2Channels * kTaps),
                adding = multiplying(now.precision) + summing(double(batch) * fused::kCells1),
-               smallest = storage.terms ? std::ldexp(largest_of(da1), -39) : 0,
-               of_one = storage.flip * largest_of(dz2) * largest_of(inputs.filter) * kTaps * storage.largest_pixel;
+               smallest = storage.terms ? std::ldexp(largest_of(da1), -39) : 0;
   Expected want(count_of(axes));
-  std::vector<double> squares(want.value.size());
-  for (std::int64_t i = 0; i < count; ++i) {
-    const int route = inputs.route1[i], cell = int(i % fused::kCells1), c = int(i / fused::kCells1) % kConv1Channels;
-    if (route == Routing::kDead) continue;
+  std::vector<double> roundings(want.value.size());
+  const auto pixel_at = [&](std::int64_t i, int column) {  // that cell i's gradient meets
+    const int cell = int(i % fused::kCells1), route = inputs.route1[i];
+    const int y = 2 * (cell / kPool1Side) + route / 2 + column / 3 - 1,
+              x = 2 * (cell % kPool1Side) + route % 2 + column % 3 - 1;
+    const bool inside = y >= 0 && y < kImageSide && x >= 0 && x < kImageSide;
     const auto* image = samples.image(kGraphStep, now.batch, i / kPool1Size);
+    return column == kTaps ? 1 : inside ? storage.pixel(image[y * kImageSide + x]) : storage.outside;
+  };
+  // The cell that gets what rounding took from cell i, or -1.
+  const auto next_of = [&](std::int64_t i) -> std::int64_t {
+    const int row = int(i % fused::kCells1) / kPool1Side;
+    for (int next = row + 1; storage.scaled && next < kPool1Side && group_of(now, next) == group_of(now, row); ++next)
+      if (const std::int64_t k = i + (next - row) * kPool1Side; inputs.route1[k] != Routing::kDead) return k;
+    return -1;
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    const int c = int(i / fused::kCells1) % kConv1Channels;
+    if (inputs.route1[i] == Routing::kDead) continue;
+    const std::int64_t next = next_of(i);
+    const double rounded = storage.of_da1 * of_quarters[i] + 4 * storing_small(now.precision, inputs.unit.da1);
     for (int column = 0; column <= kTaps; ++column) {
-      const int y = 2 * (cell / kPool1Side) + route / 2 + column / 3 - 1,
-                x = 2 * (cell % kPool1Side) + route % 2 + column % 3 - 1;
-      const bool inside = y >= 0 && y < kImageSide && x >= 0 && x < kImageSide;
-      const double pixel = column == kTaps ? 1 : inside ? storage.pixel(image[y * kImageSide + x]) : storage.outside;
+      const double pixel = pixel_at(i, column);
       const int to = c * fused::kRoutedTapColumns + column;
       want.value[to] += da1[i] * pixel;
       want.bound[to] += std::abs(pixel) * (adding * std::abs(da1[i]) + summed * terms[i] + smallest);
-      squares[to] += of_quarters[i] * of_quarters[i] * pixel * pixel;
+      // What is carried on is multiplied by the next cell's pixel instead.
+      const double of_rounding = rounded * (pixel - (next < 0 ? 0 : pixel_at(next, column)));
+      roundings[to] += flat ? std::abs(of_rounding) : of_rounding * of_rounding;
     }
   }
-  // Roundings of da1 are independent of each other, so their squares add up.
-  for (std::size_t i = 0; i < squares.size(); ++i)
-    if (i % fused::kRoutedTapColumns <= kTaps)
-      want.bound[i] += 4 * storage.of_da1 * std::sqrt(squares[i]) + kFlips * of_one;
+  // Roundings of da1 are independent of each other, so their squares add up; but not where da1 repeats.
+  for (std::size_t i = 0; i < roundings.size(); ++i)
+    if (i % fused::kRoutedTapColumns <= kTaps) want.bound[i] += flat ? roundings[i] : 4 * std::sqrt(roundings[i]);
   std::vector<double> got(want.value.size());
   for (std::size_t i = 0; i < sums.size(); ++i) got[i % got.size()] += sums[i];
   check_elements("routed_tap_sums, added up", now.name, axes, got, want);
@@ -342,51 +385,63 @@ void check_bn2(PhaseMemory& memory, const Case& now, const Bn2& bn, double learn
   if (s.gradients) check("bn2.bias's gradient", s.gradients, beta_at, dbeta);
 }
 
-void test(Case now) {
+void test(Case now, bool flat) {
+  if (flat) now.name += ", the same everywhere";
   PhaseMemory memory = now.memory();
   State& s = memory.state();
   const bool probes = now.batch % 2;  // asks for gradients and routing
   const Storage storage(now);
   const double learning_rate = 0.0625;
   const Samples samples(now.random, now.batch);
-  const Inputs inputs = give_inputs(memory, now, storage);
+  Inputs inputs = give_inputs(memory, now, storage, flat);
   const Bn2 bn(now, s);
   memory.give(s.samples.images, samples.images);
   memory.give(s.samples.order, samples.order);
-  memory.give_as(&s.bn2.scale(0), bn.scale);
-  memory.give_as(&s.bn2.shift(0), bn.shift);
-  memory.give_as(&s.bn2.mean(0), bn.mean);
-  memory.give_as(&s.bn2.inv_sigma(0), bn.inv_sigma);
-  memory.give_as(&s.bn2.mean_rest(0), bn.mean_rest);
+  const auto give_bn2 = [&](float& to, const std::vector<double>& values, double factor) {  // of z2 in its unit
+    std::vector<double> of_stored(values);
+    for (auto& x : of_stored) x *= factor;
+    memory.give_as(&to, of_stored);
+  };
+  give_bn2(s.bn2.scale(0), bn.scale, inputs.unit.z2);
+  give_bn2(s.bn2.shift(0), bn.shift, 1);
+  give_bn2(s.bn2.mean(0), bn.mean, 1 / inputs.unit.z2);
+  give_bn2(s.bn2.inv_sigma(0), bn.inv_sigma, inputs.unit.z2);
+  give_bn2(s.bn2.mean_rest(0), bn.mean_rest, 1 / inputs.unit.z2);
   memory.give_as(s.parameters + kParameters[kBn2Weight].offset, bn.gamma);
   memory.give_as(s.parameters + kParameters[kBn2Bias].offset, bn.beta);
   memory.give_as(s.learning_rate, {learning_rate});
   memory.give_as(s.dy2_sums, bn.sums);
-  double unit = 1, next_scale = 0;
-  if (storage.terms) {
+  double next_scale = 0;
+  if (storage.terms || storage.scaled) {
     auto largest = now.random.values(2 * fused::kCells2 * fused::kGradientWarps, 0, 0.5 * inputs.largest_dy2);
     largest[700] = inputs.largest_dy2;
     memory.give_as(s.dy2_max, largest);
-    unit = power_of_two_scale(bn.largest_dz2(s, inputs.largest_dy2), 15, -100);
+    inputs.unit.dz2 = scale_of(bn.largest_dz2(s, inputs.largest_dy2));
     auto weights = now.random.values(fused::kConv2Values / 32, 0, 1);
     weights[300] = 3;
     memory.give_as(s.conv2_max, weights);
-    next_scale = power_of_two_scale(3, 7, -12);
-    memory.give_as(s.scales + fused::kConv2Scale, {inputs.filter_scale});
+    next_scale = weight_scale(3);
+    memory.give_scale(fused::kConv2Scale, inputs.unit.filter);
+  }
+  if (storage.scaled) {
+    const double largest = largest_of(inputs.filter);
+    memory.give_scale(fused::kLargestConv2, largest);
+    // Of products of values below 2^15 units of dz2 and of weights.
+    inputs.unit.da1 = inputs.unit.dz2 * power_of_two_scale(std::ldexp(kConv2Channels * kTaps * largest, 15), 15, -100);
   }
   if (!probes) s.gradients = nullptr, s.route2 = nullptr;
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv2_backward(s, kGraphStep, stream); });
 
-  const Dz2 dz2 = dz2_of(now, inputs, bn, storage, unit);
+  const Dz2 dz2 = dz2_of(now, inputs, bn, storage);
   check_bn2(memory, now, bn, learning_rate);
-  if (storage.terms)
-    check_equal("scales", now.name, {{"next", 1}}, memory.result(s.scales + fused::kNextConv2Scale, 1), {next_scale});
+  if (storage.terms || storage.scaled)
+    memory.check_scale("conv2's next weights", now.name, fused::kNextConv2Scale, next_scale);
   if (probes)
     check_equal("route2", now.name, {{"image", now.batch}, {"channel", kConv2Channels}, {"cell", fused::kCells2}},
                 memory.result(s.route2, now.batch * kFeatures), dz2.route2);
   const int blocks = now.plan.conv2_backward_blocks;
-  check_weight_gradient(now, inputs, dz2.value, storage, memory.result(s.conv2_sums, blocks * fused::kConv2Values));
-  check_routed_taps(now, inputs, dz2.value, samples, storage,
+  check_weight_gradient(now, inputs, dz2.value, memory.result(s.conv2_sums, blocks * fused::kConv2Values));
+  check_routed_taps(now, inputs, dz2.value, samples, storage, flat,
                     memory.result(s.routed_tap_sums, blocks * kConv1Channels * fused::kRoutedTapColumns));
   memory.check_rest(now.name);
 }
@@ -397,6 +452,10 @@ int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
   // Halves of images; whole ones; several items a block, more than its stages, in full rounds and in ragged ones.
-  for_every_size(Phase::kConv2Backward, {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {4, 4}, {9, 11}, {5, 13}, {2, 11}}, test);
+  for_every_size(Phase::kConv2Backward, {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {4, 4}, {9, 11}, {5, 13}, {2, 11}},
+                 [](Case now) {
+                   test(now, false);
+                   if (scaled(now.precision)) test(now, true);  // where it carries on what rounding takes
+                 });
   return finish_phase();
 }

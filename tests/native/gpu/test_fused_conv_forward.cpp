@@ -22,7 +22,7 @@ struct Conv1 {
   double zero;                        // outside of the image
   int terms;
 
-  Conv1(Random& random, Precision precision) : terms(precision == Precision::kFp32 ? 2 : 1) {
+  Conv1(Random& random, Precision precision) : terms(conv1_terms(precision)) {
     const bool bf16 = precision == Precision::kBf16;
     pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
     zero = to_fp16(float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero));
@@ -75,18 +75,19 @@ struct Conv1 {
 // conv2.weight (out, in, tap) as conv forward reads it: what it holds, and its bits.
 struct Conv2 {
   std::vector<double> weight = std::vector<double>(fused::kConv2Values);
-  double scale = 1;
+  double scale = 1, largest = 0;
 
   Conv2(Random& random, PhaseMemory& memory, const Case& now) {
     const int terms = now.gpu.wgmma ? fp16_terms(now.precision) : 0, of_chunk = 8;
     std::vector<double> values(fused::kConv2Values);
     std::vector<std::uint16_t> halves(terms * fused::kConv2Values);
-    if (terms > 0) scale = std::ldexp(1.0, -9);
+    if (now.scales_conv2()) scale = std::ldexp(1.0, -9);
     for (int out = 0; out < kConv2Channels; ++out)
       for (int in = 0; in < kConv1Channels; ++in)
         for (int tap = 0; tap < kTaps; ++tap) {
           auto& w = weight[(out * kConv1Channels + in) * kTaps + tap];
-          w = stored(now.precision, random.uniform(-0.1, 0.1));
+          w = stored(now.precision, random.uniform(-0.1, 0.1), scale);
+          largest = std::max(largest, std::abs(w));
           const int chunked =
               ((tap * (kConv1Channels / of_chunk) + in / of_chunk) * kConv2Channels + out) * of_chunk + in % of_chunk;
           if (terms > 0) {
@@ -102,11 +103,15 @@ struct Conv2 {
           }
         }
     const State& s = memory.state();
-    if (terms > 0) {
+    if (now.scales_conv2()) memory.give_scale(fused::kConv2Scale, scale);
+    if (terms > 0)
       memory.give(static_cast<const std::uint16_t*>(s.conv2_forward), halves);
-      memory.give_as(s.scales + fused::kConv2Scale, {scale});
-    } else {
-      memory.give_stored(s.conv2_forward, values);
+    else
+      memory.give_stored(s.conv2_forward, values, scale);
+    if (scaled(now.precision)) {
+      auto of_warps = random.values(fused::kConv2Values / 32, 0, largest);
+      of_warps[300] = largest;
+      memory.give_as(s.conv2_max, of_warps);
     }
   }
 };
@@ -122,9 +127,10 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
   std::vector<double> got(count);
   double unit = 1, error = storing(now.precision);
   const bool fp16_sums = now.plan.conv_forward.wgmma && now.plan.conv_forward.many && conv1.terms == 1;
-  if (layout == Layout::kFp16Terms) {
+  if (layout == Layout::kFp16Terms || scaled(now.precision))
     unit = power_of_two_scale(*std::ranges::max_element(conv1.largest), 15, -60);
-    error = order.terms == 1 ? std::ldexp(1.001, -11) : std::ldexp(1.001, -22);
+  if (layout == Layout::kFp16Terms) {
+    error = std::ldexp(1.001, -22);
     auto values = memory.result(static_cast<const std::uint16_t*>(s.a1), order.count(batch));
     for (auto& value : values) value = unit * from_fp16(std::uint16_t(value));
     for (int term = 0; term < order.terms; ++term) {
@@ -133,9 +139,10 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
     }
     check_padding("a1", where, order, batch, values);
   } else {
-    const auto values = memory.stored_result(s.a1, order.count(batch));
+    const auto values = memory.stored_result(s.a1, order.count(batch), unit);
     got = pixels_from(order, batch, values);
     check_padding("a1", where, order, batch, values);
+    check_room("a1", where, now.precision, got, unit);
   }
   std::vector<std::uint32_t> words;
   for (const double word : memory.result(s.route1, batch * fused::kRoute1Words)) words.push_back(std::uint32_t(word));
@@ -165,26 +172,44 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
         a1.value[i] = dead ? 0 : value;
         a1.bound[i] = dead ? slack_of_value
                            : (error + std::ldexp(1.0, -24)) * value + slack_of_value +
-                                 (layout == Layout::kFp16Terms ? std::ldexp(unit, -25) : 0);
+                                 (layout == Layout::kFp16Terms ? std::ldexp(unit, -25) : 0) +
+                                 storing_small(now.precision, unit);
         routing.value[i] = dead ? Routing::kDead : best;
         bool as_good = route[i] < 4 && sums[route[i]].value >= sums[best].value - slack;
         for (int position = 0; as_good && !outside && position < route[i]; ++position)
           as_good = sums[position].value != sums[route[i]].value;  // the first of equals
         if (slack > 0 && (as_good || std::abs(value) <= slack_of_value)) routing.value[i] = route[i];
       }
-  check_elements("a1", where, axes, got, a1);
+  check_elements("a1", with_unit(where, now.precision, unit), axes, got, a1);
   check_elements("route1", where, axes, {route.begin(), route.end()}, routing);
   return got;
 }
 
+// z2's unit, which tf32 chooses: no sum of products of a1 and conv2's weights can exceed what it leaves room for.
+double check_z2_scale(PhaseMemory& memory, const Case& now, const Conv1& conv1, const Conv2& conv2) {
+  if (!scaled(now.precision)) return 1;
+  const float a1 = float(*std::ranges::max_element(conv1.largest)),
+              largest = float(kConv1Channels * kTaps) * a1 * float(conv2.largest);
+  memory.check_scale("z2", now.name, fused::kZ2Scale, scale_of(largest));
+  memory.check_scale("conv2's largest weight", now.name, fused::kLargestConv2, float(conv2.largest));
+  return scale_of(largest);
+}
+
+// In tf32 and large batches z2 is up to half of a rounding larger or smaller, the same for an image's whole channel.
+double z2_factor(const Case& now, std::int64_t image, int channel) {
+  if (!rounds_by_draws(now.precision, now.batch)) return 1;
+  return 1 + (std::ldexp(double(draw_of(image, channel)), -32) - 0.5) * std::ldexp(1.0, -10);
+}
+
 // z2 from a1; its maxima and sums from z2.
 void check_z2(PhaseMemory& memory, const Case& now, const std::vector<double>& a1, const std::vector<double>& weight,
-              const std::string& where) {
+              double unit, const std::string& where) {
   const State& s = memory.state();
   const std::int64_t batch = now.batch;
   const PixelOrder order = order_of_z2(now.precision, now.plan.conv_forward.layout);
-  const auto values = memory.stored_result(s.z2, order.count(batch));
+  const auto values = memory.stored_result(s.z2, order.count(batch), unit);
   check_padding("z2", where, order, batch, values);
+  check_room("z2", where, now.precision, values, unit);
   const auto z2 = pixels_from(order, batch, values);
   std::vector<double> magnitudes(z2.size()), absolute_a1(a1), absolute_weight(weight);
   for (auto& x : absolute_a1) x = std::abs(x);
@@ -196,10 +221,14 @@ void check_z2(PhaseMemory& memory, const Case& now, const std::vector<double>& a
   reference::conv2d_forward(magnitudes.data(), absolute_a1.data(), absolute_weight.data(), no_bias.data(), batch,
                             kConv1Channels, kConv2Channels, kPool1Side);
   const double error = multiplying(now.precision) + summing(kConv1Channels * kTaps);
-  for (std::size_t i = 0; i < z2.size(); ++i)
-    want.bound[i] = storing(now.precision) * std::abs(want.value[i]) + error * magnitudes[i];
-  check_elements("z2", where, {{"image", batch}, {"channel", kConv2Channels}, {"y", kPool1Side}, {"x", kPool1Side}}, z2,
-                 want);
+  for (std::size_t i = 0; i < z2.size(); ++i) {
+    const auto plane = std::int64_t(i) / fused::kCells1;
+    want.value[i] *= z2_factor(now, plane / kConv2Channels, int(plane % kConv2Channels));
+    want.bound[i] =
+        storing(now.precision) * std::abs(want.value[i]) + error * magnitudes[i] + storing_small(now.precision, unit);
+  }
+  check_elements("z2", with_unit(where, now.precision, unit),
+                 {{"image", batch}, {"channel", kConv2Channels}, {"y", kPool1Side}, {"x", kPool1Side}}, z2, want);
 
   const auto at = [&](std::int64_t b, int c, int y, int x) {
     return z2[((b * kConv2Channels + c) * kPool1Side + y) * kPool1Side + x];
@@ -221,11 +250,12 @@ void check_z2(PhaseMemory& memory, const Case& now, const std::vector<double>& a
         maxima.push_back(best);
       }
   check_equal("pooled_z2", where, {{"image", batch}, {"cell", fused::kCells2}, {"channel", kConv2Channels}},
-              memory.stored_result(s.pooled_z2, batch * kFeatures), maxima);
+              memory.stored_result(s.pooled_z2, batch * kFeatures, unit), maxima);
   const int blocks = now.plan.conv_forward_blocks;
   const auto rows = memory.result(s.z2_sums, blocks * 2 * kConv2Channels);
   std::vector<double> total(2 * kConv2Channels);
-  for (std::size_t i = 0; i < rows.size(); ++i) total[i % total.size()] += rows[i];
+  for (std::size_t i = 0; i < rows.size(); ++i)  // of z2 as it is stored
+    total[i % total.size()] += (i % total.size() < kConv2Channels ? unit : unit * unit) * rows[i];
   for (int i = 0; i < 2 * kConv2Channels; ++i)
     sums.bound[i] = summing(double(batch) * fused::kCells1) * (i < kConv2Channels ? magnitude[i] : sums.value[i]);
   check_elements("z2_sums", where, {{"sum", 2}, {"channel", kConv2Channels}}, total, sums);
@@ -242,14 +272,14 @@ void test(Case now) {
   memory.give(static_cast<const std::uint16_t*>(s.conv1), conv1.packed);
   memory.give_as(&s.bn1.scale(0), conv1.scale);
   memory.give_as(&s.bn1.shift(0), conv1.shift);
-  if (fp16_terms(now.precision) > 0) memory.give_as(&s.bn1.largest_a1(0), conv1.largest);
+  if (fp16_terms(now.precision) > 0 || scaled(now.precision)) memory.give_as(&s.bn1.largest_a1(0), conv1.largest);
   memory.give_as(&s.bn1.filter_scale(0), conv1.filter_scale);
   auto gamma = now.random.values(kConv2Channels, 0.5, 1.5);
   gamma[kFirst2] = 0;
   memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv_forward(s, kGraphStep, stream); });
   const auto a1 = check_a1(memory, now, conv1, samples, now.name);
-  check_z2(memory, now, a1, conv2.weight, now.name);
+  check_z2(memory, now, a1, conv2.weight, check_z2_scale(memory, now, conv1, conv2), now.name);
   memory.check_rest(now.name);
 }
 
@@ -258,8 +288,11 @@ void test(Case now) {
 int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
-  // Halves of images; whole ones; several a block, in full rounds and in ragged ones.
-  for_every_size(Phase::kConvForward, {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {5, 5}, {4, 4}, {7, 8}, {5, 13}, {2, 11}},
-                 test);
+  // Halves of images; whole ones; several a block, in full rounds and in ragged ones. Then so many that tf32 rounds z2
+  // by draws.
+  for_every_size(
+      Phase::kConvForward,
+      {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {5, 5}, {4, 4}, {7, 8}, {5, 13}, {2, 11}, {260, 129}, {132, 129}, {12, 131}},
+      test);
   return finish_phase();
 }

@@ -11,29 +11,35 @@ struct Bn2 {
   std::vector<double> scale, shift, mean, inv_sigma;
 };
 
-// Gives a phase pooled_z2 and fc1.weight, as they are stored; both come back.
+// Gives a phase pooled_z2 and fc1.weight, as they are stored; both come back, with their units.
 struct Inputs {
   std::vector<double> pooled_z2, weight;
+  double z2_unit = 1, fc1_unit = 1;
 
   Inputs(Case& now, PhaseMemory& memory) {
+    if (scaled(now.precision)) {
+      z2_unit = std::ldexp(1.0, -11);
+      fc1_unit = weight_scale(0.05);
+      memory.give_scale(fused::kFc1Scale, fc1_unit);
+    }
     pooled_z2 = now.random.values(now.batch * kFeatures, -2, 2);
     weight = now.random.values(kHidden * kFeatures, -0.05, 0.05);
-    for (auto& x : pooled_z2) x = stored(now.precision, x);
+    for (auto& x : pooled_z2) x = stored(now.precision, x, z2_unit);
     const State& s = memory.state();
-    memory.give_stored(s.pooled_z2, pooled_z2);
-    memory.give_stored(s.fc1, weight);
-    for (auto& x : weight) x = stored(now.precision, x);
+    memory.give_stored(s.pooled_z2, pooled_z2, z2_unit);
+    memory.give_stored(s.fc1, weight, fc1_unit);
+    for (auto& x : weight) x = stored(now.precision, x, fc1_unit);
   }
 };
 
 // relu(bn2(pooled_z2)) as it is stored, (batch, features).
 std::vector<double> a2_of(const Case& now, const std::vector<double>& pooled_z2, const std::vector<double>& scale,
-                          const std::vector<double>& shift) {
+                          const std::vector<double>& shift, double unit) {
   std::vector<double> a2(pooled_z2.size());
   for (std::size_t i = 0; i < a2.size(); ++i) {
     const int c = int(i % kConv2Channels);
     const float y = std::fma(float(scale[c]), float(pooled_z2[i]), float(shift[c]));
-    a2[i] = y <= 0 ? 0 : stored(now.precision, y);
+    a2[i] = y <= 0 ? 0 : stored(now.precision, y, unit);
   }
   return a2;
 }
@@ -58,9 +64,15 @@ Expected product(const Case& now, A a, std::int64_t rows, const std::vector<doub
   return want;
 }
 
-// bn2 from conv forward's sums, of which four at a time are exact as floats.
+// Values times a power of two.
+std::vector<double> times(double factor, std::vector<double> values) {
+  for (auto& x : values) x *= factor;
+  return values;
+}
+
+// bn2 from conv forward's sums, of which four at a time are exact as floats. In tf32 it is of z2 in its unit.
 void check_bn2(PhaseMemory& memory, const Case& now, const std::vector<double>& sums, const std::vector<double>& gamma,
-               const std::vector<double>& beta) {
+               const std::vector<double>& beta, double unit) {
   const State& s = memory.state();
   const double count = double(now.batch) * fused::kCells1;
   std::vector<double> total(2 * kConv2Channels);
@@ -77,7 +89,9 @@ void check_bn2(PhaseMemory& memory, const Case& now, const std::vector<double>& 
     }
     mean.bound[c] = std::ldexp(std::abs(mean.value[c]), -46);
   }
-  const auto got = memory.result(s.bn2.values, fused::Bn2Operand::kRows * kConv2Channels);
+  auto got = memory.result(s.bn2.values, fused::Bn2Operand::kRows * kConv2Channels);
+  const double of_rows[] = {1 / unit, 1, unit, 1 / unit, unit};
+  for (std::size_t i = 0; i < got.size(); ++i) got[i] *= of_rows[i / kConv2Channels];
   check_elements("bn2", now.name, {{"row", 4}, {"channel", kConv2Channels}}, {got.begin(), got.end() - kConv2Channels},
                  want);
   std::vector<double> exact_mean;
@@ -97,9 +111,12 @@ void test_forward(Case now, bool population) {
   for (auto& x : beta) x = float(x);
   gamma[37] = 0;
   std::vector<double> sums;
+  double largest_a2 = 0;
   if (population) {
     memory.give_as(&s.bn2.scale(0), gamma);
     memory.give_as(&s.bn2.shift(0), beta);
+    for (int c = 0; c < kConv2Channels; ++c)  // 2^16 is more than any value of fp16
+      largest_a2 = std::max(largest_a2, std::ldexp(std::abs(gamma[c]) * inputs.z2_unit, 16) + std::abs(beta[c]));
   } else {
     memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
     memory.give_as(s.parameters + kParameters[kBn2Bias].offset, beta);
@@ -109,16 +126,26 @@ void test_forward(Case now, bool population) {
       for (int i = 0; i < 2 * kConv2Channels; ++i)
         sums.push_back(
             std::round(of_block * (i < kConv2Channels ? now.random.uniform(-1, 1) : now.random.uniform(2, 3))));
-    memory.give_as(s.z2_sums, sums);
+    auto of_stored = sums;
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      of_stored[i] /= i % (2 * kConv2Channels) < kConv2Channels ? inputs.z2_unit : inputs.z2_unit * inputs.z2_unit;
+    memory.give_as(s.z2_sums, of_stored);
+    // No value is farther from the mean of N than sqrt(N) of their standard deviations.
+    for (int c = 0; c < kConv2Channels; ++c)
+      largest_a2 = std::max(largest_a2, std::abs(gamma[c]) / std::sqrt(s.inv_n2) + std::abs(beta[c]));
   }
+  if (scaled(now.precision)) memory.give_scale(fused::kZ2Scale, inputs.z2_unit);
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.fc1_forward(s, stream); });
-  if (!population) check_bn2(memory, now, sums, gamma, beta);
-  const auto scale = memory.read(&s.bn2.scale(0), kConv2Channels), shift = memory.read(&s.bn2.shift(0), kConv2Channels);
+  if (!population) check_bn2(memory, now, sums, gamma, beta, inputs.z2_unit);
+  const double a2_unit = scaled(now.precision) ? scale_of(largest_a2) : 1;
+  if (scaled(now.precision)) memory.check_scale("a2", now.name, fused::kA2Scale, a2_unit);
+  const auto scale = times(population ? 1 : 1 / inputs.z2_unit, memory.read(&s.bn2.scale(0), kConv2Channels)),
+             shift = memory.read(&s.bn2.shift(0), kConv2Channels);
   const std::int64_t batch = now.batch, size = batch * kHidden;
   const auto slices = memory.result(s.h_slices, now.plan.fc1_slices * size);
   std::vector<double> got(size);
   for (std::size_t i = 0; i < slices.size(); ++i) got[i % size] += slices[i];
-  const auto a2 = a2_of(now, inputs.pooled_z2, scale, shift);
+  const auto a2 = a2_of(now, inputs.pooled_z2, scale, shift, a2_unit);
   std::vector<double> transposed(inputs.weight.size());
   for (int h = 0; h < kHidden; ++h)
     for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + h] = inputs.weight[h * kFeatures + f];
@@ -137,17 +164,36 @@ void test_backward(Case now, bool reports_gradients) {
   const Inputs inputs(now, memory);
   const Bn2 bn2{now.random.values(kConv2Channels, 0.5, 1.5), now.random.values(kConv2Channels, -0.5, 0.5),
                 now.random.values(kConv2Channels, -0.5, 0.5), now.random.values(kConv2Channels, 0.5, 2)};
-  memory.give_as(&s.bn2.scale(0), bn2.scale);
+  const double z2_unit = inputs.z2_unit;  // which bn2 is of
+  memory.give_as(&s.bn2.scale(0), times(z2_unit, bn2.scale));
   memory.give_as(&s.bn2.shift(0), bn2.shift);
-  memory.give_as(&s.bn2.mean(0), bn2.mean);
-  memory.give_as(&s.bn2.inv_sigma(0), bn2.inv_sigma);
+  memory.give_as(&s.bn2.mean(0), times(1 / z2_unit, bn2.mean));
+  memory.give_as(&s.bn2.inv_sigma(0), times(z2_unit, bn2.inv_sigma));
   memory.give_as(s.learning_rate, {learning_rate});
   auto dh = now.random.values(batch * kHidden, -1, 1), master = now.random.values(kHidden * kFeatures, -0.05, 0.05);
-  for (auto& x : dh) x = now.random.bits() % 4 ? stored(now.precision, x) : 0;
+  // In tf32 units as the phases before would choose them, each another power of two.
+  const bool units = scaled(now.precision);
+  const double dh_unit = units ? std::ldexp(1.0, -14) : 1, a2_unit = units ? std::ldexp(1.0, -6) : 1,
+               next_unit = units ? 2 * inputs.fc1_unit : 1;
+  double dy2_unit = 1;
+  for (auto& x : dh) x = now.random.bits() % 4 ? stored(now.precision, x, dh_unit) : 0;
   const DhOrder order{now.plan.fc1_backward.wgmma};
   std::vector<double> ordered(order.count(batch));
   for (std::int64_t i = 0; i < batch * kHidden; ++i) ordered[order.at(i / kHidden, int(i % kHidden))] = dh[i];
-  memory.give_stored(s.dh, ordered);
+  memory.give_stored(s.dh, ordered, dh_unit);
+  if (units) {
+    float largest_dh = 0, largest_weight = 0;
+    for (const double x : dh) largest_dh = std::max(largest_dh, float(std::abs(x)));
+    for (const double x : inputs.weight) largest_weight = std::max(largest_weight, float(std::abs(x)));
+    auto of_blocks = now.random.values(now.plan.head_blocks, 0, largest_dh);
+    of_blocks.back() = largest_dh;
+    memory.give_as(s.dh_max(), of_blocks);
+    memory.give_scale(fused::kA2Scale, a2_unit);
+    memory.give_scale(fused::kNextFc1Scale, next_unit);
+    memory.give_scale(fused::kLargestFc1, largest_weight);
+    memory.give_scale(fused::kDhScale, dh_unit);
+    dy2_unit = scale_of(float(kHidden) * largest_dh * largest_weight);
+  }
   if (now.precision == Precision::kFp32) master = inputs.weight;  // the same array
   for (auto& x : master) x = float(x);
   memory.give_as(s.parameters + at, master);
@@ -155,16 +201,20 @@ void test_backward(Case now, bool reports_gradients) {
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.fc1_backward(s, stream); });
 
   // dy2, of what relu let pass.
-  const auto a2 = a2_of(now, inputs.pooled_z2, bn2.scale, bn2.shift);
+  if (units) memory.check_scale("dy2", now.name, fused::kDy2Scale, dy2_unit);
+  const auto a2 = a2_of(now, inputs.pooled_z2, bn2.scale, bn2.shift, a2_unit);
   const auto of_sample = [&](std::int64_t b, std::int64_t unit) { return dh[b * kHidden + unit]; };
   Expected dy2 = product(now, of_sample, batch, inputs.weight, kFeatures, kHidden);
   for (std::size_t i = 0; i < a2.size(); ++i) {
-    dy2.bound[i] = a2[i] > 0 ? dy2.bound[i] + storing(now.precision) * std::abs(dy2.value[i]) : 0;
+    dy2.bound[i] = a2[i] > 0 ? dy2.bound[i] + storing(now.precision) * std::abs(dy2.value[i]) +
+                                   storing_small(now.precision, dy2_unit)
+                             : 0;
     dy2.value[i] = a2[i] > 0 ? dy2.value[i] : 0;
   }
   const Axes features{{"sample", batch}, {"cell", fused::kCells2}, {"channel", kConv2Channels}};
-  const auto got_dy2 = memory.stored_result(s.dy2, batch * kFeatures);
-  check_elements("dy2", now.name, features, got_dy2, dy2);
+  const auto got_dy2 = memory.stored_result(s.dy2, batch * kFeatures, dy2_unit);
+  check_elements("dy2", with_unit(now.name, now.precision, dy2_unit), features, got_dy2, dy2);
+  check_room("dy2", now.name, now.precision, got_dy2, dy2_unit);
 
   // Its sums, and the largest of each block's 32 columns.
   Expected sums(2 * kFeatures);
@@ -181,13 +231,16 @@ void test_backward(Case now, bool reports_gradients) {
   for (auto& bound : sums.bound) bound *= summing(double(batch));
   check_elements("dy2_sums", now.name, {{"sum", 2}, {"cell", fused::kCells2}, {"channel", kConv2Channels}},
                  memory.result(s.dy2_sums, 2 * kFeatures), sums);
-  if (fp16_terms(now.precision) > 0) {
-    const auto of_warps = memory.result(s.dy2_max, 2 * fused::kCells2 * fused::kGradientWarps);
-    std::vector<double> got(largest.size(), -1);
-    for (std::size_t i = 0; i < of_warps.size(); ++i)
-      got[i / fused::kGradientWarps] = std::max(got[i / fused::kGradientWarps], of_warps[i]);
-    check_equal("dy2_max", now.name, {{"block", 2 * fused::kCells2}}, got, largest);
-  }
+  const auto check_largest = [&](const char* array, const float* warps, const std::vector<double>& want) {
+    const auto of_warps = memory.result(warps, 2 * fused::kCells2 * fused::kGradientWarps);
+    std::vector<double> got(want.size(), -1);
+    for (std::size_t i = 0; i < of_warps.size(); ++i) {
+      auto& largest = got[i / fused::kGradientWarps];
+      if (!(of_warps[i] <= largest || std::isnan(largest))) largest = of_warps[i];  // a NaN remains
+    }
+    check_equal(array, now.name, {{"block", 2 * fused::kCells2}}, got, want);
+  };
+  if (fp16_terms(now.precision) > 0 || units) check_largest("dy2_max", s.dy2_max, largest);
 
   // fc1.weight, its gradient and its copy.
   const Axes weights{{"hidden unit", kHidden}, {"cell", fused::kCells2}, {"channel", kConv2Channels}};
@@ -206,8 +259,17 @@ void test_backward(Case now, bool reports_gradients) {
   const auto got = memory.result(s.parameters + at, kHidden * kFeatures);
   check_elements("fc1.weight", now.name, weights, got, updated);
   std::vector<double> copy(got.size());
-  std::ranges::transform(got, copy.begin(), [&](double x) { return stored(now.precision, x); });
-  check_equal("fc1", now.name, weights, memory.stored_result(s.fc1, kHidden * kFeatures), copy);
+  std::ranges::transform(got, copy.begin(), [&](double x) { return stored(now.precision, x, next_unit); });
+  check_equal("fc1", with_unit(now.name, now.precision, next_unit), weights,
+              memory.stored_result(s.fc1, kHidden * kFeatures, next_unit), copy);
+  if (units) {
+    std::vector<double> largest_weights(kFeatures / 32);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      auto& largest_weight = largest_weights[i % kFeatures / 32];
+      largest_weight = std::max(largest_weight, std::abs(got[i]));
+    }
+    check_largest("fc1_max", s.fc1_max(), largest_weights);
+  }
   memory.check_rest(now.name);
 }
 

@@ -6,6 +6,17 @@ using namespace testing;
 
 namespace {
 
+// dh as tf32 rounds it by draws, and how far it may be off: down to a unit in the last place after `draw` / 2^13 of
+// such a unit was added. So what comes out is within half of a unit of what lies half of one below that sum.
+struct Drawn {
+  double value, bound;
+};
+Drawn rounded_by_draw(double value, std::uint32_t draw) {
+  if (value == 0) return {0, 0};
+  const double last_place = std::ldexp(1.0, std::ilogb(value) - 10);
+  return {value + std::copysign((std::ldexp(double(draw), -13) - 0.5) * last_place, value), 0.5 * 1.001 * last_place};
+}
+
 void test(Case now) {
   PhaseMemory memory = now.memory();
   State& s = memory.state();
@@ -32,8 +43,22 @@ void test(Case now) {
   memory.give_as(s.parameters + kParameters[kFc2Weight].offset, weight);
   memory.give_as(s.parameters + kParameters[kFc2Bias].offset, class_bias);
   memory.give_as(s.upstream, {upstream});
+  double dh_unit = 1;
+  if (scaled(now.precision)) {  // and what it hands on of fc1's weights
+    auto largest = now.random.values(2 * fused::kCells2 * fused::kGradientWarps, 0, 0.3);
+    largest[700] = 0.75;
+    memory.give_as(s.fc1_max(), largest);
+    float of_fc2 = 0;
+    for (const double x : weight) of_fc2 = std::max(of_fc2, float(std::abs(x)));
+    dh_unit = scale_of(2 * (float(upstream) / float(batch)) * of_fc2);
+  }
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.head(s, kGraphStep, stream); });
 
+  if (scaled(now.precision)) {
+    memory.check_scale("dh", now.name, fused::kDhScale, dh_unit);
+    memory.check_scale("fc1's largest weight", now.name, fused::kLargestFc1, 0.75);
+    memory.check_scale("fc1's next weights", now.name, fused::kNextFc1Scale, weight_scale(0.75));
+  }
   Expected h(batch * kHidden), logits(batch * kClasses), dh(batch * kHidden), sums(fused::kHeadValues);
   for (std::int64_t i = 0; i < batch * kHidden; ++i) {
     double total = bias[i % kHidden], magnitude = std::abs(total);
@@ -96,25 +121,41 @@ void test(Case now) {
       }
       const double bound = of_value + summing(kClasses) * terms;
       const std::int64_t i = b * kHidden + unit;
-      dh.value[i] = h > 0 ? value : 0;
-      dh.bound[i] = h > 0 ? bound + storing(now.precision) * std::abs(value) : 0;
+      if (h > 0) {
+        const Drawn rounded = rounds_by_draws(now.precision, batch)
+                                  ? rounded_by_draw(value, draw_of(b, unit) >> 19)
+                                  : Drawn{value, storing(now.precision) * std::abs(value)};
+        dh.value[i] = rounded.value;
+        dh.bound[i] = bound + rounded.bound + storing_small(now.precision, dh_unit);
+      }
       if (h > 0) add(d_bias + unit, value, bound);
     }
   }
   const DhOrder order{now.plan.fc1_backward.wgmma};
-  auto ordered = memory.stored_result(s.dh, order.count(batch));
+  auto ordered = memory.stored_result(s.dh, order.count(batch), dh_unit);
   std::vector<double> got_dh;
   for (std::int64_t i = 0; i < batch * kHidden; ++i) {
     auto& value = ordered[order.at(i / kHidden, int(i % kHidden))];
     got_dh.push_back(value);
     value = 0;
   }
-  check_elements("dh", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got_dh, dh);
+  check_elements("dh", with_unit(now.name, now.precision, dh_unit), {{"sample", batch}, {"hidden unit", kHidden}},
+                 got_dh, dh);
+  check_room("dh", now.name, now.precision, got_dh, dh_unit);
   check_equal("dh beyond the batch", now.name, {{"value", order.count(batch)}}, ordered,
               std::vector<double>(ordered.size()));
   for (int i = 0; i < fused::kHeadValues - 1; ++i)
     sums.bound[i] = slack[i] + summing(double(batch)) * magnitude[i];  // hits are exact
   const int blocks = now.plan.head_blocks;
+  if (scaled(now.precision)) {
+    const std::int64_t rows = (batch + blocks - 1) / blocks;  // of a block
+    std::vector<double> largest(blocks);
+    for (std::int64_t i = 0; i < batch * kHidden; ++i) {
+      auto& of_block = largest[i / kHidden / rows];
+      of_block = std::max(of_block, std::abs(got_dh[i]));
+    }
+    check_equal("dh_max", now.name, {{"block", blocks}}, memory.result(s.dh_max(), blocks), largest);
+  }
   const auto add_up = [&](const std::vector<double>& rows, std::int64_t width) {
     std::vector<double> total(width);
     for (std::size_t i = 0; i < rows.size(); ++i) total[i % width] += rows[i];

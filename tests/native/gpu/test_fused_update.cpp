@@ -35,7 +35,7 @@ struct Filter {
   double divisor = 1, value[kTaps] = {}, terms[2][kTaps] = {};
   int count;
 
-  Filter(Precision precision, const double* weight, double sign) : count(precision == Precision::kFp32 ? 2 : 1) {
+  Filter(Precision precision, const double* weight, double sign) : count(conv1_terms(precision)) {
     double largest = 0;
     for (int tap = 0; tap < kTaps; ++tap) largest = std::max(largest, std::abs(weight[tap]));
     if (largest > 0) divisor = std::ldexp(1.0, std::ilogb(largest));
@@ -99,7 +99,7 @@ void check_next_conv1(PhaseMemory& memory, const Case& now, const std::vector<do
   const State& s = memory.state();
   const Pixels pixels(moments, s.inv_n1);
   const Form form(now.precision);
-  const int terms = now.precision == Precision::kFp32 ? 2 : 1, rows = fp16_terms(now.precision) > 0 ? 4 : 3;
+  const int terms = conv1_terms(now.precision), rows = fp16_terms(now.precision) > 0 || scaled(now.precision) ? 4 : 3;
   Expected bn1(rows * kConv1Channels);
   std::vector<double> packed(terms * 4 * kConv1Channels * 16);
   for (int c = 0; c < kConv1Channels; ++c) {
@@ -222,7 +222,7 @@ constexpr Axis kOut{"output channel", kConv2Channels}, kIn{"input channel", kCon
 void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<double>& weight, double scale) {
   using Pieces = fused::DgradFilter;
   const State& s = memory.state();
-  const bool bf16 = now.precision == Precision::kBf16, wgmma = now.gpu.wgmma;
+  const bool wgmma = now.gpu.wgmma;
   const int terms = wgmma ? fp16_terms(now.precision) : 0, copies = std::max(terms, 1);
   constexpr int kValues = fused::kConv2Values;
   std::vector<double> forward(copies * kValues), dgrad(copies * kValues);
@@ -241,11 +241,11 @@ void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<
         }
         if (terms > 0) continue;
         const int r = out & 15, row = (out & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
-        forward[wgmma ? chunked : (row * kTaps + tap) * kConv1Channels + in] = stored(now.precision, w);
-        dgrad[(in * kTaps + flipped) * kConv2Channels + out] = stored(now.precision, w);
+        forward[wgmma ? chunked : (row * kTaps + tap) * kConv1Channels + in] = stored(now.precision, w, scale);
+        dgrad[(in * kTaps + flipped) * kConv2Channels + out] = stored(now.precision, w, scale);
         const int at = (u * Pieces::kChunks + out / 8) * Pieces::kPieceBytes + Pieces::kZeroBytes +
                        (2 - v) * Pieces::kTapBytes + in * 16;
-        pieces[at / 2 + out % 8] = bits_of_bf16(to_bf16(float(w)));
+        pieces[at / 2 + out % 8] = bits_of(now.precision, w, scale);
       }
   const Axes places{{"place", std::int64_t(forward.size())}};
   const auto halves = [&](const void* from, std::size_t count) {
@@ -256,9 +256,10 @@ void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<
     check_equal("conv2_dgrad_wgmma", now.name, places, halves(s.conv2_dgrad_wgmma, dgrad.size()), dgrad);
     return;
   }
-  check_equal("conv2_forward", now.name, places, memory.stored_result(s.conv2_forward, kValues), forward);
-  check_equal("conv2_dgrad", now.name, places, memory.stored_result(s.conv2_dgrad, kValues), dgrad);
-  if (bf16 && wgmma)
+  const std::string where = with_unit(now.name, now.precision, scale);
+  check_equal("conv2_forward", where, places, memory.stored_result(s.conv2_forward, kValues, scale), forward);
+  check_equal("conv2_dgrad", where, places, memory.stored_result(s.conv2_dgrad, kValues, scale), dgrad);
+  if (in_16_bits(now.precision) && wgmma)
     check_equal("conv2_dgrad_wgmma", now.name, {{"place", std::int64_t(pieces.size())}},
                 halves(s.conv2_dgrad_wgmma, pieces.size()), pieces);
 }
@@ -296,10 +297,10 @@ void check_conv2(PhaseMemory& memory, const Case& now, const std::vector<double>
   check_elements("conv2.weight's gradient", now.name, axes, memory.result(s.gradients + at, kValues), gradient);
   auto weight = memory.result(s.parameters + at, kValues);
   check_elements("conv2.weight", now.name, axes, weight, want);
-  if (now.gpu.wgmma && fp16_terms(now.precision) > 0) {
+  if (now.scales_conv2()) {
     check_equal("conv2_max", now.name, {{"warp", kValues / 32}}, memory.result(s.conv2_max, kValues / 32),
                 largest_of_warps(weight, weight_of));
-    check_equal("scales", now.name, {{"now", 1}}, memory.result(s.scales + fused::kConv2Scale, 1), {scale});
+    memory.check_scale("conv2", now.name, fused::kConv2Scale, scale);
   }
   for (int i = 0; i < kValues; ++i)
     if (gamma[i / (kConv1Channels * kTaps)] < 0) weight[i] = -weight[i];
@@ -401,11 +402,14 @@ void test_update(Case now) {
   memory.give_as(s.head_sums, head_sums);
   memory.give(s.moment_sums, moment_sums);
   memory.give(s.moments, copies);
-  if (now.gpu.wgmma && fp16_terms(now.precision) > 0) memory.give_as(s.scales + fused::kNextConv2Scale, {scale});
+  const double fc1_scale = std::ldexp(1.0, -10);
+  if (now.scales_conv2()) memory.give_scale(fused::kNextConv2Scale, scale);
+  if (scaled(now.precision)) memory.give_scale(fused::kNextFc1Scale, fc1_scale);
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.update(s, kGraphStep, stream); });
 
   check_conv1(memory, now, conv1, routed_taps, moments, next);
   check_conv2(memory, now, conv2, conv2_sums, sign, gamma, scale);
+  if (scaled(now.precision)) memory.check_scale("fc1", now.name, fused::kFc1Scale, fc1_scale);
   check_head(memory, now, head, head_sums);
   memory.check_rest(now.name);
 }
@@ -430,7 +434,6 @@ void test_pack(Case now) {
   now.name += ", pack";
   PhaseMemory memory = now.memory();
   const State& s = memory.state();
-  const bool terms = now.gpu.wgmma && fp16_terms(now.precision) > 0;
   auto conv2 = floats(now.random, fused::kConv2Values, -0.1, 0.1);
   const auto gamma = floats(now.random, kConv2Channels, -1, 1),
              fc1 = floats(now.random, kHidden * kFeatures, -0.1, 0.1);
@@ -438,21 +441,34 @@ void test_pack(Case now) {
   memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
   memory.give_as(s.parameters + kParameters[kFc1Weight].offset, fc1);
   memory.run([&](const State& s, cudaStream_t stream) { now.kernels.pack(s, stream); });
-  double largest = 0;
-  for (const double w : conv2) largest = std::max(largest, std::abs(w));
-  const double scale = power_of_two_scale(largest, 7, -12);
-  if (terms) {
-    check_equal("scales", now.name, {{"now", 1}}, memory.result(s.scales + fused::kConv2Scale, 1), {scale});
+  const auto largest_of = [](const std::vector<double>& weights) {
+    double largest = 0;
+    for (const double w : weights) largest = std::max(largest, std::abs(w));
+    return largest;
+  };
+  const double scale = weight_scale(largest_of(conv2));
+  if (now.scales_conv2()) {
+    memory.check_scale("conv2", now.name, fused::kConv2Scale, scale);
     check_equal("conv2_max", now.name, {{"warp", fused::kConv2Values / 32}},
                 memory.result(s.conv2_max, fused::kConv2Values / 32), largest_of_warps(conv2, [](int i) { return i; }));
   }
   for (int i = 0; i < fused::kConv2Values; ++i)
     if (gamma[i / (kConv1Channels * kTaps)] < 0) conv2[i] = -conv2[i];
   check_packed_conv2(memory, now, conv2, scale);
+  double fc1_scale = 1;
+  if (scaled(now.precision)) {
+    constexpr std::int64_t kShares = 2 * fused::kCells2 * fused::kGradientWarps, kShare = kHidden * kFeatures / kShares;
+    std::vector<double> of_shares;
+    for (std::int64_t i = 0; i < kShares; ++i)
+      of_shares.push_back(largest_of({fc1.begin() + i * kShare, fc1.begin() + (i + 1) * kShare}));
+    check_equal("fc1_max", now.name, {{"share", kShares}}, memory.result(s.fc1_max(), kShares), of_shares);
+    fc1_scale = weight_scale(largest_of(fc1));
+    memory.check_scale("fc1", now.name, fused::kFc1Scale, fc1_scale);
+  }
   std::vector<double> copy(fc1.size());
-  std::ranges::transform(fc1, copy.begin(), [&](double x) { return stored(now.precision, x); });
-  check_equal("fc1", now.name, {{"hidden unit", kHidden}, {"feature", kFeatures}},
-              memory.stored_result(s.fc1, kHidden * kFeatures), copy);
+  std::ranges::transform(fc1, copy.begin(), [&](double x) { return stored(now.precision, x, fc1_scale); });
+  check_equal("fc1", with_unit(now.name, now.precision, fc1_scale), {{"hidden unit", kHidden}, {"feature", kFeatures}},
+              memory.stored_result(s.fc1, kHidden * kFeatures, fc1_scale), copy);
   memory.check_rest(now.name);
 }
 

@@ -8,7 +8,6 @@ using namespace testing;
 
 namespace {
 
-constexpr int kQuarter = kConv2Channels / 4;
 constexpr int kNoScale = 37;  // a channel whose batch norm has a scale of 0
 
 // What a size stores, and how exactly.
@@ -18,6 +17,7 @@ struct Storage {
   int (*pixel)(int);  // as a product takes it
   double outside;     // of the image
   double of_da1;      // relative error of da1 as the routed taps' operand
+  int parts;          // into which blocks and warps may cut conv2's channels: each rounds its sum for da1
 
   Storage(const Case& now)
       : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms), scaled(testing::scaled(now.precision)) {
@@ -30,6 +30,7 @@ struct Storage {
                                 : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
     const bool exact = now.precision == Precision::kFp32;
     of_da1 = exact ? multiplying(now.precision) : storing(now.precision);
+    parts = !scaled ? 4 : now.plan.conv2_backward.rows == kPool1Side ? 1 : 2;
   }
 };
 
@@ -139,7 +140,7 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
     memory.give_stored(s.conv2_dgrad, values, inputs.unit.filter);
 }
 
-// `flat`: z2 and dy2 are the same everywhere in a channel.
+// `flat`: z2 and dy2 are the same everywhere in a channel, and in even batches relu lets all of a1 pass.
 Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage, bool flat) {
   const State& s = memory.state();
   const Layout layout = now.plan.conv2_backward.layout;
@@ -206,7 +207,8 @@ Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage, bool 
   }
   memory.give_stored(s.dy2, inputs.dy2, inputs.unit.dy2);
   inputs.route1.resize(batch * kPool1Size);
-  for (auto& route : inputs.route1) route = std::uint8_t(now.random.bits() % 5);
+  const unsigned routes = flat && batch % 2 == 0 ? Routing::kDead : Routing::kDead + 1;
+  for (auto& route : inputs.route1) route = std::uint8_t(now.random.bits() % routes);
   memory.give(s.route1, packed_route1(inputs.route1));
   return inputs;
 }
@@ -294,21 +296,22 @@ int group_of(const Case& now, int row) {
 void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<double>& dz2, const Samples& samples,
                        const Storage& storage, bool flat, const std::vector<double>& sums) {
   const std::int64_t batch = now.batch, count = batch * kPool1Size;
-  // da1 by quarters of conv2's channels: blocks and warps may have rounded what a part of them sums up to.
-  std::vector<double> da1(count), of_quarters(count), terms(count), part(count);
-  const auto backward = [&](const std::vector<double>& dz2, const std::vector<double>& filter, int channels) {
-    reference::conv2d_backward_data(part.data(), dz2.data(), filter.data(), batch, kConv1Channels, channels,
+  // da1 by parts of conv2's channels, which are rounded by themselves.
+  const int channels = kConv2Channels / storage.parts;
+  std::vector<double> da1(count), of_parts(count), terms(count), part(count);
+  const auto backward = [&](const std::vector<double>& dz2, const std::vector<double>& filter, int own_channels) {
+    reference::conv2d_backward_data(part.data(), dz2.data(), filter.data(), batch, kConv1Channels, own_channels,
                                     kPool1Side);
   };
-  for (int first = 0; first < kConv2Channels; first += kQuarter) {
+  for (int first = 0; first < kConv2Channels; first += channels) {
     std::vector<double> own;
     for (std::int64_t b = 0; b < batch; ++b) {
       const auto from = dz2.begin() + (b * kConv2Channels + first) * fused::kCells1;
-      own.insert(own.end(), from, from + kQuarter * fused::kCells1);
+      own.insert(own.end(), from, from + channels * fused::kCells1);
     }
     const auto filter = inputs.filter.begin() + first * kConv1Channels * kTaps;
-    backward(own, {filter, filter + kQuarter * kConv1Channels * kTaps}, kQuarter);
-    for (std::int64_t i = 0; i < count; ++i) da1[i] += part[i], of_quarters[i] += std::abs(part[i]);
+    backward(own, {filter, filter + channels * kConv1Channels * kTaps}, channels);
+    for (std::int64_t i = 0; i < count; ++i) da1[i] += part[i], of_parts[i] += std::abs(part[i]);
   }
   backward(magnitudes(dz2), magnitudes(inputs.filter), kConv2Channels);
   terms = part;
@@ -338,7 +341,7 @@ void check_routed_taps(const Case& now, const Inputs& inputs, const std::vector<
     const int c = int(i / fused::kCells1) % kConv1Channels;
     if (inputs.route1[i] == Routing::kDead) continue;
     const std::int64_t next = next_of(i);
-    const double rounded = storage.of_da1 * of_quarters[i] + 4 * storing_small(now.precision, inputs.unit.da1);
+    const double rounded = storage.of_da1 * of_parts[i] + storage.parts * storing_small(now.precision, inputs.unit.da1);
     for (int column = 0; column <= kTaps; ++column) {
       const double pixel = pixel_at(i, column);
       const int to = c * fused::kRoutedTapColumns + column;

@@ -6,15 +6,17 @@ using namespace testing;
 
 namespace {
 
-// dh as tf32 rounds it by draws, and how far it may be off: down to a unit in the last place after `draw` / 2^13 of
-// such a unit was added. So what comes out is within half of a unit of what lies half of one below that sum.
+// dh, known to within `error`, as tf32 rounds it by draws, and how far it may be off: down to a unit in the last place
+// after `draw` / 2^13 of such a unit was added. So what comes out is within half of a unit of what lies half of one
+// below that sum.
 struct Drawn {
   double value, bound;
 };
-Drawn rounded_by_draw(double value, std::uint32_t draw) {
+Drawn rounded_by_draw(double value, double error, std::uint32_t draw) {
   if (value == 0) return {0, 0};
-  const double last_place = std::ldexp(1.0, std::ilogb(value) - 10);
-  return {value + std::copysign((std::ldexp(double(draw), -13) - 0.5) * last_place, value), 0.5 * 1.001 * last_place};
+  const double last_place = std::ldexp(1.0, std::ilogb(std::abs(value) + error) - 10);
+  const double shift = (std::ldexp(double(draw), -13) - 0.5) * last_place;  // of its magnitude
+  return {value < 0 ? value - shift : value + shift, 0.5 * 1.001 * last_place};
 }
 
 void test(Case now) {
@@ -123,7 +125,7 @@ void test(Case now) {
       const std::int64_t i = b * kHidden + unit;
       if (h > 0) {
         const Drawn rounded = rounds_by_draws(now.precision, batch)
-                                  ? rounded_by_draw(value, draw_of(b, unit) >> 19)
+                                  ? rounded_by_draw(value, bound, draw_of(b, unit) >> 19)
                                   : Drawn{value, storing(now.precision) * std::abs(value)};
         dh.value[i] = rounded.value;
         dh.bound[i] = bound + rounded.bound + storing_small(now.precision, dh_unit);

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "libraries/signal_handlers.h"
+
 namespace mnist::cudnn {
 namespace {
 
@@ -122,6 +124,7 @@ class Operation {
   }
 
   Plan plan(const Rules& rules) {
+    const cuda::SignalHandlers kept;  // cuDNN may compile
     Plan chosen;
     Descriptor graph(kOperationGraph);
     graph.set(kOperationGraphOps, operation_.finalize()).set(kOperationGraphHandle, kTypeHandle, context_).finalize();

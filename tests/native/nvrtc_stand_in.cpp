@@ -4,7 +4,7 @@
 #include <csignal>
 
 // `begun`: where a byte is written once it has the signals.
-extern "C" void compile(int milliseconds, int begun) {
+extern "C" [[gnu::visibility("default")]] void compile(int milliseconds, int begun) {
   const auto interrupt = std::signal(SIGINT, [](int) { _exit(4); });
   const auto terminate = std::signal(SIGTERM, [](int) { _exit(4); });
   if (write(begun, "!", 1) != 1) _exit(1);

@@ -160,17 +160,17 @@ def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pyte
 
 
 def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLEEPING", "test_every_size[naive-fp32]")
+    monkeypatch.setenv("SLEEPING", "same_bits[naive-fp32]")
     names = "pytest-naive-fp32-sizes,pytest-naive-fp32-rest,pytest-tiled-fp32-engines"
     result = run(checkout / "scripts" / "gpu_check", "--only", names, "--jobs", "1", "--limit", "8", "logs")
     assert result.returncode == 1, result.stdout + result.stderr
     rows = table(result)
-    assert list(rows) == ["pytest-naive-fp32-sizes"]
-    assert rows["pytest-naive-fp32-sizes"][0] == "-15"
-    assert rows["pytest-naive-fp32-sizes"][3] == "ended: the time is over"
+    assert list(rows) == ["pytest-naive-fp32-rest"]
+    assert rows["pytest-naive-fp32-rest"][0] == "-15"
+    assert rows["pytest-naive-fp32-rest"][3] == "ended: the time is over"
     left = result.stdout.splitlines()[-2].removeprefix("left: --only ")
     assert sorted(left.split(",")) == sorted(names.split(","))
-    log = (checkout / "logs" / "pytest-naive-fp32-sizes.log").read_text()
+    log = (checkout / "logs" / "pytest-naive-fp32-rest.log").read_text()
     assert not Path(f"/proc/{int(log.split()[1])}").exists()
     monkeypatch.setenv("SLEEPING", "")
     result = run(checkout / "scripts" / "gpu_check", "--only", left, "more")

@@ -4,9 +4,12 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <mutex>
 #include <string_view>
+#include <thread>
 
 namespace mnist::cuda {
 namespace {
@@ -24,25 +27,48 @@ bool is_compilers(const struct sigaction& action) {
   return file.find("nvrtc") != file.npos || file.find("cudnn") != file.npos;
 }
 
-}  // namespace
-
-SignalHandlers::SignalHandlers() {
+// One for all that live: a second one might find NVRTC's handlers and take them for the program's.
+struct Watch {
+  std::mutex mutex;
+  int users = 0;
   std::array<struct sigaction, kSignals.size()> kept;
-  for (std::size_t i = 0; i < kept.size(); ++i) sigaction(kSignals[i], nullptr, &kept[i]);
-  watcher_ = std::thread([this, kept] {
-    while (!over_) {
+  std::atomic<bool> over;
+  std::thread thread;
+
+  void run() {
+    while (!over) {
       for (std::size_t i = 0; i < kept.size(); ++i) {
         struct sigaction now;
         if (sigaction(kSignals[i], nullptr, &now) == 0 && is_compilers(now)) sigaction(kSignals[i], &kept[i], nullptr);
       }
       std::this_thread::sleep_for(kPause);
     }
-  });
+  }
+};
+Watch& watch() {
+  static Watch& instance = *new Watch;  // never destroyed: an engine may outlive static objects
+  return instance;
+}
+
+}  // namespace
+
+SignalHandlers::SignalHandlers() {
+  auto& all = watch();
+  const std::lock_guard lock(all.mutex);
+  if (all.users == 0) {
+    for (std::size_t i = 0; i < all.kept.size(); ++i) sigaction(kSignals[i], nullptr, &all.kept[i]);
+    all.over = false;
+    all.thread = std::thread([&all] { all.run(); });
+  }
+  ++all.users;
 }
 
 SignalHandlers::~SignalHandlers() {
-  over_ = true;
-  watcher_.join();
+  auto& all = watch();
+  const std::lock_guard lock(all.mutex);
+  if (--all.users > 0) return;
+  all.over = true;
+  all.thread.join();
 }
 
 }  // namespace mnist::cuda

@@ -5,22 +5,15 @@
 // the interrupted compiler holds (seen with NVRTC 12.9 and 13.0). No option turns that off.
 #pragma once
 
-#include <atomic>
-#include <thread>
-
 namespace mnist::cuda {
 
-// While one lives, a thread of its own gives back at once what NVRTC takes.
+// While any lives, a thread gives back at once what NVRTC takes.
 class SignalHandlers {
  public:
   SignalHandlers();
   ~SignalHandlers();
   SignalHandlers(const SignalHandlers&) = delete;
   SignalHandlers& operator=(const SignalHandlers&) = delete;
-
- private:
-  std::atomic<bool> over_ = false;
-  std::thread watcher_;
 };
 
 }  // namespace mnist::cuda

@@ -52,7 +52,7 @@ int main() {
 
   // Another's handler, set meanwhile, is left alone.
   {
-    const SignalHandlers handlers;
+    const SignalHandlers handlers, more;
     std::signal(SIGINT, SIG_IGN);
     usleep(20'000);
   }

@@ -494,6 +494,21 @@ def test_a_table_in_a_file_is_as_wide_as_it_is(monkeypatch, capsys):
     assert len(lines) == 1
 
 
+def test_what_a_precision_does_not_say_is_below_the_tables(capsys):
+    ours, peer = (
+        Competitor("fused", (), "cuda", ("tf32", "bf16")),
+        Competitor("torch", (), "cuda", ("tf32",), peer=True),
+    )
+    said = {"tf32": "tf32 (fp16 in units)", "bf16": "bf16"}
+    rows = [Row(ours, Cell(b, "device", p), precision_pinned=said[p]) for b in (64, 256) for p in said]
+    rows += [
+        Row(peer, Cell(64, "device", "tf32"), precision_pinned="allow_tf32"),
+        Row(ours, Cell(64, "device", "fp32")),
+    ]
+    report.print_arithmetic(console.make_console(), rows)
+    assert capsys.readouterr().out == "fused in tf32 (fp16 in units)\n"
+
+
 def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
     terminal(80)
     argv = ["bench", "--engines", "reference", "--batch-sizes", "5,35", "--peers", "--blocks", "3", "--seconds", "0"]

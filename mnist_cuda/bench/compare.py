@@ -288,6 +288,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonO
                     block_seconds=BLOCK_SECONDS,
                     warm_up_seconds=WARM_UP_SECONDS,
                 )
+    report.print_arithmetic(out, rows)
     if output.file:
         out.print(f"\nwritten: {output.file}")
     if any(row.fault and not row.absent for row in rows):

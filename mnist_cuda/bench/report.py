@@ -47,6 +47,13 @@ def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -
         out.print(text)
 
 
+def print_arithmetic(out: Console, rows: list[Row]) -> None:
+    """Print a line for each engine and precision that is more than its name says: what it computes with."""
+    ours = [row for row in rows if row.precision_pinned not in ("", row.cell.precision) and not row.competitor.peer]
+    for text in dict.fromkeys(f"{row.competitor.label} in {row.precision_pinned}" for row in ours):
+        out.print(text)
+
+
 class Facts:
     """The circumstances, taken once before the first measurement and once after the last."""
 

@@ -1,7 +1,7 @@
 # mnist_select_cuda_compiler(): choose a CUDA compiler before enable_language(CUDA), in this order:
 #
 #  1. what the user named: -DCMAKE_CUDA_COMPILER or CUDACXX; nothing replaces it
-#  2. an nvcc >= 12 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS, nor with
+#  2. an nvcc >= 12.1 on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda   (not with MNIST_CUDA=WHEELS, nor with
 #     MNIST_SYSTEM_NVCC=OFF, by which scripts/setup.sh passes over a toolkit that built the probe and not the project)
 #  3. the nvcc of the PyPI wheels that this Python sees, pip's isolated build environment included
 #
@@ -34,7 +34,7 @@ endfunction()
 
 function(_mnist_nvcc_is_new_enough result nvcc)  # validator of find_program
   _mnist_nvcc_version(version "${nvcc}")
-  if(NOT version VERSION_GREATER_EQUAL 12)
+  if(NOT version VERSION_GREATER_EQUAL 12.1)
     set(${result} FALSE PARENT_SCOPE)
   endif()
 endfunction()
@@ -151,7 +151,7 @@ macro(mnist_select_cuda_compiler)
         elseif(MNIST_SYSTEM_NVCC STREQUAL "OFF")
           list(APPEND _reasons "this machine's own nvcc is not to be used")
         else()
-          list(APPEND _reasons "this machine has no nvcc 12 or newer of its own")
+          list(APPEND _reasons "this machine has no nvcc 12.1 or newer of its own")
         endif()
       endif()
       _mnist_wheel_toolkit(_root)

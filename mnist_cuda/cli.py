@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MnistCudaError as error:
         return _fail(str(error) or repr(error.__cause__ or error), error.exit_code)
     except ValueError as error:  # the seam refuses an argument
-        return _fail(str(error), UsageError.exit_code)
+        return _fail(str(error) or repr(error), UsageError.exit_code)
     except MemoryError as error:
         return _fail(str(error) or "host memory ran out", OutOfMemoryError.exit_code)
     except ImportError as error:

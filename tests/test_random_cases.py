@@ -25,9 +25,10 @@ LARGEST = 4229  # batch, as test_engine_sizes.py has it
 MANY = 700  # images; only every eighth case has more
 DECADES = 1.5  # up and down: scales lie within three
 # Times the bound or PyTorch's error, in 99 % and in all, by how an engine adds up what is summed over a batch: the
-# error of partial sums hardly grows with it. On an H200 `naive` has 1.36 and 4.66, `tiled` 0.98 and 3.28, `cudnn` 1.01
-# and 11.87 (bn1.bias of 96 black images), in tf32 1.14 and 3.01, in bf16 1.26 and 2.01.
-LIMITS = {"partial": (1, 2), "plain": (1.5, 5), "library": (1.5, 12)}
+# error of partial sums hardly grows with it. On an H200 `naive` has 1.36 and 4.66, `tiled` 0.98 and 3.28, `cudnn` 1.14
+# and 3.01 in tf32 and 1.26 and 2.01 in bf16; in fp32 1.01 and, of 96 black images, bn1.bias 11.87.
+LIMITS = {"partial": (1, 2), "plain": (1.5, 5), "library": (1.5, 5)}
+OTHER_LIMITS = {("cudnn", "fp32"): (1.5, 12)}
 
 
 def specs():
@@ -166,6 +167,6 @@ def test_random_cases(make_engine, peer, tmp_path, spec):
         ]
     )
     print(summary)
-    of_99_percent, of_all = LIMITS[engine.info.summation]
+    of_99_percent, of_all = OTHER_LIMITS.get(spec, LIMITS[engine.info.summation])
     assert in_99_percent <= of_99_percent, summary
     assert ratios[0][0] <= of_all, summary

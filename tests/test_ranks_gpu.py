@@ -83,11 +83,13 @@ def test_a_training_beside_one_engines(train, make_engine, precision, batch):
     assert_same_bits(single, alone)
     results = train(2, "host", precision, order, batch, 0.01, images=bars, one_gpu=True)
     assert_same_bits(*results)
-    exact = trained(None, order, batch, 0.01, images=bars, engine=make_engine("naive", "fp64"), count=COUNT)
-    for name in {*alone} - {"correct", "score"}:
-        if error_of(results[0][name], alone[name]) > TRAJECTORY[precision]:
-            own, error = error_of(alone[name], exact[name]), error_of(results[0][name], exact[name])
-            assert error <= max(TRAJECTORY[precision], 2 * own), f"{name}: {error:.2e}, of one engine {own:.2e}"
+    bound = TRAJECTORY[precision]
+    apart = [n for n in {*alone} - {"correct", "score"} if not error_of(results[0][n], alone[n]) <= bound]
+    if apart:
+        exact = trained(None, order, batch, 0.01, images=bars, engine=make_engine("naive", "fp64"), count=COUNT)
+    for name in apart:
+        own, error = error_of(alone[name], exact[name]), error_of(results[0][name], exact[name])
+        assert error <= max(bound, 2 * own), f"{name}: {error:.2e}, of one engine {own:.2e}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

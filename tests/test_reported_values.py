@@ -569,11 +569,11 @@ def test_a_step_is_what_a_probe_of_its_images_says(make_engine, spec):
             change = rates[step] * probe.gradients[name]
             allowed = 2 * np.finfo(other.dtype).eps * (np.linalg.norm(before[name]) + np.linalg.norm(change))
             assert np.linalg.norm(value - (before[name] - change)) <= allowed, name
-    # A probe makes the operands of `fused` again: the scales of fp16 parts are then those of the weights as they are,
+    # A probe makes the operands of `fused` again: the scales of fp16 values are then those of the weights as they are,
     # and not of a bound from before the update, which rounds the smallest weights differently.
-    in_parts = spec[0] == "fused" and spec[1] in ("fp32", "tf32")
+    scaled = spec[0] == "fused" and spec[1] in ("fp32", "tf32")
     for name, value in engine.parameters.items():
-        tolerance = {"rtol": 1e-4, "atol": 1e-6} if in_parts else {"rtol": 0, "atol": 0}
+        tolerance = {"rtol": 1e-4, "atol": 1e-6} if scaled else {"rtol": 0, "atol": 0}
         np.testing.assert_allclose(value, other.parameters[name], **tolerance, err_msg=name)
 
 

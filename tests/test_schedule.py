@@ -100,7 +100,7 @@ def test_calls_of_any_length_give_the_same_bits(spec, placement, make_engine):
 def test_a_rate_of_its_own_for_each_step(spec, make_engine):
     """Steps with a rate of 0 between others change nothing; each other is the step that a call of its own makes.
 
-    But for a rounding: `fused` takes the scales of fp16 parts from a bound that knows the step before.
+    But for a rounding: `fused` takes the scales of fp16 values from a bound that knows the step before.
     """
     images, labels = data_of(16)
     order = np.arange(16, dtype=np.int32)

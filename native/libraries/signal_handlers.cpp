@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -24,26 +25,57 @@ bool is_compilers(const struct sigaction& action) {
   if (dladdr(reinterpret_cast<void*>(action.sa_handler), &info) == 0 || !info.dli_fname) return false;
   const std::string_view path = info.dli_fname;
   const auto file = path.substr(path.rfind('/') + 1);
-  return file.find("nvrtc") != file.npos || file.find("cudnn") != file.npos;
+  return file.starts_with("libnvrtc") || file.starts_with("libcudnn");
 }
 
-// One for all that live: a second one might find NVRTC's handlers and take them for the program's.
-struct Watch {
-  std::mutex mutex;
-  int users = 0;
-  std::array<struct sigaction, kSignals.size()> kept;
-  std::atomic<bool> over;
-  std::thread thread;
+// One for all that live.
+class Watch {
+ public:
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    if (users_ == 0) {
+      programs_ = {};
+      over_ = false;
+      look();
+      thread_ = std::thread([this] { run(); });
+    }
+    ++users_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--users_ > 0) return;
+    over_ = true;
+    thread_.join();
+  }
 
-  void run() {
-    while (!over) {
-      for (std::size_t i = 0; i < kept.size(); ++i) {
-        struct sigaction now;
-        if (sigaction(kSignals[i], nullptr, &now) == 0 && is_compilers(now)) sigaction(kSignals[i], &kept[i], nullptr);
-      }
-      std::this_thread::sleep_for(kPause);
+ private:
+  void look() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      struct sigaction now;
+      sigaction(kSignals[i], nullptr, &now);
+      if (!is_compilers(now))
+        programs_[i] = now;
+      else if (programs_[i])
+        sigaction(kSignals[i], &*programs_[i], nullptr);
     }
   }
+  void run() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals interrupt the program's threads, as before
+    // Once more at the end: of two compilations at once, one may put back what it found of the other's.
+    for (bool last = false; !last;) {
+      last = over_;
+      look();
+      if (!last) std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  std::mutex mutex_;
+  int users_ = 0;
+  std::array<std::optional<struct sigaction>, kSignals.size()> programs_;  // handlers, as they were seen last
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
 };
 Watch& watch() {
   static Watch& instance = *new Watch;  // never destroyed: an engine may outlive static objects
@@ -52,23 +84,7 @@ Watch& watch() {
 
 }  // namespace
 
-SignalHandlers::SignalHandlers() {
-  auto& all = watch();
-  const std::lock_guard lock(all.mutex);
-  if (all.users == 0) {
-    for (std::size_t i = 0; i < all.kept.size(); ++i) sigaction(kSignals[i], nullptr, &all.kept[i]);
-    all.over = false;
-    all.thread = std::thread([&all] { all.run(); });
-  }
-  ++all.users;
-}
-
-SignalHandlers::~SignalHandlers() {
-  auto& all = watch();
-  const std::lock_guard lock(all.mutex);
-  if (--all.users > 0) return;
-  all.over = true;
-  all.thread.join();
-}
+SignalHandlers::SignalHandlers() { watch().enter(); }
+SignalHandlers::~SignalHandlers() { watch().leave(); }
 
 }  // namespace mnist::cuda

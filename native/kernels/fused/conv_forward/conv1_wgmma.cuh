@@ -46,8 +46,8 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 // channel g. (mma.sync would come to stand in line between the products of conv2.)
 //
 // In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
-// exceeds 4000, half of what fp16 tells apart by 2. Two neighbouring slots are then a register, and pooling takes both
-// at once. Elsewhere sums are float, and half of the rows come at a time.
+// exceeds 4000, where fp16 tells integers apart by 2. Two neighbouring slots are then a register, and pooling takes
+// both at once. Elsewhere sums are float, and half of the rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
@@ -97,7 +97,7 @@ struct Conv1Columns {
       const std::uint32_t inside = plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
       const std::uint32_t bits[4] = {acc[0][2 * n], acc[0][2 * n + 1], acc[1][2 * n], acc[1][2 * n + 1]};
       std::uint16_t route;
-      terms[0] = pooled_pair<Pair>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, inside, route);
+      terms[0] = pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, inside, route);
       return route;
     } else {
       float cell[2];

@@ -2,11 +2,11 @@
 // weight gradient for 16-bit values only.
 //
 // x becomes two terms, big = fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x
-// big + big x small + small x big, then keep float's accuracy as 3xTF32 does. (tf32 is one term: see fp16_scales.cuh.)
+// big + big x small + small x big, then keep float's accuracy as 3xTF32 does. (tf32 needs none: see fp16_scales.cuh.)
 //
 // fp16's exponents are few, so each tensor is divided by a scale: a power of two, such that the largest value that the
 // tensor can hold is below 2^15 scales. (fp16 ends at 2^16.) Beyond its significant bits a value loses at most 2^-25
-// scales, 2^-40 of that largest one: a bound that is a thousand times too large does no harm.
+// scales, 2^-39 of that largest one: a bound that is a thousand times too large does no harm.
 //   a1      from bn1's scale and shift, the filter and the range of a pixel: nothing larger is possible
 //   conv2   from the weights before their last update: their own maximum would be known a phase too late. It was below
 //           2^7 scales and a scale is at least 2^-12, so that in one update weights may grow 512 times, and always up

@@ -41,7 +41,6 @@ struct Policy<Precision::kBf16> {
   // Two values as they are stored; the packed conversion is four times as fast as two single ones.
   using Pair = __nv_bfloat162;
   static __device__ __forceinline__ Pair pack(float x, float y) { return __floats2bfloat162_rn(x, y); }
-  static __device__ __forceinline__ Pair pack_bounded(float x, float y) { return pack(x, y); }
   static __device__ __forceinline__ float2 unpack(Pair pair) { return __bfloat1622float2(pair); }
   // The same of a word, and of relu's results, which keeps a NaN.
   static __device__ __forceinline__ float2 unpack_word(std::uint32_t word) {
@@ -60,8 +59,8 @@ struct Policy<Precision::kBf16> {
 };
 
 // tf32: operands and stored activations rounded to tf32's 11 bits, which fp16 has, too, in units of a scale for each
-// tensor; sums in float. It has bf16's kernels, half of the bytes, and twice the products of the tensor cores' own
-// tf32.
+// tensor; sums in float. It has bf16's kernels but for conv1's sums, half of the bytes, and twice the products of
+// the tensor cores' own tf32.
 template <>
 struct Policy<Precision::kTf32> {
   using T = __half;

@@ -28,30 +28,20 @@ __device__ __forceinline__ float pooled(const float (&z)[4], float scale, float 
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-// Two values rounded to 16 bits, what is below 0 as 0; NaN stays.
-template <class Pair>
-__device__ __forceinline__ std::uint32_t relu_pair(float low, float high) {
-  std::uint32_t pair;
-  if constexpr (std::is_same_v<Pair, __half2>)
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 // pooled() of two cells side by side, in 16 bits: z is the four positions of both, `inside` has ones where a cell is no
 // padding. Comparisons give 16 ones or zeros a cell, so that a choice is one LOP3 for both; a cell is dead where its
 // value, rounded, is 0. `route` gets the two bytes.
-template <class Pair>
-__device__ __forceinline__ Pair pooled_pair(const __half2 (&z)[4], float scale, float shift, std::uint32_t inside,
-                                            std::uint16_t& route) {
+template <class P>
+__device__ __forceinline__ typename P::Pair pooled_pair(const __half2 (&z)[4], float scale, float shift,
+                                                        std::uint32_t inside, std::uint16_t& route) {
+  using Pair = typename P::Pair;
   const __half2 best = __hmax2(__hmax2(z[0], z[1]), __hmax2(z[2], z[3]));
   const std::uint32_t is[3] = {__heq2_mask(z[0], best), __heq2_mask(z[1], best), __heq2_mask(z[2], best)};
   std::uint32_t where = (is[2] & 0x00200020u) | (~is[2] & 0x00100010u);  // the first of equals wins
   where = (is[1] & 0x00400040u) | (~is[1] & where);
   where = (is[0] & 0x00800080u) | (~is[0] & where);
   const float2 wide = __half22float2(best);
-  const std::uint32_t value = relu_pair<Pair>(fmaf(scale, wide.x, shift), fmaf(scale, wide.y, shift));
+  const std::uint32_t value = P::pack_relu(fmaf(scale, wide.x, shift), fmaf(scale, wide.y, shift));
   const std::uint32_t alive = __hneu2_mask(*reinterpret_cast<const Pair*>(&value), Pair{}) & inside;
   route = std::uint16_t(__byte_perm(where & alive, 0, 0x4420));
   const std::uint32_t kept = value & alive;

@@ -66,8 +66,8 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t value = __float_as_uint(da1[plane][i]);
-        big[i] = P::kDrainAccumulators ? big_term(value) : __float_as_uint(P::store(da1[plane][i]));
-        small[i] = P::kDrainAccumulators ? small_term(value) : 0;
+        big[i] = big_term(value);
+        small[i] = small_term(value);
       }
 #pragma unroll
       for (int position = 0; position < 4; ++position) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
           for (int n = 0; n < 2; ++n)
             mma_tf32(routed_taps[position % kSums][n], a, __float_as_uint(b[n].x), __float_as_uint(b[n].y));
         };
-        if constexpr (P::kDrainAccumulators) multiply(small);
+        multiply(small);
         multiply(big);
       }
     }

@@ -18,7 +18,7 @@ template <class P, int kRows, int kChannels, int kColumns>
 __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4], std::uint32_t dz, std::uint32_t a1,
                                                 int lane) {
   constexpr int kDzPitch = kSlotPitch<P, kChannels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
-  constexpr bool kHalf = sizeof(typename P::T) == 2, kKeep = !P::kDrainAccumulators;
+  constexpr bool kHalf = sizeof(typename P::T) == 2;
   constexpr int kPlanes = kHalf ? 1 : 2;  // products a row: 16 slots, or 8
   // Rows 0 and 15 of a whole image are padding. Half an image adds the neighbouring rows of a1, but not of dz2.
   constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
@@ -54,14 +54,14 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
               a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
     }
   };
-  std::uint32_t a[kKeep ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
-  if constexpr (kKeep && kFirst > 0) {
+  std::uint32_t a[kHalf ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
+  if constexpr (kHalf && kFirst > 0) {
     load_dz(a[kFirst - 1], kFirst - 1);
     load_dz(a[kFirst], kFirst);
   }
-#pragma unroll(kKeep ? kRows + 2 : 1)
+#pragma unroll(kHalf ? kRows + 2 : 1)
   for (int row = kFirst; row <= kLast; ++row) {  // of a1
-    if constexpr (kKeep) {
+    if constexpr (kHalf) {
       if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
       for (int v = 0; v < 3; ++v) {

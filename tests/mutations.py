@@ -2031,6 +2031,12 @@ FUSED = [
         precision="bf16",
     ),
     *of(
+        "native/kernels/fused/conv2_backward/carry.cuh",
+        ("ctest test_fused_conv2_backward",),
+        ("nothing-carried", "rounding", "rest.x = x - kept.x;", "rest.x = 0;"),
+        precision="tf32",
+    ),
+    *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
         ("ctest test_fused_conv2_backward",),
         ("last-cell-counted-again", "boundary", "    if (group + k * kGroups < kCells2) {\n", "    {\n"),

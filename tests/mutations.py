@@ -1471,7 +1471,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_terms.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "range-of-the-first-channels",
@@ -1479,13 +1479,18 @@ FUSED = [
             "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));",
             "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane & 15)));",
         ),
-        ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         (
             "unit-without-room-to-grow",
             "scale from a part",
             "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane));",
             "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane)) / 1024;",
         ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/shared/fp16_terms.cuh",
+        ("ctest test_fused_conv_forward",),
+        ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         precision="fp32",
     ),
     *of(

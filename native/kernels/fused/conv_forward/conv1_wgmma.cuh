@@ -5,6 +5,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/conv_forward/conv1.cuh"
 #include "kernels/fused/conv_forward/wgmma_layout.cuh"
+#include "kernels/fused/shared/fp16_terms.cuh"
 
 namespace mnist::fused {
 

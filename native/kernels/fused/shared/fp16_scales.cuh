@@ -22,7 +22,7 @@
 #pragma once
 
 #include "kernels/device/loads.cuh"
-#include "kernels/fused/shared/fp16_terms.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 

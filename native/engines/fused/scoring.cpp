@@ -126,7 +126,7 @@ void Scoring::add_conv2_sums(const Samples& samples, std::int64_t count) {
 void Scoring::finish_bn2(std::int64_t images) {
   const auto parameters = convolution_parameters();
   auto sums = read_values(conv2_sums(), kConv2Sums, stream_.get());
-  const double z2_scale = read_values(steps_.arena().state().scales, kScales, stream_.get())[kZ2Scale];
+  const double z2_scale = read_values(steps_.arena().state().scales + kZ2Scale, 1, stream_.get())[0];
   for (std::int64_t i = 0; i < kConv2Sums; ++i) sums[i] *= i < kConv2Channels ? z2_scale : z2_scale * z2_scale;
   set_bn2_statistics(statistics_, parameters, sums, double(images));
   operands_->bn2 = bn2_operand(parameters, statistics_);

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   };
 
   float acc[kM][kN][4] = {}, partial[kM][kN][4] = {};
-  float z2_scale = 1, a2_scale = 1, fc1_scale = 1;
+  Fc1ForwardScales<P> scales;
   const bool both = gridDim.y == 1;
   for (int channel_half = both ? 0 : blockIdx.y & 1, last = both ? 1 : channel_half; channel_half <= last;
        ++channel_half) {
@@ -86,14 +86,9 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
     const int channel = channel_half * kSliceChannels + (tid >> 3);
     const float gamma = s.parameters[kParameters[kBn2Weight].offset + channel];
     const float beta = s.parameters[kParameters[kBn2Bias].offset + channel];
-    if constexpr (P::kScaled)
-      if (!s.bn2_given) a2_scale = make_a2_scale(s, lane, z2_scale);
+    scales.begin(s, lane);
     wait_for_predecessor();  // conv_forward: pooled_z2 and the channel sums
-    if constexpr (P::kScaled) {
-      z2_scale = s.scales[kZ2Scale], fc1_scale = s.scales[kFc1Scale];
-      if (s.bn2_given) a2_scale = make_a2_scale(s, lane, z2_scale);
-      if (blockIdx.x == 0 && blockIdx.y == 0 && tid == 0) s.scales[kA2Scale] = a2_scale;
-    }
+    scales.finish(s, lane);
     // A group of copies a stage, the weights of all in the first. Two tiles go ahead of the channel sums; the others
     // arrive while the statistics are finished.
     constexpr int kEarly = 2;
@@ -104,14 +99,14 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
       if (k_tile < k_tiles) fetch_rows(channel_half, k_tile);
       copy_async_commit();
     }
-    finish_bn2<P>(s, bn, channel_half, gamma, beta, z2_scale);
+    finish_bn2<P>(s, bn, channel_half, gamma, beta, scales.z2);
     float scale[kValues], shift[kValues];  // of the channels that this lane gets from ldmatrix
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int at = i / kLaneValues * kChunk<P> + kLaneValues * t + i % kLaneValues;
       scale[i] = bn.scale[at];
       shift[i] = bn.shift[at];
-      if constexpr (P::kScaled) scale[i] *= inverse_of(a2_scale), shift[i] *= inverse_of(a2_scale);
+      if constexpr (P::kScaled) scale[i] *= inverse_of(scales.a2), shift[i] *= inverse_of(scales.a2);
     }
 
 #pragma unroll 1
@@ -154,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   }
   auto& sums = P::kDrainAccumulators ? acc : partial;
   if constexpr (P::kScaled) {
-    const float scale = a2_scale * fc1_scale;
+    const float scale = scales.a2 * scales.fc1;
 #pragma unroll
     for (int i = 0; i < kM * kN * 4; ++i) sums[i / 4 / kN][i / 4 % kN][i % 4] *= scale;
   }

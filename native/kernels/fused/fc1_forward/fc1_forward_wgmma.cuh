@@ -111,32 +111,28 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   const std::uint32_t rows =
       shared_address(shared) + Shared::kWeightBytes + (group_row + (lane & 15)) * 128 + ((lane >> 4) ^ (lane & 7)) * 16;
   const std::uint64_t weights = wgmma_swizzled(shared_address(shared));
-  float acc[64] = {}, z2_scale = 1, a2_scale = 1, fc1_scale = 1;
+  float acc[64] = {};
+  Fc1ForwardScales<P> scales;
   for (int channel_half = first_half; channel_half <= last_half; ++channel_half) {
     const int channel = channel_half * kSliceChannels + (tid >> 3);
     const float gamma = s.parameters[kParameters[kBn2Weight].offset + channel];
     const float beta = s.parameters[kParameters[kBn2Bias].offset + channel];
     if (channel_half == first_half) {
-      if constexpr (P::kScaled)
-        if (!s.bn2_given) a2_scale = make_a2_scale(s, lane, z2_scale);
+      scales.begin(s, lane);
       wait_for_predecessor();  // conv_forward: the channel sums
-      if constexpr (P::kScaled) {
-        z2_scale = s.scales[kZ2Scale], fc1_scale = s.scales[kFc1Scale];
-        if (s.bn2_given) a2_scale = make_a2_scale(s, lane, z2_scale);
-        if (blockIdx.x == 0 && blockIdx.y == 0 && tid == 0) s.scales[kA2Scale] = a2_scale;
-      }
+      scales.finish(s, lane);
     } else {
       Consumers::sync();  // before bn is written again
     }
     sum_bn2(s, memory.bn, channel_half);
-    finish_bn2<P>(s, memory.bn, channel_half, gamma, beta, z2_scale);
+    finish_bn2<P>(s, memory.bn, channel_half, gamma, beta, scales.z2);
     float scale[8], shift[8];  // of the channels that this lane gets from ldmatrix
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = i / 2 * 8 + 2 * t + i % 2;
       scale[i] = memory.bn.scale[at];
       shift[i] = memory.bn.shift[at];
-      if constexpr (P::kScaled) scale[i] *= inverse_of(a2_scale), shift[i] *= inverse_of(a2_scale);
+      if constexpr (P::kScaled) scale[i] *= inverse_of(scales.a2), shift[i] *= inverse_of(scales.a2);
     }
 
     const int first_tile = (channel_half - first_half) * k_tiles;
@@ -169,7 +165,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   }
   wgmma_results(acc);
   if constexpr (P::kScaled) {
-    const float scale = a2_scale * fc1_scale;
+    const float scale = scales.a2 * scales.fc1;
 #pragma unroll
     for (int i = 0; i < 64; ++i) acc[i] *= scale;
   }

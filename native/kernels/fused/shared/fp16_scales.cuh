@@ -55,6 +55,25 @@ __device__ __forceinline__ float make_a2_scale(const State& s, int lane, float z
   return scale_of(warp_max(largest));
 }
 
+// What fc1_forward works with: begin() while conv_forward may still run, finish() behind it. The first block leaves
+// a2's for fc1_backward.
+template <class P>
+struct Fc1ForwardScales {
+  float z2 = 1, a2 = 1, fc1 = 1;
+
+  __device__ __forceinline__ void begin(const State& s, int lane) {
+    if constexpr (P::kScaled)
+      if (!s.bn2_given) a2 = make_a2_scale(s, lane, z2);
+  }
+  __device__ __forceinline__ void finish(const State& s, int lane) {
+    if constexpr (P::kScaled) {
+      z2 = s.scales[kZ2Scale], fc1 = s.scales[kFc1Scale];
+      if (s.bn2_given) a2 = make_a2_scale(s, lane, z2);
+      if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) s.scales[kA2Scale] = a2;
+    }
+  }
+};
+
 // dy2's, and what turns sums of dh and fc1's weights, both as they are stored, into dy2 as it is stored: by every warp
 // of fc1_backward's dgrad, after head. The first block leaves it for conv2_backward.
 struct Dy2Scales {

@@ -40,7 +40,7 @@ __global__ void pack_kernel(State s) {
     if (P::kScaled || (P::kFp16Terms > 0 && s.wgmma)) {
       const float* weights = s.parameters + kParameters[kConv2Weight].offset;
       float largest = 0;
-      for (int k = threadIdx.x & 31; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
+      for (int k = lane; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));
       scale = weight_scale(warp_max(largest));
       if (i == 0) s.scales[kConv2Scale] = scale;
       largest = warp_max(fabsf(weights[i]));

@@ -24,12 +24,25 @@ Resource usage:
  Function {SLAB}:
   REG:12 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:368 TEXTURE:0 SURFACE:0 SAMPLER:0
 
+arch = sm_90a
+ Function {STEP}:
+  REG:86 STACK:0 SHARED:16640 LOCAL:0 CONSTANT[0]:900 TEXTURE:0 SURFACE:0 SAMPLER:0
+
 arch = sm_120
  Function {STEP}:
   REG:87 STACK:16 SHARED:16640 LOCAL:0 CONSTANT[0]:900 TEXTURE:0 SURFACE:0 SAMPLER:0
 Fatbin ptx code:
 arch = sm_120
 """
+
+
+FENCE = "        /*0b40*/                   FENCE.VIEW.ASYNC.S ;\n"
+SASS = f"""
+\t\tFunction : {SLAB}
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;
+\t\tFunction : {STEP}
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;
+{FENCE}{FENCE}"""
 
 
 @pytest.fixture
@@ -43,16 +56,18 @@ def script(monkeypatch):
 def build(script, tmp_path, monkeypatch):
     """build(listing): a module of which cuobjdump says this; returns what the script's command gives for it."""
     tool = tmp_path / "cuobjdump"
-    tool.write_text(f'#!/bin/sh\n[ "$1" = --dump-resource-usage ] && cat {tmp_path}/listing\n')
+    tool.write_text(f'#!/bin/sh\n[ "$1" = -sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing\n')
     tool.chmod(0o755)
+    shutil.copy(tool, tmp_path / "nvdisasm")
     monkeypatch.setattr(script, "cuobjdump", lambda: str(tool))
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.csv")
     if shutil.which("c++filt") is None:
         pytest.skip("no c++filt")
 
-    def run(listing, *argv, version="13.4.92"):
+    def run(listing, *argv, version="13.4.92", sass=SASS):
         (tmp_path / "listing").write_text(listing)
+        (tmp_path / "sass").write_text(sass)
         monkeypatch.setattr(sys, "argv", ["kernel_resources", *argv, "--nvcc", version, "module.so"])
         return script.main()
 
@@ -61,11 +76,12 @@ def build(script, tmp_path, monkeypatch):
 
 def test_the_table(build, script):
     assert build(LISTING) == 0
-    assert script.TABLE.read_text().splitlines()[2:] == [
-        "kernel,architecture,registers,stack,shared",
-        "fused::slab_to_engine_kernel,80,12,0,0",
-        "fused::update_kernel<bf16>,80,85,0,15616",
-        "fused::update_kernel<bf16>,120,87,16,16640",
+    assert script.TABLE.read_text().splitlines()[3:] == [
+        "kernel,architecture,registers,stack,shared,fences",
+        "fused::slab_to_engine_kernel,80,12,0,0,0",
+        "fused::update_kernel<bf16>,80,85,0,15616,0",
+        "fused::update_kernel<bf16>,90a,86,0,16640,2",
+        "fused::update_kernel<bf16>,120,87,16,16640,0",
     ]
     assert build(LISTING, "--check") == 0
 
@@ -76,20 +92,20 @@ def test_the_table(build, script):
         (
             "REG:87 STACK:16",
             "REG:88 STACK:24",
-            "fused::update_kernel<bf16>, sm_120: 87 registers, 16 bytes of stack, 16640 of shared memory in the table, "
-            "88 registers, 24 bytes of stack, 16640 of shared memory in this build",
+            "fused::update_kernel<bf16>, sm_120: 87 registers, 16 bytes of stack, 16640 of shared memory, 0 fences in "
+            "the table, 88 registers, 24 bytes of stack, 16640 of shared memory, 0 fences in this build",
         ),
         (
             "sm_120\n Function",
             "sm_121\n Function",
             "fused::update_kernel<bf16>, sm_121: not there in the table, 87 registers, 16 bytes of stack, "
-            "16640 of shared memory in this build",
+            "16640 of shared memory, 0 fences in this build",
         ),
         (
             SLAB,
             SLAB.replace("12_GLOBAL__N_121slab_to_engine", "12_GLOBAL__N_120slab_to_torch1"),
-            "fused::slab_to_engine_kernel, sm_80: 12 registers, 0 bytes of stack, 0 of shared memory in the table, "
-            "not there in this build",
+            "fused::slab_to_engine_kernel, sm_80: 12 registers, 0 bytes of stack, 0 of shared memory, 0 fences in the "
+            "table, not there in this build",
         ),
     ],
 )
@@ -100,6 +116,12 @@ def test_differences(build, capsys, before, after, line):
     out = capsys.readouterr().out
     assert line in out.splitlines()
     assert "run scripts/kernel_resources and commit its table" in out
+
+
+def test_a_fence_is_missed(build, capsys):
+    build(LISTING)
+    assert build(LISTING, "--check", sass=SASS.replace(FENCE, "", 1)) == 1
+    assert "16640 of shared memory, 2 fences in the table" in capsys.readouterr().out
 
 
 def test_another_compiler(build, capsys):

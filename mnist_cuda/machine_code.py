@@ -36,7 +36,7 @@ def kernels_of(op: str, variant: str) -> list[str]:
     More than the variant launches, where one file has several. Raises UnavailableError if the build has no such file.
     """
     found: dict[str, list[str]] = {}  # by the op's folder
-    for part in _dump("--dump-resource-usage").split("\nidentifier = ")[1:]:
+    for part in dump("--dump-resource-usage").split("\nidentifier = ")[1:]:
         file = part.partition("\n")[0]
         match = re.search(r"native/kernels/(\w+)/(\w+)\.cu$", file)
         if match and match[2] == variant and (op == match[1] or op.startswith(f"{match[1]}_")):
@@ -54,7 +54,7 @@ def sass(symbols: Sequence[str], compute_capability: str = "") -> str:
     """
     find_tool("nvdisasm")
     architecture = _architecture(compute_capability)
-    listing = _dump("--dump-sass", "--gpu-architecture", architecture, "--function", ",".join(symbols))
+    listing = dump("--dump-sass", "--gpu-architecture", architecture, "--function", ",".join(symbols))
     found = {}
     for part in re.split(r"\n(?=[ \t]*Function : )", listing)[1:]:
         code = re.split(r"\n[ \t]*\.{5,}", part)[0]  # cuobjdump's line of dots below each function
@@ -67,15 +67,16 @@ def sass(symbols: Sequence[str], compute_capability: str = "") -> str:
 def ptx(symbols: Sequence[str]) -> str:
     """The code of the virtual machine, which the driver compiles for newer GPUs, where the build kept it."""
     found = {}
-    for module in re.split(r"\n(?=\.version )", "\n" + _dump("--dump-ptx"))[1:]:
+    for module in re.split(r"\n(?=\.version )", "\n" + dump("--dump-ptx"))[1:]:
         head = "\n".join(re.findall(r"^\.(?:version|target|address_size).*$", module, re.MULTILINE))
         for entry in re.finditer(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^}$", module, re.MULTILINE | re.DOTALL):
             found[entry[1]] = f"{head}\n\n{entry[0]}\n"
     return _joined(symbols, found, "PTX; an architecture such as 80 or 80-virtual keeps it, 80-real does not")
 
 
-def _dump(*options: str) -> str:
-    command = [find_tool("cuobjdump"), *options, _native.__file__]
+def dump(*options: str, file: str = _native.__file__) -> str:
+    """What cuobjdump prints of a file, by default of the compiled module. Raises UnavailableError."""
+    command = [find_tool("cuobjdump"), *options, file]
     environment = {**os.environ, "PATH": _tool_path()}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
@@ -95,7 +96,7 @@ def _architecture(compute_capability: str) -> str:
 
     It is the newest of its major version that is not newer, and with a letter it is for that very GPU.
     """
-    found = {(int(number), letter) for number, letter in re.findall(r"\.sm_(\d+)([a-z]?)\.cubin", _dump("--list-elf"))}
+    found = {(int(number), letter) for number, letter in re.findall(r"\.sm_(\d+)([a-z]?)\.cubin", dump("--list-elf"))}
     if compute_capability:
         wanted = int(compute_capability.replace(".", ""))
         found = {

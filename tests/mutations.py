@@ -38,10 +38,6 @@ def of(file: str, by: Iterable[str], *rows: tuple[str, ...], precision: str = ""
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 REPORTED = "test_reported_values.py"
-FENCE = (
-    "an H200 shows the tensor cores what was stored before a barrier without the fence, too: all tests of the precision "
-    "pass; PTX asks for it, and CI counts the fences in the machine code (docs/kernel_resources.csv)"
-)
 RESUMED = ("test_resume.py -k 'not random and not power'",)
 
 TRAINING = [
@@ -1414,6 +1410,11 @@ HOST = [
 
 # ---- CUDA ------------------------------------------------------------------------------------------------------------
 
+FENCE = (
+    "an H200 shows the tensor cores what was stored before a barrier without the fence, too: all tests of the precision "
+    "pass; PTX asks for it, and CI counts the fences in the machine code (docs/kernel_resources.csv)"
+)
+
 FUSED = [
     *of(
         "native/kernels/device/barriers.cuh",
@@ -1724,11 +1725,6 @@ FUSED = [
             "gather_next(stage ^ 1);",
             "gather_next(stage & 0);",
         ),
-        precision="fp32",
-    ),
-    *of(
-        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
-        ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
             "unit",

@@ -70,7 +70,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "a folder"
     for folder in (path / "scripts", path / ".venv" / "bin", path / "build", tmp_path / "tools"):
         folder.mkdir(parents=True)
-    for name in ("gpu_check", "sanitize"):
+    for name in ("gpu_check", "sanitize", "side_by_side.py"):
         shutil.copy(ROOT / "scripts" / name, path / "scripts")
     make_tool(path / ".venv" / "bin" / "python", FAKE_PYTHON)
     make_tool(path / ".venv" / "bin" / "ctest", '#!/bin/sh\necho "$*: 100% tests passed, 0 tests failed out of 12"\n')

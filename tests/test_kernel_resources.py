@@ -1,11 +1,14 @@
 """scripts/kernel_resources: what it makes of cuobjdump's listing, and what it calls a difference."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from script_module import load_script
+
+from mnist_cuda import machine_code
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"
@@ -56,10 +59,10 @@ def script(monkeypatch):
 def build(script, tmp_path, monkeypatch):
     """build(listing): a module of which cuobjdump says this; returns what the script's command gives for it."""
     tool = tmp_path / "cuobjdump"
-    tool.write_text(f'#!/bin/sh\n[ "$1" = -sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing\n')
+    tool.write_text(f'#!/bin/sh\n[ "$1" = --dump-sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing\n')
     tool.chmod(0o755)
     shutil.copy(tool, tmp_path / "nvdisasm")
-    monkeypatch.setattr(script, "cuobjdump", lambda: str(tool))
+    monkeypatch.setattr(machine_code, "_tool_path", lambda: f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.csv")
     if shutil.which("c++filt") is None:
@@ -133,7 +136,7 @@ def test_another_compiler(build, capsys):
 def test_what_is_missing(build, script, capsys, monkeypatch):
     assert build("no code") == 4
     assert "module.so holds no machine code for a GPU" in capsys.readouterr().err
-    monkeypatch.setattr(script, "cuobjdump", lambda: None)
+    monkeypatch.setattr(machine_code, "_tool_path", lambda: "")
     assert build(LISTING) == 4
     assert "there is no cuobjdump" in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ ELF = "".join(f"ELF file 1: relu.{name}.cubin\n" for name in ("sm_75", "sm_80", 
 @pytest.fixture
 def lists(monkeypatch):
     listings = {"--dump-resource-usage": USAGE, "--dump-sass": SASS, "--dump-ptx": PTX, "--list-elf": ELF}
-    monkeypatch.setattr(machine_code, "_dump", lambda option, *_: listings[option])
+    monkeypatch.setattr(machine_code, "dump", lambda option, *_: listings[option])
     monkeypatch.setattr(machine_code, "find_tool", lambda name: name)
 
 

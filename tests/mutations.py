@@ -2585,7 +2585,7 @@ ENGINES = [
             "    if (batch <= reserved_) return;\n    before_moving();\n",
             "    if (batch <= reserved_) return;\n",
         ),
-        precision="bf16",
+        precision="fp32",
     ),
     *of(
         "native/engines/fused/scoring.cpp",
@@ -2718,6 +2718,16 @@ ENGINES = [
             "boundary",
             "const auto first = k * kEvaluationChunk;",
             "const auto first = k * 0 * kEvaluationChunk;",
+        ),
+    ),
+    *of(
+        "native/engines/unfused_engine.h",
+        ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
+        (
+            "layer-2-under-a-chunks-statistics",
+            "option",
+            "forward_block(block1_, x_.data(), batch, statistics);\n      convolve",
+            "forward_block(block1_, x_.data(), batch, nullptr);\n      convolve",
         ),
     ),
     *of(
@@ -2869,7 +2879,7 @@ ENGINES = [
     ),
     *of(
         "native/engines/cudnn/engine.cpp",
-        (),
+        ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
             "bf16-copies-not-made-after-set-parameters",
             "stale copy",

@@ -2960,6 +2960,17 @@ SWEEPS = [
     ),
     *of(
         "native/engines/engine.cpp",
+        ("ctest test_ranks",),
+        (
+            "pieces-by-each-ranks-own-time",
+            "ranks",
+            "        ranks_->sum(std::span(&seconds, 1));\n        seconds /= ranks_->size();\n",
+            "",
+        ),
+        ("pieces-as-before-the-ranks-met", "ranks", "  piece_batch_ = 0;\n  do_join", "  do_join"),
+    ),
+    *of(
+        "native/engines/engine.cpp",
         ("test_sweep.py -k right_images",),
         ("right-images-in-one-class", "reported value", "total.correct[labels[i]] +=", "total.correct[0] +="),
     ),

@@ -93,6 +93,21 @@ def test_a_training_beside_one_engines(train, make_engine, precision, batch):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_a_rank_did_before_is_no_matter(make_engine, precision):
+    """A long call is made in pieces by the time that others took, and within one a step looks ahead to the next."""
+    make_engine("fused", precision)
+    order = shuffled(COUNT)
+
+    def work(communicator):
+        engine = Engine("fused", precision)
+        if communicator.rank == 0:
+            trained(None, order, 7, 0.01, images=bars, engine=engine, count=COUNT)
+        return trained(communicator, order, 7, 0.01, images=bars, engine=engine, transport="host", count=COUNT)
+
+    assert_same_bits(*on_all(_native.in_process_communicators(2), work))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_two_gpus_have_the_bits_of_shares_on_one(train, precision):
     require_gpus(2)
     for batch in (1, 16, 133, 600):

@@ -174,6 +174,7 @@ void Engine::get_statistics(std::span<double> values) const {
 void Engine::join(std::shared_ptr<Communicator> ranks, const std::string& transport) {
   MNIST_REQUIRE(info_.shares_batches, "join: engine '" << info_.name << "' shares no batch with other ranks");
   ranks_ = std::move(ranks);
+  piece_batch_ = 0;
   do_join(transport);
 }
 
@@ -210,12 +211,18 @@ void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std:
     const auto samples = std::min(std::int64_t(order.size()), now * batch);
     const auto start = Clock::now();
     do_train(order.first(samples), batch, learning_rates.first(now), results.first(now));
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    const double allowed = std::min(double(now) * kPieceSeconds / std::max(seconds, 1e-9), 1e9);
-    piece_ = std::max(std::int64_t(1), std::min(std::max(piece_, 2 * now), std::int64_t(allowed)));
+    double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     order = order.subspan(samples);
     learning_rates = learning_rates.subspan(now);
     results = results.subspan(now);
+    if (!ranks_ || !results.empty()) {
+      if (ranks_) {  // a step looks ahead to the next one of its piece, so all ranks cut alike: by their mean time
+        ranks_->sum(std::span(&seconds, 1));
+        seconds /= ranks_->size();
+      }
+      const double allowed = std::min(double(now) * kPieceSeconds / std::max(seconds, 1e-9), 1e9);
+      piece_ = std::max(std::int64_t(1), std::min(std::max(piece_, 2 * now), std::int64_t(allowed)));
+    }
     between();
   }
 }

@@ -1,35 +1,10 @@
 // An engine is a class and a row: one that only this program has is found, made and checked as all others are.
-#include "testing.h"
+#include "dummy_engine.h"
 
 using namespace mnist;
 using namespace testing;
 
 namespace {
-
-// Computes nothing; a step moves every parameter by the learning rate.
-class Dummy final : public Engine {
- public:
-  using Engine::Engine;
-
- private:
-  void do_set_parameters(std::span<const double> values) override { parameters_.assign(values.begin(), values.end()); }
-  void do_get_parameters(std::span<double> values) const override { std::ranges::copy(parameters_, values.begin()); }
-  void do_set_statistics(std::span<const double>) override {}
-  void do_get_statistics(std::span<double>) const override {}
-  void do_compute_statistics() override {}
-  void do_set_dataset(std::span<const std::uint8_t>, std::span<const std::uint8_t>, Placement) override {}
-  void do_train(std::span<const std::int32_t>, std::int64_t, std::span<const double> learning_rates,
-                std::span<StepResult>) override {
-    for (auto& value : parameters_) value -= learning_rates[0];
-  }
-  void do_logits(std::span<const std::uint8_t>, BatchNormMode, std::span<double>) override {}
-  Probe do_probe(std::span<const std::uint8_t>, std::span<const std::uint8_t>, const ProbeOptions&) override {
-    return {};
-  }
-  std::vector<OpTime> do_profile(std::span<const std::int32_t>, std::int64_t) override { return {}; }
-
-  std::vector<double> parameters_ = std::vector<double>(kParameterCount);
-};
 
 std::unique_ptr<Engine> create_dummy(const EngineInfo& info, const EngineOptions& options) {
   return std::make_unique<Dummy>(info, options);

@@ -162,8 +162,8 @@ class Engine {
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
-  // bits in whatever call it is made. With `between`, a long call is made in pieces of some tenths of a second with a
-  // call of it after each; if that throws, the steps before it stay done.
+  // bits in whatever call it is made. With `between`, a long call is made in pieces of some tenths of a second, the
+  // same on all ranks, with a call of it after each; if that throws, the steps before it stay done.
   void train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
              std::span<StepResult> results, const std::function<void()>& between = {});
 

@@ -285,8 +285,10 @@ void test_what_does_not_fit() {
   CHECK(why_it_does_not_fit(kFp32, {3, kSmall}) ==
         "it needs 159 KiB of shared memory a block and this GPU has 99 KiB; engine cudnn does with less");
   CHECK(!plan_for(kBf16, {40, 64 * 1024}, 1));
-  CHECK(shared_needed(kBf16, {132, 0, true}) == 128 + 201216);  // more images than multiprocessors
-  CHECK(shared_needed(kFp32, {132, 0, true}) == 1152 + 227072);
+  for (const int sms : {132, 5000}) {  // by batches of more images than multiprocessors, or of more than a row is for
+    CHECK(shared_needed(kBf16, {sms, 0, true}) == 128 + 201216);
+    CHECK(shared_needed(kFp32, {sms, 0, true}) == 1152 + 227072);
+  }
 }
 
 #ifdef MNIST_WITH_SM80

@@ -1200,6 +1200,17 @@ HOST = [
         ),
     ),
     *of(
+        "native/engines/engine.cpp",
+        ("ctest test_ranks",),
+        (
+            "pieces-by-each-ranks-own-time",
+            "ranks",
+            "        ranks_->sum(std::span(&seconds, 1));\n        seconds /= ranks_->size();\n",
+            "",
+        ),
+        ("pieces-as-before-the-ranks-met", "ranks", "  piece_batch_ = 0;\n  do_join", "  do_join"),
+    ),
+    *of(
         "native/include/mnist/communicator.h",
         ("ctest test_ranks",),
         (
@@ -2957,17 +2968,6 @@ SWEEPS = [
             "(job.options.batch_size, job.options.epochs), []",
             "(job.options.batch_size, 0), []",
         ),
-    ),
-    *of(
-        "native/engines/engine.cpp",
-        ("ctest test_ranks",),
-        (
-            "pieces-by-each-ranks-own-time",
-            "ranks",
-            "        ranks_->sum(std::span(&seconds, 1));\n        seconds /= ranks_->size();\n",
-            "",
-        ),
-        ("pieces-as-before-the-ranks-met", "ranks", "  piece_batch_ = 0;\n  do_join", "  do_join"),
     ),
     *of(
         "native/engines/engine.cpp",

@@ -349,9 +349,11 @@ def test_a_smaller_batch_after_a_larger_one(make_engine, spec):
     used, fresh = make_engine(*spec), make_engine(*spec)
     for engine in (used, fresh):
         engine.set_dataset(cases.mixed(256), cases.labels(256))
-    train(used, np.arange(133))
-    train(used, np.arange(256))  # the arrays move
-    assert train(used, np.arange(256)[:-134:-1]) == train(fresh, np.arange(256)[:-134:-1])
+    all_images = np.arange(256)
+    others = all_images[:-134:-1]
+    train(used, all_images[:133])
+    train(used, all_images)  # the arrays move
+    assert train(used, others) == train(fresh, others)
 
 
 @ON_GPU

@@ -27,6 +27,7 @@ from conformance import (
 )
 from conftest import engine_params
 
+from mnist_cuda import memory
 from mnist_cuda.model import STATISTICS
 from mnist_cuda.tolerances import WILD, tolerance
 
@@ -144,6 +145,16 @@ def copies(count):
     return np.random.default_rng(count).permutation(np.arange(count) % DISTINCT)
 
 
+def assert_update(spec, engine, weights, gradients, count, slack=1):
+    """A step at rate 1 from `weights` on `count` images: parameters less the oracle's gradients, within bounds."""
+    for name, value in engine.parameters.items():
+        step = -gradients[name]
+        bound = slack * tolerance(*spec, name, count, "frozen") * np.linalg.norm(step)
+        allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(weights[name])
+        error = np.linalg.norm(value - weights[name] - step)
+        assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
 @BY_REFERENCE
 def test_batch_of_copies(make_engine, spec):
     """It has the loss and the gradients of its images. On both sides of every threshold."""
@@ -162,12 +173,7 @@ def test_batch_of_copies(make_engine, spec):
         losses, correct = engine.train(np.arange(count), count, 1.0)
         assert_close(spec, "loss", count, losses[0], expected.loss)
         assert correct[0] == count // DISTINCT * expected.correct
-        for name, value in engine.parameters.items():
-            step = -expected.gradients[name]
-            bound = tolerance(*spec, name, count, "frozen") * np.linalg.norm(step)
-            allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(weights[name])
-            error = np.linalg.norm(value - weights[name] - step)
-            assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+        assert_update(spec, engine, weights, expected.gradients, count)
 
 
 @JUDGED
@@ -211,6 +217,89 @@ def test_statistics_of_many_images(make_engine, spec):
             assert_close(spec, tensor.name, len(order), engine.statistics[tensor.name], expected[tensor.name])
 
 
+# ---- offsets beyond 32 bits ------------------------------------------------------------------------------------------
+
+MANY = DISTINCT * 230_000  # images, whose bytes pass 2**32 and whose moments in `fused` pass 2**31
+# Images of a batch, by how an engine keeps activations: `fused` has 32 * 14 * 16 values of each in its first layer and
+# twice as many in its second, which passes 2**32; the others have 32 * 28 * 28.
+LARGE = {"fused": DISTINCT * 12_496}
+LARGE_UNFUSED = DISTINCT * 3_600
+
+
+@pytest.fixture(scope="module")
+def many_images():
+    """MANY images and labels: the same DISTINCT over and over."""
+    need = 4 * MANY * 784  # an engine may copy them, twice on the way
+    there = memory.available()
+    if there is not None and there < need:
+        pytest.skip(f"{MANY} images need {need / 1e9:.0f} GB of memory, and {there / 1e9:.0f} GB are free")
+    return np.tile(cases.mixed(DISTINCT), (MANY // DISTINCT, 1, 1)), np.tile(cases.labels(DISTINCT), MANY // DISTINCT)
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+@pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference",)))
+def test_images_beyond_32_bits(make_engine, many_images, spec, placement):
+    """Steps on images from the far end of a large data set and from its front: the same bits."""
+    engine = make_engine(*spec)
+    if placement == "host" and engine.info.device == "cpu":
+        return  # it has one memory
+    engine.set_dataset(*many_images, placement)
+    results = []
+    for first in (0, MANY // 2, MANY - 4 * DISTINCT):  # half: beyond 2**31
+        engine.set_parameters(cases.signed_weights())
+        order = first + np.random.default_rng(3).integers(0, 4 * DISTINCT, 33)
+        losses, correct = engine.train(order, 8, 0.01)
+        results.append((losses.tolist(), correct.tolist(), parameter_hash(engine)))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_passes_beyond_32_bits(make_engine, many_images, placement):
+    """Statistics, scores and hits of many images are those of the few that they are copies of."""
+    engine, reference = make_engine("fused"), make_engine("reference")
+    spec = "fused", engine.precision
+    for each, images, labels in (
+        (reference, cases.mixed(DISTINCT), cases.labels(DISTINCT)),
+        (engine, *many_images),
+    ):
+        each.set_parameters(cases.signed_weights())
+        each.set_dataset(images, labels, placement)
+        each.compute_statistics()
+        each.set_evaluation_set(images, labels)
+    for name, value in engine.statistics.items():
+        assert_close(spec, name, MANY, value, reference.statistics[name])
+    found, loss = engine.evaluate()
+    expected, expected_loss = reference.evaluate()
+    assert found == MANY // DISTINCT * expected
+    assert_close(spec, "loss", MANY, loss, expected_loss)
+    scores = engine.logits(many_images[0])
+    assert_close(spec, "logits", DISTINCT, scores[:DISTINCT], reference.logits(cases.mixed(DISTINCT)))
+    assert (scores.reshape(-1, DISTINCT, 10) == scores[:DISTINCT]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", [param for param in engine_params() if param.marks and param.values[0][1] != "fp64"])
+def test_activations_beyond_32_bits(make_engine, spec):
+    """A batch of copies whose activations pass 2**31 values: scores and gradients of its images."""
+    engine, reference = make_engine(*spec), make_engine("reference")
+    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
+    engine.set_parameters(weights)
+    routing = engine.probe(distinct, labels).routing
+    reference.set_parameters(weights)
+    expected = reference.probe(distinct, labels, routing=routing)
+    count = LARGE.get(spec[0], LARGE_UNFUSED)
+    images, labels = np.tile(distinct, (count // DISTINCT, 1, 1)), np.tile(labels, count // DISTINCT)
+    engine.set_dataset(images, labels)
+    scores = engine.logits(images, "batch")
+    assert_close(spec, "logits", count, scores[:DISTINCT], expected.logits, slack=WILD)
+    assert (scores.reshape(-1, DISTINCT, 10) == scores[:DISTINCT]).all()
+    losses, correct = engine.train(np.arange(count), count, 1.0)
+    assert_close(spec, "loss", count, losses[0], expected.loss, slack=WILD)
+    assert correct[0] == count // DISTINCT * expected.correct
+    assert_update(spec, engine, weights, expected.gradients, count, WILD)
+
+
 # ---- many steps ------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +321,36 @@ def test_long_call(make_engine, spec):
     assert np.isfinite(together[0]).all()
     assert run([64 * 3]) == together
     assert run(range(3, 132 * 3, 3)) == together
+
+
+# Data sets and batches in an order that comes back to each of them: what is kept for one must not serve another.
+MOVES = [
+    (data, placement, size)
+    for data, size in (("few", 8), ("many", 8), ("few", 6), ("many", 20), ("few", 8))
+    for placement in ("host", "device", "host", "device")
+]
+
+
+@JUDGED
+def test_data_move_to_and_fro(make_engine, spec):
+    """From the host to the device and back, other data, other batch sizes: the bits of an engine that saw no other."""
+    sets = {"few": (cases.mixed(24), cases.labels(24)), "many": (cases.strokes(60), cases.labels(60))}
+
+    def run(engine, data, placement, size):
+        engine.set_parameters(cases.signed_weights())
+        engine.set_dataset(*sets[data], placement)
+        order = np.random.default_rng(size).integers(0, len(sets[data][1]), 3 * size + 1)
+        losses, correct = engine.train(order, size, 0.01)
+        engine.compute_statistics()
+        statistics = {name: value.tobytes() for name, value in engine.statistics.items()}
+        return losses.tolist(), correct.tolist(), parameter_hash(engine), statistics
+
+    alone = {(data, size): run(make_engine(*spec), data, "device", size) for data, _, size in set(MOVES)}
+    engine = make_engine(*spec)
+    for k, (data, placement, size) in enumerate(MOVES):
+        assert run(engine, data, placement, size) == alone[data, size], f"{data} on the {placement}, batch {size}"
+        if k == len(MOVES) // 2:
+            engine.probe(*sets["many"])  # more images than any batch: arrays move
 
 
 @pytest.mark.gpu

@@ -30,7 +30,7 @@ class Free(NamedTuple):
 # How peers add up; of engines the registry's rows say it. PyTorch has the same error against float64 as `naive`.
 PEERS_SUMMATION = {"torch": "library"}
 
-# The weight gradient of a convolution in float32, without a closed form: sums of dz times inputs over the 784 B or 196 B
+# The weight gradient of a convolution in float32, where it has no closed form: sums of dz times inputs over all
 # positions of a batch. Nearly all of it cancels, since the background is flat and batch norm takes the mean of dz away;
 # what rounding takes from dz is the same at every position of the background and does not. So the error grows with B.
 # Of conv1.weight PyTorch on a CPU has 3e-4 at B=64 and 3e-3 at B=1024. A step emulated with real digits, whose sums

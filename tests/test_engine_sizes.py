@@ -29,7 +29,7 @@ from conftest import engine_params
 
 from mnist_cuda import memory
 from mnist_cuda.model import STATISTICS
-from mnist_cuda.tolerances import WILD, tolerance
+from mnist_cuda.tolerances import PLAIN_BATCH, WILD, tolerance
 
 FAR = 4229  # beyond the thresholds of engines that know none of theirs; a prime
 RATE = 0.02
@@ -83,7 +83,8 @@ def check_size(engine, oracle, spec, pool, size):
     assert_probe(spec, probe, expected, size, WILD)
     assert probe.correct == (probe.logits.argmax(1) == labels[first]).sum()
 
-    if engine.info.summation != "library":  # whose plain sums drown what a few images give
+    # In a library's 16 bits, and in its long sums, rounding drowns what a few images give.
+    if engine.info.summation != "library" or (spec[1] == "fp32" and size <= PLAIN_BATCH):
         sure, few = few_that_matter(size, weights, rng)
         engine.set_parameters(sure)
         assert_gradients(spec, *held(sure, first, few), size, WILD)

@@ -95,6 +95,12 @@ TRAJECTORY = {"fp64": 1e-9, "fp32": 5e-3, "tf32": 2e-2, "bf16": 5e-2}
 # `cpu` has 6e-7; with the step of fc1.weight, conv2.weight or fc2.weight 5 % too small it has 2e-2, 3e-3 and 3e-3.
 TRAJECTORY_MEAN = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 1e-3, "bf16": 2.5e-3}
 
+# Several ranks add up otherwise than one engine. Largest relative L2 distance of a parameter or a statistic from one
+# engine's after five steps on `cpu`; after more, TRAJECTORY, or as many times what one engine's own rounding leads away
+# from float64: two runs of independent roundings.
+RANKS_APART = 1e-4
+RANKS_BESIDE_ONE = 2
+
 # Share of the routing's cells that may differ from float64's: near-ties and values near 0 that rounding moves across.
 FLIPS = {"fp64": 0.0, "fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2}
 

@@ -12,7 +12,7 @@ from cases import labels, noise, signed_weights, strokes
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import RankLostError
-from mnist_cuda.tolerances import error_of, tolerance
+from mnist_cuda.tolerances import RANKS_APART, error_of, tolerance
 
 IMAGES = 90
 RATE = 1e6  # an update of this rate is the gradient, as far as float32 shows it
@@ -130,7 +130,7 @@ def test_a_training_beside_one_engines(ranks):
     if ranks == 1:
         assert_same_bits(results[0][0], alone)
     for name, value in alone.items():
-        assert error_of(np.array(results[0][0][name]), np.array(value)) <= 1e-4, name
+        assert error_of(np.array(results[0][0][name]), np.array(value)) <= RANKS_APART, name
 
 
 def test_shares_follow_each_other():

@@ -14,7 +14,7 @@ from test_ranks import RATE, assert_same_bits, errors_of_step, on_all, trained
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.tolerances import TRAJECTORY, error_of, tolerance
+from mnist_cuda.tolerances import RANKS_BESIDE_ONE, TRAJECTORY, error_of, tolerance
 
 COUNT = 700
 PRECISIONS = find_engine("fused").precisions
@@ -90,7 +90,7 @@ def test_a_training_beside_one_engines(train, make_engine, precision, batch):
         exact = trained(None, order, batch, 0.01, images=bars, engine=make_engine("naive", "fp64"), count=COUNT)
     for name in apart:
         own, error = error_of(alone[name], exact[name]), error_of(results[0][name], exact[name])
-        assert error <= max(bound, 2 * own), f"{name}: {error:.2e}, of one engine {own:.2e}"
+        assert error <= max(bound, RANKS_BESIDE_ONE * own), f"{name}: {error:.2e}, of one engine {own:.2e}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

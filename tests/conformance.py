@@ -7,7 +7,7 @@ import pytest
 from conftest import engine_params
 
 from mnist_cuda.model import PARAMETERS
-from mnist_cuda.tolerances import WORST_ROW, error_of, tolerance
+from mnist_cuda.tolerances import FLAT_KINDS, PLAIN_BATCH, WORST_ROW, error_of, tolerance
 
 BIASES = ("conv1.bias", "conv2.bias")
 # As limits: multiprocessors, and bytes of shared memory a thread block.
@@ -58,26 +58,31 @@ def assert_rows(spec, name, batch, value, expected, slack=1):
     assert error <= WORST_ROW * bound, f"{name}, row {worst} of {batch}: {error:.2e}, bound {WORST_ROW * bound:.1e}"
 
 
-def assert_probe(spec, probe, expected, batch, slack=1, of_gradients=None):
+def assert_probe(spec, probe, expected, batch, slack=1, kind=""):
     """Loss, activations, logits and the 12 gradients of a probe against the oracle's under the probe's routing.
 
-    of_gradients: of these alone, times the bounds by name.
+    kind: that of all images.
     """
     assert_close(spec, "loss", batch, probe.loss, expected.loss, slack=slack)
     for name in ("a1", "a2", "h", "logits"):
         if getattr(probe, name) is not None:
             assert_rows(spec, name, batch, getattr(probe, name), getattr(expected, name), slack)
-    assert_gradients(spec, probe, expected, batch, of_gradients or slack)
+    assert_gradients(spec, probe, expected, bounding_batch(batch, kind), slack)
+
+
+def bounding_batch(batch, kind):
+    """The batch whose bounds the gradients of images of a kind have."""
+    return max(batch, PLAIN_BATCH) if kind in FLAT_KINDS else batch
 
 
 def assert_gradients(spec, probe, expected, batch, slack=1):
-    """The 12 gradients of a probe alone. slack: times the bounds, one number or, where it is not 1, by name."""
+    """The 12 gradients of a probe alone. slack: times the bounds, one number or one for each gradient by name."""
     assert list(probe.gradients) == [tensor.name for tensor in PARAMETERS]
     for name, gradient in probe.gradients.items():
         if name in BIASES:
             assert not gradient.any(), f"{name}: expected exactly 0, found up to {np.abs(gradient).max()}"
         else:
-            times = slack.get(name, 1) if isinstance(slack, dict) else slack
+            times = slack[name] if isinstance(slack, dict) else slack
             assert_close(spec, name, batch, gradient, expected.gradients[name], slack=times)
 
 

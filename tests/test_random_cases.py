@@ -15,7 +15,7 @@ import subprocess
 import cases
 import numpy as np
 import pytest
-from conformance import BIASES, ORACLE
+from conformance import BIASES, ORACLE, bounding_batch
 from conftest import ROOT, engine_params
 
 from mnist_cuda.tolerances import error_of, limits_of_random_cases, tolerance
@@ -148,7 +148,7 @@ def test_random_cases(make_engine, peer, tmp_path, spec):
                     assert not gradient.any(), name
                     continue
                 error, of_torch = error_of(gradient, expected[name]), error_of(yardstick[name], expected[name])
-                bound = tolerance(*spec, name, size, "frozen")
+                bound = tolerance(*spec, name, bounding_batch(size, kind), "frozen")
                 what = f"{name}, case {seed}, batch {size}, {kind}: error {error:.1e}, bound {bound:.0e}"
                 assert np.isfinite(error), what
                 assert np.isfinite(of_torch), f"PyTorch: {what}"

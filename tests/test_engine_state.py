@@ -196,11 +196,12 @@ def test_other_parameters(make_engine, float64, spec):
 # ---- weights that grow from nothing ----------------------------------------------------------------------------------
 
 # What begins at nothing or at a millionth of its size, and how large its largest value is after one update: what is
-# kept of weights in fewer bits has room for 16, however small they were.
+# kept of weights in fewer bits has room for 16, however small they were. (With more of fc1 scores are hundreds, and a
+# rounding decides.)
 SEEDLINGS = {
     "conv1": (("conv1.weight",), 8),
     "conv2": (("conv2.weight",), 8),
-    "fc1": (("fc1.weight",), 8),
+    "fc1": (("fc1.weight",), 0.5),
     "fc2": (("fc2.weight",), 8),
     "bn1": (("bn1.weight", "bn1.bias"), 1),
     "bn2": (("bn2.weight", "bn2.bias"), 1),

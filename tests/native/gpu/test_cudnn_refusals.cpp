@@ -126,7 +126,7 @@ struct Trained {
 constexpr double kFp32Bound = 1e-5, kLossBound = 1e-4;
 double gradient_bound(int parameter) {
   if (parameter == kConv1Bias || parameter == kConv2Bias) return 0;
-  if (parameter == kConv1Weight) return kBatch * 1e-5;
+  if (parameter == kConv1Weight) return 3e-4;
   return parameter == kConv2Weight ? 2e-4 : kFp32Bound;
 }
 

@@ -106,8 +106,8 @@ WORST_ROW = 8
 # black images have 1e-3, 10 of one pixel 3e-4.
 FLAT_KINDS = ("constant", "one_hot", "zeros")
 
-# How many times its bound an error may be where inputs are drawn at random at hundreds of sizes and scales, so that
-# some gradients cancel to a small rest. On an H200 the worst was 3.1 times, at sizes alone 2.1 times (fp32), in `cudnn`
+# How many times its bound an error may be where inputs are drawn at random at hundreds of sizes and scales, or made, so
+# that some sums cancel to a small rest. On an H200 the worst was 3.1 times, at sizes alone 2.1 times (fp32), in `cudnn`
 # and `naive` as in `fused`.
 WILD = 4
 

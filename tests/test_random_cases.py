@@ -1,9 +1,9 @@
 """Gradients of random cases against float64 under the engine's routing, with PyTorch's as the yardstick.
 
 A case has a scale of its own for every layer and channel, batch norm scales of both signs and 0, images of one kind and
-a batch size around a threshold of the engine. Some of its gradients cancel to a small rest, so that no fixed bound
-holds for any implementation. PyTorch, in the same precision and under the same routing, says what can be had: an
-error counts relative to the bound or to PyTorch's error, whichever is larger.
+a batch size around a threshold of the engine or another up to 4300. Some of its gradients cancel to a small rest, so
+that no fixed bound holds for any implementation. PyTorch, in the same precision and under the same routing, says what
+can be had: an error counts relative to the bound or to PyTorch's error, whichever is larger.
 
 With MNIST_CUDA_TEST_FULL=1 it runs on a GPU, too, 300 cases a precision. `pytest -s` shows how the ratios are spread.
 """

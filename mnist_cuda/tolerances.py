@@ -101,10 +101,11 @@ FLIPS = {"fp64": 0.0, "fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2}
 # square of the rows' norms: a sample that is left out of thousands shows here alone.
 WORST_ROW = 8
 
-# Where all images of a batch are of one of these kinds (tests/cases.py), little but the border is not flat, and of
+# Where all images of a batch are of one of these kinds (tests/cases.py), only the border or a pixel is not flat, and of
 # conv1.weight the bound in fp32 where an engine adds up plainly is that of PLAIN_BATCH images: emulated as above, 10
-# black images have 1e-3, 10 of one pixel 3e-4.
-FLAT_KINDS = ("constant", "one_hot", "zeros")
+# black images have 1e-3, 64 have 9e-3, and 10 of one pixel 3e-4. Of 60 random cases, the others have at most half of the
+# bound of their batch.
+FLAT_KINDS = ("one_hot", "zeros")
 
 # How many times its bound an error may be where inputs are drawn at random at hundreds of sizes and scales, or made, so
 # that some sums cancel to a small rest. On an H200 the worst was 3.1 times, at sizes alone 2.1 times (fp32), in `cudnn`

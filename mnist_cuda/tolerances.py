@@ -103,8 +103,8 @@ WORST_ROW = 8
 
 # Where all images of a batch are of one of these kinds (tests/cases.py), only the border or a pixel is not flat, and of
 # conv1.weight the bound in fp32 where an engine adds up plainly is that of PLAIN_BATCH images: emulated as above, 10
-# black images have 1e-3, 64 have 9e-3, and 10 of one pixel 3e-4. Of 60 random cases, the others have at most half of the
-# bound of their batch.
+# black images have 1e-3, 64 have 9e-3, and 10 of one pixel 3e-4. Of 60 random cases, images of other kinds have at most
+# half of the bound of their batch.
 FLAT_KINDS = ("one_hot", "zeros")
 
 # How many times its bound an error may be where inputs are drawn at random at hundreds of sizes and scales, or made, so

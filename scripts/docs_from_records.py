@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(r"(<!-- (record|chart|speed-up|us):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
-NO_RECORD = "not measured yet"
+NO_RECORD = "no record yet"
 
 Row = Record
 
@@ -63,8 +63,8 @@ def _storage(row: Row) -> int:
 
 
 def _variant(row: Row) -> str:
-    """A peer's name without the framework, and without the precision where the row of the table names it."""
-    words = row["competitor"].split()[1:]
+    """A peer's name without what the row of the table says: the framework, the precision, the number of GPUs."""
+    words = re.sub(r" x\d+$", "", row["competitor"]).split()[1:]
     return " ".join(word for word in words if word not in ("fp16", row["precision"]))
 
 
@@ -121,7 +121,8 @@ def render_bench(records: Sequence[Record], folder: str) -> str:
         label, batch = row["competitor"], row["batch_size"]
         if row["peer"]:
             half = _storage(row) == 16 and row["precision"] != "bf16"
-            label = f"{PEER_NAMES[label.split()[0]]}, {'fp16' if half else row['precision']}"
+            gpus = re.search(r" x\d+$", label)
+            label = f"{PEER_NAMES[label.split()[0]]}{gpus[0] if gpus else ''}, {'fp16' if half else row['precision']}"
         else:
             label += f", {row['precision']}"
         cells = tables.setdefault((row["precision"], row["data"]), {}).setdefault(label, {})
@@ -151,12 +152,12 @@ def render_bench(records: Sequence[Record], folder: str) -> str:
             lines.append(line(label + place, *(figure(cells.get(batch)) for batch in batches)))
     versions = [f"{name} {value}" for name, value in sorted(_peer_versions(rows).items()) if name != "device"]
     against = f", against {', '.join(versions)}" if versions else ""
-    said = "; of each framework the fastest variant, the fastest of all in bold; in brackets our speed over its"
+    said = " Of each framework its fastest variant; the fastest of all is bold, and in brackets is our speed over its."
     several = " and its like" if len(records) > 1 else ""
     machine = _one([_machine(record) for record in records], "machines")
     lines += [
         "",
-        f"Median{said if best else ''}. {machine}, {_days(records)}{against}.{loads(records)} "
+        f"Medians.{said if best else ''} {machine}, {_days(records)}{against}.{loads(records)} "
         f"[Record]({folder}), made by `{records[0]['command']}`{several}.",
     ]
     return "\n".join(lines) + "\n"
@@ -287,7 +288,7 @@ class Documents:
         elif kind == "us":
             text = render_us([], *words.split())
         else:
-            text = NO_RECORD + ("." if newline else "")
+            text = f"There is {NO_RECORD}." if newline else NO_RECORD
         return f"{start}{newline}{text}{newline if not text.endswith(newline) else ''}{end}"
 
     def _of_text(self, path: Path, chart: str, link: Callable[[Path], str]) -> str:
@@ -296,7 +297,8 @@ class Documents:
         if text.startswith("$ "):
             return render_text(text)
         record = read_record(path.with_suffix(".json"))
-        said = f"{_days([record])}.{loads([record])} [Record]({link(path.parent)}).\n"
+        made = f"[Record]({link(path.parent)}), made by `{record['command']}`.\n"
+        said = f"{_days([record])}.{loads([record])} {made}"
         if path.suffix == ".txt":
             return f"{render_text(text)}\n{_machine(record)}, {said}"
         self.files[ROOT / chart], title, note = draw_sweep(path)

@@ -14,7 +14,8 @@ load is refused.
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
-    how many times as fast as the best peer of a cell the engine is, from the least cell to the greatest
+    how many times as fast as the best peer of a cell the engine is, from the least cell to the greatest, and which
+    frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
     cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
 
@@ -164,12 +165,15 @@ def render_bench(records: Sequence[Record], folder: str) -> str:
 
 
 def render_speed_up(records: Sequence[Record], engine: str) -> str:
-    """The least and the greatest ratio of the best peer's time to the engine's, as `7.5 to 12`."""
+    """Such as `7.5 to 12 times as fast as PyTorch`: the least and the greatest ratio to the best peer of a cell."""
     rows = rows_of(records)
     best = best_peers(rows)
     cells = {(row["precision"], row["data"], row["batch_size"]): row for row in rows if row["competitor"] == engine}
     ratios = [_median(peer) / _median(cells[cell]) for cell, peer in best.items() if _sound(cells[cell])]
-    return " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
+    names = {PEER_NAMES[row["competitor"].split()[0]] for row in rows if row["peer"] and _sound(row)}
+    of_names = names.pop() if len(names) == 1 else f"the faster of {' and '.join(sorted(names, reverse=True))}"
+    span = " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
+    return f"{span} times as fast as {of_names}"
 
 
 def render_us(records: Sequence[Record], name: str, precision: str, *batch_sizes: str) -> str:

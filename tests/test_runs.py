@@ -6,6 +6,8 @@ import csv
 import fcntl
 import json
 import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from mnist_cuda import cli, confusion
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluation import Predictions
+from mnist_cuda.training import Trainer
 
 
 @pytest.fixture
@@ -57,6 +60,54 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     assert listed["runs"][0]["accuracy"] == epochs[-1]["test_accuracy"]
     assert listed["runs"][1]["options"]["lr"] == 0.1
     assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_that_was_stopped_within_an_epoch(
+    done: int, steps: int, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results are those of the last complete epoch; the time of what was trained since counts."""
+    good, made = Trainer._run, []
+
+    def one_step(trainer: Trainer, chunk: int) -> None:
+        good(trainer, 1)
+        made.append(1)
+        if len(made) == 3 * done + steps:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.1)  # it is heard in another thread
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_run", one_step)
+        argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "3", "--out", "runs/one", "--quiet"]
+        assert cli.main(argv) == 130
+    signal.signal(signal.SIGINT, handler)
+    records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    assert [(row["epoch"], row["steps"], "interrupted" in row) for row in records] == [
+        *((epoch + 1, 3, False) for epoch in range(done)),
+        (done + 1, steps, True),
+    ]
+    last = records[done - 1] if done else None
+    accuracy = last["test_accuracy"] if last else None
+    seconds = sum(row["train_seconds"] + row.get("evaluation_seconds", 0) for row in records)
+    shown = run(capsys, "runs").splitlines()[1].split()
+    assert shown[:6] == ["one", *([f"{100 * accuracy:.2f}", "%"] if last else ["-"]), str(done), "of", "3", "cpu"][:6]
+    assert f"{seconds:.1f} s" in run(capsys, "runs")
+    (listed,) = json.loads(run(capsys, "runs", "--json"))["runs"]
+    assert (listed["accuracy"], listed["epochs"], listed["seconds"]) == (accuracy, done, pytest.approx(seconds))
+    found = json.loads(run(capsys, "runs", "show", "one", "--json"))
+    assert (found["accuracy"], found["epochs"]) == (accuracy, records)
+    _, table = run(capsys, "runs", "show", "one").split("\n\n")
+    lines = table.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [str(epoch + 1) for epoch in range(done + 1)]
+    train("two", "--lr", "0.1")
+    rows = {line.split()[0]: line.split()[1:] for line in run(capsys, "runs", "compare", "one", "two").splitlines()[1:]}
+    assert rows["result.epochs"][0] == str(done)
+    for name in ("loss", "train_accuracy", "test_loss", "test_accuracy"):
+        assert rows[f"result.{name}"][0] == (f"{last[name]:.6g}" if last else "-"), name
+    assert cli.main(["train", "--resume", "runs/one", "--quiet"]) == 0
+    assert run(capsys, "runs").splitlines()[1].split()[3:5] == ["3", "cpu"]
 
 
 def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

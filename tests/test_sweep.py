@@ -23,7 +23,7 @@ from mnist_cuda.errors import CheckpointError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
 from mnist_cuda.sweeps.files import SweepFiles
-from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
+from mnist_cuda.sweeps.runs import OPTIONS, grid, read_runs, runs_table
 from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
@@ -521,7 +521,7 @@ def test_weights_that_changed_are_trained_again(tmp_path):
             assert digest(load_model(file).parameters) == best.weights
 
 
-def test_what_would_change_the_result_is_refused(tiny, tmp_path, capsys):
+def test_what_would_change_the_result_is_refused(tmp_path):
     data, runs = tiny_dataset(), [replace(BASE, seed=seed) for seed in range(2)]
     folder = tmp_path / "out"
     sweep(data, runs, engine="cpu", out=folder)
@@ -539,10 +539,51 @@ def test_what_would_change_the_result_is_refused(tiny, tmp_path, capsys):
         sweep(data, runs, engine="cpu", out=folder)
     with pytest.raises(UsageError, match="give `out`"):
         sweep(data, runs, engine="cpu", resume=True)
-    for flags in (("--lr", "0.1"), ("--seeds", "3"), ("--save", "all"), ("--engine", "cpu"), ("--out", "x")):
-        assert tiny("--resume", folder, *flags) == 2
-        assert f"{flags[0]}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+OTHER = {  # another value of each option of a run
+    "epochs": 2,
+    "batch_size": 6,
+    "lr": np.nextafter(BASE.lr, 1),
+    "schedule": "linear",
+    "seed": 1 << 40,
+    "eval_bn": "batch",
+    "placement": "host",
+    "validation": 1,
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
+    """From what it was begun with (runs.csv), and rows that are done (sweep.csv) from either."""
+    data, runs = tiny_dataset(), [replace(BASE, epochs=2, seed=9), replace(BASE, seed=1), replace(BASE, seed=2)]
+    folder = tmp_path / "out"
+    sweep(data, runs, engine="cpu", out=folder)
+    changed = list(runs)
+    changed[index] = replace(runs[index], **{name: 1 if (name, index) == ("epochs", 0) else OTHER[name]})
+    with pytest.raises(UsageError, match="with another value of: runs;"):
+        sweep(data, changed, engine="cpu", out=folder, resume=True)
+    names, *lines = list(csv.reader((folder / "sweep.csv").read_text().splitlines()))
+    for wrong in (str(getattr(changed[index], name)), None):
+        rows = [list(line) for line in lines]
+        if wrong is None:  # a row of another model
+            rows[index][names.index("model")] = str(3 - index)
+        else:
+            rows[index][names.index(name)] = wrong
+        (folder / "sweep.csv").write_text("".join(f"{','.join(row)}\n" for row in [names, *rows]))
+        with pytest.raises(CheckpointError, match=r"sweep.csv: model \d is not that of runs.csv$"):
+            sweep(data, runs, engine="cpu", out=folder, resume=True)
+
+
+def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
+    assert tiny(*GRID, "--out", "out", "--quiet") == 0
+    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OPTIONS}
+    flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
+    for flag, value in (flags | {"--seeds": "3"}).items():
+        assert tiny("--resume", "out", flag, value) == 2
+        assert f"{flag}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err.replace("_", "-")
 
 
 def test_a_sweep_is_no_run_and_a_run_no_sweep(tiny, capsys):

@@ -8,6 +8,7 @@ from mnist_cuda import UnavailableError, _native
 from mnist_cuda.engine import Engine
 from mnist_cuda.training import DIVERGED_LOSS, epoch_order
 
+pytestmark = pytest.mark.gpu
 PRECISIONS = ("bf16", "tf32", "fp32")
 STEPS = 13  # more than one graph, the last ones of few steps
 # Models, images of a batch, multiprocessors of a model: tiles that are not full, several of them, several rounds.

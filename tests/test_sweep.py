@@ -459,6 +459,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_bits(signum, whole, tmp_pa
     assert json.loads((folder / "config.json").read_text())["resumed"][0]["models"] == done
 
 
+@pytest.mark.gpu
 def test_a_sweep_of_fleets_that_was_killed_goes_on_to_the_same_bits(make_engine, tmp_path):
     """On a GPU: two fleets are at work whenever the signal comes, and both are trained again."""
     if not has_fleets(make_engine("fused", "bf16")):
@@ -676,6 +677,7 @@ def test_batches_are_even_and_as_many_for_each_gpu():
     assert sizes(kinds, 2) == [(2, 1), (8, 1), (256, 5), (256, 4)]
 
 
+@pytest.mark.gpu
 def test_every_gpu_trains_the_same_bits(make_engine, monkeypatch):
     """Here all of them are the first one; what each gets is what `gpus` of a machine with several get."""
     engine = make_engine("fused", "bf16")

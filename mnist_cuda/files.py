@@ -34,7 +34,7 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes `path` at the end of the block; a crash at any moment leaves the old file or the new.
+    """A file to write that becomes `path` at the block's end; a crash at any moment leaves the old file or the new.
 
     Raises CheckpointError where the file cannot be written; what was there before stays.
     """

@@ -152,7 +152,7 @@ def flat(run: Run) -> dict[str, str]:
     add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
     for place in ("options.out", "options.json"):
         facts.pop(place, None)
-    last = next((epoch for epoch in reversed(run.epochs) if not epoch.get("interrupted")), {})
+    last: dict[str, Any] = next((epoch for epoch in reversed(run.epochs) if not epoch.get("interrupted")), {})
     for key in ("loss", "train_accuracy", "test_loss", "test_accuracy"):
         if last.get(key) is not None:
             facts[f"result.{key}"] = f"{last[key]:.6g}"

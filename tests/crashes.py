@@ -57,18 +57,17 @@ class Crash:
 
 
 class _File:
-    """A file from when it was made until it was removed or another took its name."""
+    """A file, whatever its names: as much of its content as was synced."""
 
-    synced = b""  # as much of its content
-    whole = b""  # its content in the end
+    synced = b""
 
 
 class Crashes:
     """Watches a folder while something writes there. folder: exists; what is in it counts as synced.
 
-    calls: that change something. found: every Crash that differs from the one before. wholes: for each path the contents
-    that it had, each as it was in the end. fault: called before the call of number `at`, which raises what it raises;
-    then `found` and `wholes` stay empty.
+    calls: that change something. found: every Crash that differs from the one before. wholes: for each path the
+    contents that it had, each as it was in the end. fault: called before the call of number `at`, which raises what it
+    raises; then `found` and `wholes` stay empty.
     """
 
     def __init__(self, folder, fault=None, at=-1):

@@ -1,4 +1,4 @@
-"""Whatever writes files, a crash at any moment leaves each old or new, and what was stopped goes on to the same bits."""
+"""A crash at any moment leaves each file old or new, whoever writes it; what was stopped goes on to the same bits."""
 
 import csv
 import errno
@@ -17,7 +17,6 @@ from tiny import tiny_dataset
 from mnist_cuda import cli
 from mnist_cuda.data import catalogue, dataset
 from mnist_cuda.data.dataset import load
-from mnist_cuda.errors import CheckpointError
 from mnist_cuda.resume import checkpoints, load_state
 from mnist_cuda.sweeps import files
 from mnist_cuda.sweeps.table import read_table
@@ -80,8 +79,7 @@ def test_a_crash_leaves_each_file_old_or_new(writer, here, monkeypatch, capsys):
     assert len(crashes.calls) >= 4
     for crash in crashes.found:
         for path, content in crash.files.items():
-            lost_if_cut = not path.endswith((".part", "arrays.u8")) and path != FILLED
-            if content is not None and lost_if_cut:
+            if content is not None and not path.endswith((".part", "arrays.u8")) and path != FILLED:
                 assert content in crashes.wholes[path], (crash.call, crash.kind, path)
     process, names = ({crash.kind: crash.files for crash in crashes.found}[kind] for kind in ("process", "names"))
     assert not [path for path in process if path.endswith(".part")]
@@ -106,20 +104,14 @@ def result(run):
 
 
 def steps_saved(run):
-    """Of the newest sound checkpoint; 0 without one."""
-    for path in checkpoints(run):
-        try:
-            return int(path.stem[5:]), load_state(path)
-        except CheckpointError:
-            continue
-    return 0, None
+    """Of the newest checkpoint, which is sound; 0 without one."""
+    return next((int(path.stem[5:]) for path in checkpoints(run) if load_state(path)), 0)
 
 
 def resumed(run, capsys):
-    """Go on with a run that was stopped, to its end if it has a beginning."""
-    complete = (run / "metrics.jsonl").exists() and len(
-        [row for row in rows(run / "metrics.jsonl") if "interrupted" not in row]
-    ) == 2
+    """Go on with a run that was stopped, to its end; False for one that had no beginning."""
+    metrics = run / "metrics.jsonl"
+    complete = metrics.exists() and sum("interrupted" not in row for row in rows(metrics)) == 2
     begun = (run / "config.json").exists() and (run / "config.json").read_bytes()
     capsys.readouterr()
     code = cli.main(["train", "--resume", str(run), "--quiet"])
@@ -143,7 +135,7 @@ def test_a_run_goes_on_from_whatever_a_crash_left(here, capsys):
             continue
         seen.add(crash.key)
         crash.leave_in(here)
-        steps, _ = steps_saved(run)
+        steps = steps_saved(run)
         assert steps >= saved.get(crash.kind, 0), ("a checkpoint is lost", crash.call, crash.kind)
         saved[crash.kind] = steps
         if resumed(run, capsys):

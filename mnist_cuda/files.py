@@ -47,9 +47,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(part, path)
         sync_folder(path.parent)
     except OSError as error:
+        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+    finally:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
 
 
 def make_folder(path: Path) -> list[Path]:

@@ -109,7 +109,8 @@ class Crashes:
 
     def heard(self, call, path, to=None):
         """A call is about to change something."""
-        if not path.is_relative_to(self.folder) or (call == "os.mkdir" and path.exists()):  # changes nothing
+        changes = {"os.mkdir": not path.exists(), "os.remove": path.exists()}.get(call, True)
+        if not path.is_relative_to(self.folder) or not changes:
             return
         name = f"{len(self.calls)}: {call} {path.relative_to(self.folder)}"
         watching, _watching[:] = _watching[:], []  # not what is read here

@@ -6,15 +6,13 @@ import csv
 import fcntl
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import Terminal, tiny_dataset
+from tiny import Stop, Terminal, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, confusion, runs
+from mnist_cuda import cli, confusion, runs, training_run
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluation import Predictions
@@ -74,15 +72,13 @@ def test_a_run_that_was_stopped_within_an_epoch(
         good(trainer, 1)
         made.append(1)
         if len(made) == 3 * done + steps:
-            signal.raise_signal(signal.SIGINT)
-            time.sleep(0.1)  # it is heard in another thread
+            ctrl_c()
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_run", one_step)
+        patch.setattr(training_run, "StopRequest", Stop)
         argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "3", "--out", "runs/one", "--quiet"]
         assert cli.main(argv) == 130
-    signal.signal(signal.SIGINT, handler)
     records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
     assert [(row["epoch"], row["steps"], "interrupted" in row) for row in records] == [
         *((epoch + 1, 3, False) for epoch in range(done)),

@@ -23,7 +23,7 @@ from mnist_cuda.errors import CheckpointError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
 from mnist_cuda.sweeps.files import SweepFiles
-from mnist_cuda.sweeps.runs import OPTIONS, grid, read_runs, runs_table
+from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
 from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
@@ -555,7 +555,15 @@ OTHER = {  # another value of each option of a run
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+def test_a_resumed_sweep_of_every_option_is_the_one_that_was_begun(tmp_path):
+    data, runs = tiny_dataset(), [BASE, replace(BASE, **OTHER), *(replace(BASE, **{k: OTHER[k]}) for k in OTHER)]
+    assert list(OTHER) == list(vars(BASE))
+    rows = sweep(data, runs, engine="cpu", out=tmp_path / "out")
+    again = sweep(data, runs, engine="cpu", out=tmp_path / "out", resume=True, on_model=lambda *_: pytest.fail("done"))
+    assert again == rows
+
+
+@pytest.mark.parametrize("name", OTHER)
 @pytest.mark.parametrize("index", [0, 2])
 def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
     """From what it was begun with (runs.csv), and rows that are done (sweep.csv) from either."""
@@ -580,7 +588,7 @@ def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
 
 def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
     assert tiny(*GRID, "--out", "out", "--quiet") == 0
-    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OPTIONS}
+    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
     flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
     for flag, value in (flags | {"--seeds": "3"}).items():
         assert tiny("--resume", "out", flag, value) == 2

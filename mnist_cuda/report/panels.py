@@ -288,14 +288,12 @@ def _filters(tested: Tested, number: int) -> Panel:
     rows += [(str(k), *(f"{w:+.3f}" for w in weight.ravel())) for k, weight in enumerate(weights)]
 
     def sketch(colour: bool, encoding: str) -> list[str]:
-        characters = shades(encoding)
-        levels = np.clip((weights + limit) / (2 * limit) * len(characters), 0, len(characters) - 1).astype(int)
+        marks = shades(encoding)
+        levels = np.clip((weights + limit) / (2 * limit) * len(marks), 0, len(marks) - 1).astype(int)
         lines = []
         for first in range(0, len(weights), 8):
             for y in range(3):
-                lines.append(
-                    "  ".join("".join(2 * characters[v] for v in levels[k, y]) for k in range(first, first + 8))
-                )
+                lines.append("  ".join("".join(2 * marks[v] for v in levels[k, y]) for k in range(first, first + 8)))
             lines.append("")
         return lines[:-1]
 

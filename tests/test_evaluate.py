@@ -143,6 +143,34 @@ def test_of_equal_scores_the_first_class_is_taken(spec, make_engine, tmp_path):
         assert _report(tmp_path, digit, answers.probabilities[0])["digit"] == first
 
 
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_of_equal_values_in_a_window_the_first_is_taken(name):
+    """Layer 1 passes pixels of three kinds on as they are, or turned about; layer 2 sees images without a pattern."""
+    rng, channels = np.random.default_rng(4), np.arange(32)
+    images = rng.choice(np.array([0, 130, 255], np.uint8), (12, 28, 28))
+    images[8:] = np.array([20, 90, 160, 250], np.uint8)[:, None, None]
+    labels = np.arange(12, dtype=np.uint8) % 10
+    weights, turned = init_parameters(2), np.where(channels % 2, -1.0, 1.0)
+    weights["conv1.weight"] = np.zeros((32, 1, 3, 3))
+    weights["conv1.weight"][:, 0, 1, 1] = turned
+    weights["bn1.weight"] = np.where(channels // 2 % 2, -1.0, 1.0)
+    engine = Engine(name)
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    values = (images - images.mean())[:, None] * (turned * weights["bn1.weight"])[:, None, None]
+    windows = values.reshape(12, 32, 14, 2, 14, 2).swapaxes(3, 4).reshape(12, 32, 14, 14, 4)
+    assert (np.sort(windows)[..., -1] == np.sort(windows)[..., -2]).mean() > 0.5
+    np.testing.assert_array_equal(probe.routing[0], np.where(windows.max(-1) > 0, windows.argmax(-1), 4))
+    inner = probe.routing[1][8:, :, 1:6, 1:6]
+    assert set(np.unique(inner)) == {0, 4}
+    reference = Engine("reference")  # where the gradient goes, too
+    reference.set_parameters(weights)
+    expected = reference.probe(images, labels, routing=probe.routing)
+    for tensor, gradient in expected.gradients.items():
+        error = np.linalg.norm(probe.gradients[tensor] - gradient)
+        assert error <= 1e-4 * np.linalg.norm(gradient), tensor
+
+
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     """A function that saves an untrained model, with or without statistics."""

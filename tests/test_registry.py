@@ -34,6 +34,28 @@ def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().out.startswith("engine dummy ")
 
 
+@pytest.mark.parametrize("cudnn", [True, False], ids=["cudnn", "no-cudnn"])
+def test_auto_on_an_older_gpu_needs_no_library(older_gpu, monkeypatch, cudnn):
+    """`tiled`, with cuDNN or without, and no library is looked for."""
+    answer, asked = _native.unavailable, []
+    monkeypatch.setattr(engine_module, "find_libraries", asked.extend)
+    if not cudnn:
+        reasons = dict.fromkeys(("fp32", "tf32", "bf16"), "cudnn cannot be loaded")
+        monkeypatch.setattr(_native, "unavailable", lambda name, gpu: reasons if name == "cudnn" else answer(name, gpu))
+    auto = find_engine("auto")
+    assert (auto.name, auto.unavailable, auto.libraries, asked) == ("tiled", "", (), [])
+    assert find_engine("cudnn").unavailable == ("" if cudnn else "cudnn cannot be loaded")
+
+
+def test_auto_without_a_gpu_takes_the_faster_host_engine(monkeypatch):
+    rows = {row["name"]: row for row in _native.engines()}
+    reasons = {name: {p: "no GPU" for p in row["precisions"]} for name, row in rows.items() if row["device"] == "cuda"}
+    monkeypatch.setattr(_native, "unavailable", lambda name, _: reasons.get(name, {}))
+    assert find_engine("auto").name == "cpu"
+    monkeypatch.setattr(_native, "unavailable", lambda *_: {})
+    assert find_engine("auto").name == "fused"
+
+
 @pytest.fixture
 def options_given(monkeypatch):
     """What engines are made with: name, then precision, threads, device, check_every_step, limits, multiprocessors."""

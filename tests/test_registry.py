@@ -47,7 +47,9 @@ def test_auto_on_an_older_gpu_is_tiled(older_gpu, monkeypatch, cudnn):
 
 def test_auto_without_a_gpu_takes_the_faster_host_engine(monkeypatch):
     rows = {row["name"]: row for row in _native.engines()}
-    reasons = {name: {p: "no GPU" for p in row["precisions"]} for name, row in rows.items() if row["device"] == "cuda"}
+    reasons = {
+        name: dict.fromkeys(row["precisions"], "no GPU") for name, row in rows.items() if row["device"] == "cuda"
+    }
     monkeypatch.setattr(_native, "unavailable", lambda name, _: reasons.get(name, {}))
     assert find_engine("auto").name == "cpu"
     monkeypatch.setattr(_native, "unavailable", lambda *_: {})

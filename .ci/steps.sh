@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 4
 source scripts/setup.sh
 export CI=true
 
-mnist=$(realpath -m -- "${MNIST_CUDA_TEST_DATA:-../shared/mnist}")  # the data set's four files, by default beside the checkout
+# The four files of the data set, by default beside the checkout.
+mnist=$(realpath -m -- "${MNIST_CUDA_TEST_DATA:-../shared/mnist}")
 export MNIST_CUDA_TEST_DATA=$mnist
 # shellcheck disable=SC2034  # for the scripts that source this
 out=$root/.venv/ci  # what the steps leave behind

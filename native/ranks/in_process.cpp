@@ -45,7 +45,7 @@ class InProcess final : public Communicator {
   }
 
  private:
-  // Returns when all ranks are here; with `may_end` throws where one has left.
+  // Returns when all ranks are here; with `may_end` it throws if one has left.
   void meet(bool may_end) {
     std::unique_lock lock(meeting_->mutex);
     const auto round = meeting_->round;

@@ -174,6 +174,8 @@ def remove(run: Run) -> None:
 
     Raises CheckpointError where that fails, as it does for a link to a folder, and where its run has not ended.
     """
+    if run.path.is_symlink():
+        raise CheckpointError(f"{run.path}: cannot remove it: it is a symbolic link, name the folder itself")
     try:
         if _goes_on(run.path):
             raise CheckpointError(f"{run.path}: its run has not ended, stop it first")

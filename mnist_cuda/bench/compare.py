@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,8 +112,21 @@ class Contestant:
             row.fault = f"void: its loss after the timed block is {self._loss:.9g}, in an untimed run {untimed:.9g}"
 
 
+@dataclass(frozen=True)
+class SetUpLimits:
+    """Of a cell: how many competitors set themselves up at once, and the seconds after which one is given up."""
+
+    at_once: int = 1
+    seconds: float = 600.0
+
+
 def run_cell(
-    rows: list[Row], setup: dict[str, Any], blocks: int, seconds: float, show: Callable[[float, str], None]
+    rows: list[Row],
+    setup: dict[str, Any],
+    blocks: int,
+    seconds: float,
+    show: Callable[[float, str], None],
+    limits: SetUpLimits = SetUpLimits(),  # noqa: B008 (frozen)
 ) -> None:
     """Measure the rows of one cell, interleaved block by block. `show` gets the fraction done and what is going on."""
     with ExitStack() as processes:
@@ -122,15 +137,31 @@ def run_cell(
             try:
                 step()
             except CompetitorError as error:
-                row.fault = f"failed: {error}"
+                row.fault = row.fault or f"failed: {error}"
                 # On several GPUs a rank may wait in a kernel for the one that failed, beside those that are timed.
                 next(process for other, process in zip(rows, started, strict=True) if other is row).kill()
                 return False
             return True
 
-        for row, process in zip(rows, started, strict=True):  # one at a time; the others import their libraries
+        def set_up(row: Row, process: CompetitorProcess) -> None:
             show(0, f"setting up {row.competitor.label}")
-            attempt(lambda p=process, r=row: contestants.append(Contestant(p, r, setup)), row)  # type: ignore[misc]
+            watch = threading.Timer(limits.seconds, too_late, (row, process))
+            watch.start()
+            attempt(lambda: contestants.append(Contestant(process, row, setup)), row)
+            watch.cancel()
+
+        def too_late(row: Row, process: CompetitorProcess) -> None:
+            row.fault = f"failed: it was not set up within {limits.seconds:g} s"
+            process.kill()
+
+        with ThreadPoolExecutor(limits.at_once) as pool:  # the others import their libraries meanwhile
+            try:
+                list(pool.map(set_up, rows, started))
+            except BaseException:
+                for process in started:
+                    process.kill()  # or the pool would wait for their answers
+                raise
+        contestants.sort(key=lambda contestant: rows.index(contestant.row))
         for contestant in list(contestants):
             show(0, f"warming up {contestant.row.competitor.label}")
             if not attempt(contestant.measurement.warm_up, contestant.row):
@@ -179,11 +210,12 @@ class BenchOptions(DataOptions, OutputOptions):
 
     batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
     of the training images, a table each. gpus: how many make a step together, a row for each number. threads: on the
-    CPU, 0 is one a core. blocks, seconds: of each competitor.
+    CPU, 0 is one a core. blocks, seconds: of each competitor. set_ups: at once. set_up_seconds: after which a
+    competitor is given up.
     """
 
     engines: Sequence[str] = ("auto",)
-    peers: Sequence[str] = ("torch",)
+    peers: Sequence[str] = ("torch", "jax")
     peer_python: Path | None = None
     batch_sizes: Sequence[str] = ("64", "256", "1024")
     precisions: Sequence[str] | None = None
@@ -192,6 +224,8 @@ class BenchOptions(DataOptions, OutputOptions):
     threads: int = 0
     blocks: int = 20
     seconds: float = 10.0
+    set_ups: int = 1
+    set_up_seconds: float = 600.0
 
 
 def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
@@ -266,6 +300,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonO
                         "npz": files["data.npz"],
                         "weights": files["weights.safetensors"],
                         "order": files["order.npy"],
+                        "tuning_lock": str(Path(folder) / "tuning.lock"),
                     }
                     run_cell(
                         [r for r in of_table if r.cell == cell and not r.fault],
@@ -275,6 +310,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonO
                         lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
                             fraction, f"batch {c.batch_size} {c.precision}", text
                         ),
+                        SetUpLimits(options.set_ups, options.set_up_seconds),
                     )
             report.print_rows(out, batch_size, placement, of_table)
             finished += of_table
@@ -282,7 +318,12 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonO
                 facts.write(
                     output,
                     [report.row_as_json(row) for row in finished],
-                    {"blocks": options.blocks, "seconds": options.seconds, "lr": LEARNING_RATE},
+                    {
+                        "blocks": options.blocks,
+                        "seconds": options.seconds,
+                        "lr": LEARNING_RATE,
+                        "set_ups": options.set_ups,
+                    },
                     step=step,
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,

@@ -110,6 +110,7 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "device": row.competitor.device,
         "models": row.competitor.models,
         **asdict(row.cell),
+        "storage": row.competitor.storage(row.cell.precision),
         "fault": row.fault or None,
         "setup_seconds": row.setup_seconds if sound else None,
         "us": row.timing.as_dict() if row.timing and sound else None,

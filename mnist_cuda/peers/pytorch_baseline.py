@@ -206,7 +206,8 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), setup.lr if self.rate is None else self.rate, fused=True
         )
-        self.scaler = torch.amp.GradScaler(setup.device, enabled="fp16" in setup.options)
+        self.scaled = "fp16" in setup.options
+        self.scaler = torch.amp.GradScaler(setup.device, enabled=self.scaled)
         self.scaler_at_first = self.scaler.state_dict()
         self.scores_of = self._distributed() if self.ranks > 1 else self.model
         if self.whole:
@@ -294,7 +295,7 @@ class Trainer:
             for parameter, value in zip(self.model.parameters(), self.initial, strict=True):
                 parameter.copy_(value)
         self.scaler.load_state_dict(self.scaler_at_first)
-        if self.whole and self.scaler.is_enabled():
+        if self.whole and self.scaled:
             self.scale.fill_(self.scaler_at_first["scale"])
             self.sound_steps.zero_()
         self.counter.zero_()
@@ -374,7 +375,7 @@ class Trainer:
         loss = self._loss()
         values = list(self.model.parameters())
         rate = self.setup.lr if self.rate is None else self.rate
-        if not self.scaler.is_enabled():
+        if not self.scaled:
             gradients = torch.autograd.grad(loss, values)
             with torch.no_grad():
                 for value, gradient in zip(values, gradients, strict=True):
@@ -387,9 +388,9 @@ class Trainer:
             for value, gradient in zip(values, gradients, strict=True):
                 value.copy_(torch.where(sound, value - rate * gradient, value))
             sound_steps = self.sound_steps + 1
-            grows = sound & (sound_steps == self.scaler.get_growth_interval())
-            factor = torch.where(grows, self.scaler.get_growth_factor(), 1.0)
-            self.scale.mul_(torch.where(sound, factor, self.scaler.get_backoff_factor()))
+            grows = sound & (sound_steps == self.scaler_at_first["growth_interval"])
+            factor = torch.where(grows, self.scaler_at_first["growth_factor"], 1.0)
+            self.scale.mul_(torch.where(sound, factor, self.scaler_at_first["backoff_factor"]))
             self.sound_steps.copy_(torch.where(sound & ~grows, sound_steps, 0))
         return loss.detach()
 

@@ -300,7 +300,8 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonO
                         "npz": files["data.npz"],
                         "weights": files["weights.safetensors"],
                         "order": files["order.npy"],
-                        "tuning_lock": str(Path(folder) / "tuning.lock"),
+                        # Of all benchmarks of this user, which may set up competitors at once.
+                        "tuning_lock": str(Path(tempfile.gettempdir()) / f"mnist-cuda-tuning-{os.getuid()}.lock"),
                     }
                     run_cell(
                         [r for r in of_table if r.cell == cell and not r.fault],

@@ -143,7 +143,7 @@ def autocast(setup: Setup) -> torch.autocast:
 def tuned_alone(setup: Setup) -> Iterator[None]:
     """Let Inductor time its candidates only while it holds setup.tuning_lock."""
     timers = []
-    if setup.tuning_lock:
+    if setup.mode == "max-autotune" and setup.device == "cuda":
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
         from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
@@ -211,12 +211,8 @@ class Trainer:
         self.scaler_at_first = self.scaler.state_dict()
         self.scores_of = self._distributed() if self.ranks > 1 else self.model
         if self.whole:
-            torch._dynamo.config.trace_autograd_ops = True
             self.scale = torch.ones((), device=setup.device)
             self.sound_steps = torch.zeros((), dtype=torch.int32, device=setup.device)
-            self._step = self._compile(self._whole_step)
-        elif self.compiled:
-            self._loss = self._compile(self._loss)
 
         images, labels = torch.from_numpy(data.images.copy()), torch.from_numpy(data.labels.astype(np.int64))
         if "floats" in setup.options:
@@ -232,8 +228,16 @@ class Trainer:
             self.batch = tuple(t.to(setup.device) for t in staging[0])
         self.set_order(order)
         self.initial = [p.detach().clone() for p in self.model.parameters()]
+        with baseline.alone(setup):
+            self._warm_up(1)  # cuDNN times its algorithms
+        if self.whole:
+            torch._dynamo.config.trace_autograd_ops = True
+            self._step = self._compile(self._whole_step)
+        elif self.compiled:
+            self._loss = self._compile(self._loss)
         with tuned_alone(setup):
-            self._warm_up()
+            self._warm_up(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS)
+        self._capture()
         self.restart()
 
     def _join(self) -> None:
@@ -302,24 +306,24 @@ class Trainer:
         self.position = 0
         self._synchronise()
 
-    def _warm_up(self) -> None:
-        """Compile, tune and capture, which changes the weights and the position."""
-        if self.captured:
-            stream = torch.cuda.Stream()
+    def _warm_up(self, steps: int) -> None:
+        """Compile and tune, which changes the weights and the position; on the stream where it will be captured."""
+        stream = torch.cuda.Stream() if self.captured else None
+        if stream:
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS):
-                    self._feed()
-                    self._step()
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                self._feed()
+                self._step()
+        if stream:
             torch.cuda.current_stream().wait_stream(stream)
+
+    def _capture(self) -> None:
+        if self.captured:
             self.graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
             with torch.cuda.graph(self.graph):
                 self.loss = self._step()
-        else:
-            for _ in range(WARM_UP_STEPS):
-                self._feed()
-                self._step()
 
     def _feed(self) -> None:
         """Host-fed: gather the next batch in pinned memory and start its copy to the device."""

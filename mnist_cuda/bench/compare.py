@@ -126,7 +126,7 @@ def run_cell(
     blocks: int,
     seconds: float,
     show: Callable[[float, str], None],
-    limits: SetUpLimits = SetUpLimits(),  # noqa: B008 (frozen)
+    limits: SetUpLimits = SetUpLimits(),
 ) -> None:
     """Measure the rows of one cell, interleaved block by block. `show` gets the fraction done and what is going on."""
     with ExitStack() as processes:

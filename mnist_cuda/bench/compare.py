@@ -40,6 +40,9 @@ from mnist_cuda.training import epoch_order
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
 LEARNING_RATE = 1e-3
 MINIMUM_BLOCKS = 3
+# A peer must have our engine's loss after the same steps, relatively: formats differ, and fp16 skips its first steps.
+COMMON_STEPS = 50
+COMMON_TOLERANCE = 2e-2
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Row:
     samples_us: list[float] | None = None
     timing: Summary | None = None
     losses: tuple[float, float] = (math.nan, math.nan)  # after the first timed block, and of the untimed run
+    common_loss: float = math.nan  # after the steps that all competitors of the cell made
     ratio: float | None = None  # of the best peer's median in this cell to this one
 
 
@@ -75,7 +79,7 @@ class Contestant:
     def __init__(self, process: CompetitorProcess, row: Row, setup: dict[str, Any]) -> None:
         self._process, self.row = process, row
         self._steps = 0
-        self._checked_steps = 0
+        self.checked_steps = 0
         self.measurement = Measurement(self._run)
         answer = process.ask(cmd="setup", **setup, **row.competitor.fields)
         row.setup_seconds = answer["setup_seconds"]
@@ -92,21 +96,26 @@ class Contestant:
         """Time one block."""
         self.measurement.block()
         if len(self.measurement.samples) == 1:
-            self._checked_steps, self._loss = self._steps, self._last_loss
+            self.checked_steps, self._loss = self._steps, self._last_loss
 
     def wants_more(self, blocks: int, seconds: float) -> bool:
         """Whether it has neither enough blocks nor used up its time."""
         count = len(self.measurement.samples)
         return count < MINIMUM_BLOCKS or (count < blocks and self.measurement.seconds < seconds)
 
-    def finish(self) -> None:
-        """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses."""
+    def finish(self, common_steps: int) -> None:
+        """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses.
+
+        common_steps: after which, on the way, the row gets the loss that the others are compared with.
+        """
         row, measurement = self.row, self.measurement
         row.steps_per_block = measurement.steps_per_block
         row.samples_us = [us / row.competitor.models for us in measurement.samples]
         row.timing = summarise(row.samples_us)
         self._process.ask(cmd="restart")
-        untimed = self._process.ask(cmd="run", steps=self._checked_steps)["losses"][1]
+        row.common_loss = untimed = self._process.ask(cmd="run", steps=common_steps)["losses"][1]
+        if self.checked_steps > common_steps:
+            untimed = self._process.ask(cmd="run", steps=self.checked_steps - common_steps)["losses"][1]
         row.losses = (self._loss, untimed)
         if not abs(self._loss - untimed) <= row.competitor.loss_tolerance * abs(untimed):
             row.fault = f"void: its loss after the timed block is {self._loss:.9g}, in an untimed run {untimed:.9g}"
@@ -173,10 +182,24 @@ def run_cell(
                 if not attempt(contestant.block, contestant.row):
                     contestants.remove(contestant)
             active = [c for c in contestants if c.wants_more(blocks, seconds)]
+        common_steps = min([COMMON_STEPS, *(c.checked_steps for c in contestants)])
         for contestant in contestants:
             show(1, f"checking {contestant.row.competitor.label}")
-            attempt(contestant.finish, contestant.row)
+            attempt(lambda c=contestant: c.finish(common_steps), contestant.row)  # type: ignore[misc]
+    compare_losses([c.row for c in contestants], common_steps)
     set_ratios(rows)
+
+
+def compare_losses(rows: Iterable[Row], steps: int) -> None:
+    """Void each peer that has another loss than our first engine here after so many steps from the same weights."""
+    alike = [row for row in rows if not row.fault and row.competitor.models == row.competitor.gpus == 1]
+    ours = next((row for row in alike if not row.competitor.peer), None)
+    for row in alike if ours else []:
+        assert ours
+        far = not abs(row.common_loss - ours.common_loss) <= COMMON_TOLERANCE * abs(ours.common_loss)
+        if row.competitor.peer and far:
+            found = f"{row.common_loss:.5g}, that of {ours.competitor.label} {ours.common_loss:.5g}"
+            row.fault = f"void: its loss after {steps} steps is {found}"
 
 
 def set_ratios(rows: Iterable[Row]) -> None:

@@ -36,7 +36,7 @@ class Competitor:
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
     between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
-    make a step together. models: that one of its steps trains. stored_bits: by precision, where not STORED_BITS.
+    make a step together, and gpus do. models: that one of its steps trains. stored_bits: by precision, where not STORED_BITS.
     """
 
     label: str
@@ -50,6 +50,7 @@ class Competitor:
     unavailable: str = ""
     unavailable_precisions: dict[str, str] = field(default_factory=dict)
     models: int = 1
+    gpus: int = 1
     stored_bits: dict[str, int] = field(default_factory=dict)
 
     def storage(self, precision: str) -> int:
@@ -70,6 +71,7 @@ def on_gpus(competitors: Iterable[Competitor], counts: Iterable[int]) -> list[Co
         else replace(
             competitor,
             label=f"{competitor.label} x{count}",
+            gpus=count,
             command=(*fan_out, str(count), *competitor.command),
         )
         for count in counts

@@ -36,7 +36,8 @@ class Competitor:
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
     between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
-    make a step together, and gpus do. models: that one of its steps trains. stored_bits: by precision, where not STORED_BITS.
+    make a step together, and gpus do. models: that one of its steps trains. stored_bits: by precision, where they are
+    not STORED_BITS.
     """
 
     label: str

@@ -81,7 +81,7 @@ def torch_variants() -> Iterator[Variant]:
 
 def jax_variants() -> Iterator[Variant]:
     """The scan, and what it may do otherwise; docs/peers.md explains the words."""
-    usual = {"cpu": ("", "one-pass"), "cuda": ("", "one-pass", "one-pass fp16")}
+    usual = {"cpu": ("", "vjp jemalloc"), "cuda": ("", "vjp", "vjp fp16")}
     norms = ("", "one-pass", "vjp")
     of_device = {
         "cpu": (norms, ("", "convolutions"), ("", "unroll"), ("", "floats")),

@@ -1,7 +1,9 @@
 """The PyTorch baseline as a program: its precision, protocol, training and errors; and scripts/peers' own errors."""
 
+import copy
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from mnist_cuda.bench.competitors import PEER_SCRIPTS
+from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.tolerances import error_of
 
 
@@ -31,6 +33,57 @@ def test_modes_and_layouts_agree(peer):
         if name not in ("gradient.conv1.bias", "gradient.conv2.bias"):
             assert error_of(other_way[name], value) <= 1e-9, name
     assert 1e-4 <= error_of(rounded["logits"], plain["logits"]) <= 5e-2
+
+
+@pytest.fixture(scope="module")
+def jax_peer(peer):
+    python = peer.command[0]
+    if not has_module(python, "jax"):
+        pytest.skip(f"{python} has no JAX; run scripts/peers --jax")
+    found = copy.copy(peer)
+    found.command = [python, str(PEER_SCRIPTS / "jax_baseline.py")]
+    return found
+
+
+def test_options_of_jax_compute_the_same(peer, jax_peer):
+    """In float64, gradients and all; each has convolutions or batch norms of its own."""
+    images = np.random.default_rng(5).integers(0, 256, (8, 28, 28), np.uint8)  # no ties in a pooling window
+    case = (images, cases.labels(8), cases.initial_weights())
+    options = (["vjp"], ["one-pass", "convolutions"], ["vjp", "conv1-products", "floats"])
+    (plain,) = peer.probes(*case, {"options": ["floats"]})
+    for probe in jax_peer.probes(*case, *({"mode": "step", "options": words} for words in options)):
+        for name, value in plain.items():
+            if name not in ("gradient.conv1.bias", "gradient.conv2.bias"):
+                assert error_of(probe[name], value) <= 1e-9, name
+
+
+def test_fp16_skips_steps_until_its_scale_fits(peer, jax_peer):
+    """The same batch over and over: a step that overflows leaves the loss as it was, in either framework's scaler."""
+    order = np.tile(np.arange(8), 10)
+    weights = cases.initial_weights()
+    weights["fc2.weight"] = 30 * weights["fc2.weight"]
+    files = peer.files(cases.strokes(8), cases.labels(8), weights, order)
+    setup = {"cmd": "setup", "batch_size": 8, "lr": 1e-4, "threads": 1, "options": ["fp16"], **files}
+    steps = [{"cmd": "run", "steps": 1}] * 10
+    found = []
+    for who in (peer, jax_peer):
+        answers = who.serve(setup, *steps, {"cmd": "restart"}, *steps)
+        losses = [answer["losses"][0] for answer in answers if "losses" in answer]
+        assert losses[10:] == losses[:10]  # the scale, too, begins again
+        found.append([losses[k + 1] == losses[k] for k in range(9)])
+    assert found[0] == found[1]
+    assert found[0][0]  # the first scale is too large for these weights
+    assert not all(found[0])
+
+
+@pytest.mark.skipif(not os.environ.get("MNIST_CUDA_TEST_FULL"), reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1")
+@pytest.mark.parametrize("options", [[], ["whole"], ["whole", "floats"]])
+def test_a_compiled_step_trains_as_an_eager_one(options, peer, files):
+    setup = {"cmd": "setup", "batch_size": 8, "precision": "fp64", "threads": 1, **files}
+    compiled = {**setup, "mode": "compile", "channels_last": True, "options": options}
+    answers = peer.serve(setup, {"cmd": "run", "steps": 7}, compiled, {"cmd": "run", "steps": 7})
+    assert answers[2].get("ok"), answers[2]
+    np.testing.assert_allclose(answers[3]["losses"], answers[1]["losses"], rtol=1e-9)
 
 
 def test_protocol(peer, files, make_engine):
@@ -156,6 +209,8 @@ def test_errors_of_setup(peer, files):
         },
         "batch size is 0, expected at least 1": {"batch_size": 0},
         "learning rate is nan, expected a finite number >= 0": {"lr": float("nan")},
+        "option 'fp8' is unknown, expected some of whole, fp16, floats": {"options": ["fp16", "fp8"]},
+        "option whole is of modes compile and max-autotune": {"options": ["whole"]},
         "precision is 'fp8', expected one of fp32, tf32, bf16, fp64": {"precision": "fp8"},
         "mode graph captures a CUDA graph and needs --device cuda": {"mode": "graph"},
         "precision tf32 needs --device cuda": {"precision": "tf32"},

@@ -18,7 +18,8 @@ from tiny import ENVIRONMENT, tiny_dataset
 from mnist_cuda import _native, cli, console, machine
 from mnist_cuda.bench import compare, competitors, report
 from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
-from mnist_cuda.bench.competitors import PEERS, Competitor, peer_competitors
+from mnist_cuda.bench.competitors import Competitor, peer_competitors
+from mnist_cuda.bench.peers import PEERS
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
@@ -167,12 +168,14 @@ def test_nor_do_the_ranks_of_several_gpus(tmp_path):
 # ---- a cell, with competitors that only claim to work ----------------------------------------------------------------
 
 FAKE = """
-import json, sys
+import json, sys, time
 name, us, log, trouble = sys.argv[1], float(sys.argv[2]), open(sys.argv[3], "a"), sys.argv[4:]
 restarted = False
 for line in sys.stdin:
     command = json.loads(line)
     if command["cmd"] == "setup":
+        if "hang" in trouble: time.sleep(60)
+        if "slow" in trouble: time.sleep(1)
         done = 0
         answer = {"ok": True, "setup_seconds": 0.5, "versions": {name: "1.0"}}
         if "setup" in trouble: answer = {"error": "cannot be set up"}
@@ -182,6 +185,8 @@ for line in sys.stdin:
         done += command["steps"]
         print(name, command["steps"], file=log, flush=True)
         loss = done + ("loss" in trouble and restarted)
+        for word in trouble:
+            if word.startswith("times"): loss *= float(word.split()[1])
         answer = {"seconds": us * command["steps"] / 1e6, "losses": [0, float("nan") if "nan" in trouble else loss]}
         if "run" in trouble and done * us > 7e5: sys.exit("it broke")
     print(json.dumps(answer), flush=True)
@@ -231,18 +236,40 @@ def test_blocks_are_interleaved(fake):
     rows = [fake("a", 1000), fake("b", 20000, peer=True)]
     run(rows)
     log = fake.log()
-    timed = [name for name, _ in log][-14:-2]
+    timed = [name for name, _ in log][-15:-3]
     assert timed == ["a", "b"] * 6
-    assert [name for name, _ in log][-2:] == ["a", "b"]  # the untimed runs
+    assert [name for name, _ in log][-3:] == ["a", "a", "b"]  # the untimed runs
 
 
-def test_the_untimed_run_repeats_the_steps_in_one_go(fake):
+def test_the_untimed_run_repeats_the_steps(fake):
     rows = [fake("a", 1000)]
     run(rows)
     steps = [steps for _, steps in fake.log()]
-    before_second_block = steps[: -1 - 5]
-    assert steps[-1] == sum(before_second_block)
-    assert rows[0].losses == (steps[-1], steps[-1])
+    before_second_block, untimed = steps[: -2 - 5], steps[-2:]
+    assert untimed[0] == compare.COMMON_STEPS
+    assert sum(untimed) == sum(before_second_block)
+    assert rows[0].losses == (sum(untimed), sum(untimed))
+    assert rows[0].common_loss == compare.COMMON_STEPS
+
+
+@pytest.mark.parametrize(("share", "sound"), [(1.019, True), (1.021, False)])
+def test_a_peer_with_another_loss_than_ours_has_no_figures(fake, share, sound):
+    """Even if it repeats itself, as one that computes something else does."""
+    rows = [fake("ours", 1000), fake("peer", 10, f"times {share}", peer=True), fake("good peer", 2000, peer=True)]
+    run(rows)
+    assert (rows[1].fault == "") == sound
+    if not sound:
+        assert rows[1].fault == "void: its loss after 50 steps is 51.05, that of ours 50"
+        assert rows[0].ratio == pytest.approx(2)
+
+
+def test_set_ups_at_once_and_too_late(fake):
+    """A competitor that hangs in its set-up costs its limit once, and nobody else."""
+    rows = [fake("hangs", 1000, "hang", peer=True), *(fake(name, 1000, "slow") for name in "abcd")]
+    start = time.monotonic()
+    run_cell(rows, {}, 3, 100.0, lambda fraction, text: None, compare.SetUpLimits(5, 2.0))
+    assert time.monotonic() - start < 12
+    assert [row.fault for row in rows] == ["failed: it was not set up within 2 s", "", "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +294,7 @@ def test_what_failed_is_ended_at_once(fake, monkeypatch):
     killed, before = [], []
     kill, finish = CompetitorProcess.kill, compare.Contestant.finish
     monkeypatch.setattr(CompetitorProcess, "kill", lambda self: (killed.append(self), kill(self)))
-    monkeypatch.setattr(compare.Contestant, "finish", lambda self: (before.append(len(killed)), finish(self)))
+    monkeypatch.setattr(compare.Contestant, "finish", lambda self, *a: (before.append(len(killed)), finish(self, *a)))
     rows = [fake("ours", 1000), fake("peer", 10, "setup", peer=True)]
     run(rows)
     assert [row.fault for row in rows] == ["", "failed: cannot be set up"]
@@ -327,18 +354,75 @@ def test_plan():
 def test_peers_of_a_device():
     """On the CPU PyTorch runs in both memory formats; a peer that is not installed says how to install it."""
     rows = peer_competitors(["torch", "jax"], ["cpu"], Path("/none/python"))
-    assert [row.label for row in rows] == ["torch eager NCHW", "torch eager NHWC", "jax scan"]
+    assert {row.label for row in rows} > {"torch eager NHWC", "torch compile NHWC jemalloc", "jax scan"}
     assert (
         rows[0].unavailable == "/none/python has no torch; `scripts/peers` installs it, or name another --peer-python"
     )
     assert all(row.peer for row in rows)
-    labels = [c.label for c in peer_competitors(["torch:graph"], ["cuda"], Path(sys.executable))]
-    assert labels == ["torch graph NCHW", "torch graph NHWC"]
-    with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected one of eager, NCHW"):
+    with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected torch with words of eager, NCHW"):
         peer_competitors(["torch:xla"], ["cuda"], Path(sys.executable))
-    with pytest.raises(UsageError, match="peer 'caffe' is unknown, expected one of torch, jax"):
+    with pytest.raises(UsageError, match=r"peer 'caffe' is unknown, expected one of torch, jax; .*; jax with .*vjp"):
         peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("torch:graph", ["torch graph NCHW", "torch graph NHWC"]),
+        ("torch:fp16:NHWC:graph", ["torch graph fp16 NHWC"]),
+        ("torch:compile:whole:floats", ["torch compile whole NCHW floats", "torch compile whole NHWC floats"]),
+        ("jax:scan", ["jax scan"]),
+        ("jax:", ["jax scan"]),
+        ("jax:vjp:tf32x3", ["jax scan vjp tf32x3"]),
+    ],
+)
+def test_words_take_the_plainest_variants_that_have_them(name, labels):
+    assert [c.label for c in peer_competitors([name], ["cuda"], Path(sys.executable))] == labels
+
+
+def test_every_variant_is_named_by_its_words_and_its_options_are_its_scripts():
+    for name, peer in PEERS.items():
+        source = (competitors.PEER_SCRIPTS / peer.script).read_text()
+        for device in ("cpu", "cuda"):
+            variants = [v for v in peer.variants if v.device == device]
+            assert len({v.label for v in variants}) == len(variants)
+            assert any(v.usual for v in variants)
+            for variant in variants[:: 1 + len(variants) // 50]:
+                (found,) = peer_competitors([":".join((name, *variant.words))], [device], Path(sys.executable))
+                assert found.label == variant.label
+        assert all(f'"{word}"' in source for v in peer.variants for word in v.options)
+
+
+def test_storage_and_precisions_of_16_bits():
+    (half,) = peer_competitors(["torch:graph:fp16:NHWC"], ["cuda"], Path(sys.executable))
+    (plain,) = peer_competitors(["torch:graph:NHWC"], ["cuda"], Path(sys.executable))
+    assert half.precisions == ("tf32",)
+    assert [half.storage("tf32"), plain.storage("tf32"), plain.storage("bf16"), plain.storage("fp32")] == [
+        16,
+        32,
+        16,
+        32,
+    ]
+    (fused,) = competitors.engine_competitors(["fused"])
+    assert [fused.storage(p) for p in ("fp32", "tf32", "bf16")] == [32, 16, 16]
+    (reference,) = competitors.engine_competitors(["reference"])
+    assert reference.storage("fp64") == 64
+
+
+def test_an_allocator_is_preloaded_or_its_absence_says_what_to_install(monkeypatch):
+    python = sys.executable
+    for library, command, reason in (
+        ("libjemalloc.so.2", ("env", "LD_PRELOAD=libjemalloc.so.2"), ""),
+        (None, (python,), "there is no jemalloc on this machine; install it (Debian and Ubuntu: libjemalloc2)"),
+    ):
+        monkeypatch.setattr(competitors, "find_library", lambda name, found=library: found)
+        monkeypatch.setattr(competitors, "has_module", lambda *_: True)
+        competitors._preload.cache_clear()
+        (row,) = peer_competitors(["torch:eager:NHWC:jemalloc"], ["cpu"], Path(python))
+        assert row.command[: len(command)] == command
+        assert row.unavailable == reason
+    competitors._preload.cache_clear()
 
 
 def test_rows_on_several_gpus():
@@ -347,7 +431,7 @@ def test_rows_on_several_gpus():
     rows = competitors.on_gpus([one, both], [1, 2])
     assert [row.label for row in rows] == ["one", "both", "both x2"]
     assert rows[2].command[1:] == ("-m", "mnist_cuda.bench.fan_out", "2", "python", "both.py")
-    peers = peer_competitors(["torch", "jax"], ["cuda"], Path(sys.executable))
+    peers = peer_competitors(["torch:", "jax:"], ["cuda"], Path(sys.executable))
     assert [row.label for row in peers if row.shares_batches] == [
         f"torch {mode} {layout}" for mode in ("eager", "graph") for layout in ("NCHW", "NHWC")
     ]
@@ -361,12 +445,12 @@ def test_no_engine_for_several_gpus_is_one_line(capsys):
 
 def test_an_installed_package_has_no_checkout(monkeypatch):
     """A wheel's benchmark says what to install, and records no commit: not even of a repository that holds it."""
-    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    (row,) = peer_competitors(["jax:scan"], ["cpu"], Path("/none/python"))
     assert Path(row.command[1]).is_relative_to(Path(competitors.__file__).parents[1])  # travels with the package
     assert Path(row.command[1]).is_file()
     monkeypatch.setattr(competitors, "CHECKOUT", None)
     monkeypatch.setattr(machine, "CHECKOUT", None)
-    (row,) = peer_competitors(["jax"], ["cpu"], Path("/none/python"))
+    (row,) = peer_competitors(["jax:scan"], ["cpu"], Path("/none/python"))
     assert row.unavailable == (
         "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
         "--peer-python"
@@ -421,7 +505,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
     argv = ["bench", "--engines", "cpu", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
-    argv += ["--peers", "torch", "jax", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
+    argv += ["--peers", "torch:eager", "jax:scan", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
     assert cli.main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
     remedy = "or name another --peer-python"
@@ -551,11 +635,14 @@ def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
 def test_against_pytorch(tmp_path, capsys, peer):
     """The peer does the same work: same loss after the same steps, within fp32."""
     argv = ["bench", "--engines", "cpu", "--batch-sizes", "8", "--blocks", "3", "--seconds", "0"]
+    argv += ["--peers", "torch:eager", "torch:eager:NHWC:floats"]
     code = cli.main([*argv, "--peer-python", peer.command[0], "--json", str(tmp_path / "b.json")])
     out = capsys.readouterr().out
     assert code == 0, out
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
-    assert [row["competitor"] for row in rows] == ["cpu", "torch eager NCHW", "torch eager NHWC"]
+    labels = ["torch eager NCHW", "torch eager NHWC", "torch eager NHWC floats"]
+    assert [row["competitor"] for row in rows] == ["cpu", *labels]
+    assert [row["storage"] for row in rows] == [32] * 4
     assert all(row["fault"] is None for row in rows)
     assert max(row["ratio"] for row in rows[1:]) == 1
     assert rows[1]["precision_pinned"]

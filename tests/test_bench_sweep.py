@@ -13,7 +13,8 @@ from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import sweep
-from mnist_cuda.bench.competitors import PEER_SCRIPTS, SWEEP_PEERS, has_module, peer_competitors
+from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, peer_competitors
+from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.process import CompetitorProcess
 from mnist_cuda.bench.worker import Worker
 from mnist_cuda.data import dataset

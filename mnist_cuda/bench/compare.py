@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,9 @@ from mnist_cuda.training import epoch_order
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
 LEARNING_RATE = 1e-3
 MINIMUM_BLOCKS = 3
+# A peer must have our engine's loss after the same steps, relatively: formats differ, and fp16 skips its first steps.
+COMMON_STEPS = 50
+COMMON_TOLERANCE = 2e-2
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Row:
     samples_us: list[float] | None = None
     timing: Summary | None = None
     losses: tuple[float, float] = (math.nan, math.nan)  # after the first timed block, and of the untimed run
+    common_loss: float = math.nan  # after the steps that all competitors of the cell made
     ratio: float | None = None  # of the best peer's median in this cell to this one
 
 
@@ -73,7 +79,7 @@ class Contestant:
     def __init__(self, process: CompetitorProcess, row: Row, setup: dict[str, Any]) -> None:
         self._process, self.row = process, row
         self._steps = 0
-        self._checked_steps = 0
+        self.checked_steps = 0
         self.measurement = Measurement(self._run)
         answer = process.ask(cmd="setup", **setup, **row.competitor.fields)
         row.setup_seconds = answer["setup_seconds"]
@@ -90,28 +96,46 @@ class Contestant:
         """Time one block."""
         self.measurement.block()
         if len(self.measurement.samples) == 1:
-            self._checked_steps, self._loss = self._steps, self._last_loss
+            self.checked_steps, self._loss = self._steps, self._last_loss
 
     def wants_more(self, blocks: int, seconds: float) -> bool:
         """Whether it has neither enough blocks nor used up its time."""
         count = len(self.measurement.samples)
         return count < MINIMUM_BLOCKS or (count < blocks and self.measurement.seconds < seconds)
 
-    def finish(self) -> None:
-        """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses."""
+    def finish(self, common_steps: int) -> None:
+        """Fill the row; repeat the steps up to the first timed block's end untimed and compare the losses.
+
+        common_steps: after which, on the way, the row gets the loss that the others are compared with.
+        """
         row, measurement = self.row, self.measurement
         row.steps_per_block = measurement.steps_per_block
         row.samples_us = [us / row.competitor.models for us in measurement.samples]
         row.timing = summarise(row.samples_us)
         self._process.ask(cmd="restart")
-        untimed = self._process.ask(cmd="run", steps=self._checked_steps)["losses"][1]
+        row.common_loss = untimed = self._process.ask(cmd="run", steps=common_steps)["losses"][1]
+        if self.checked_steps > common_steps:
+            untimed = self._process.ask(cmd="run", steps=self.checked_steps - common_steps)["losses"][1]
         row.losses = (self._loss, untimed)
         if not abs(self._loss - untimed) <= row.competitor.loss_tolerance * abs(untimed):
             row.fault = f"void: its loss after the timed block is {self._loss:.9g}, in an untimed run {untimed:.9g}"
 
 
+@dataclass(frozen=True)
+class SetUpLimits:
+    """Of a cell: how many competitors set themselves up at once, and the seconds after which one is given up."""
+
+    at_once: int = 1
+    seconds: float = 600.0
+
+
 def run_cell(
-    rows: list[Row], setup: dict[str, Any], blocks: int, seconds: float, show: Callable[[float, str], None]
+    rows: list[Row],
+    setup: dict[str, Any],
+    blocks: int,
+    seconds: float,
+    show: Callable[[float, str], None],
+    limits: SetUpLimits = SetUpLimits(),
 ) -> None:
     """Measure the rows of one cell, interleaved block by block. `show` gets the fraction done and what is going on."""
     with ExitStack() as processes:
@@ -122,15 +146,31 @@ def run_cell(
             try:
                 step()
             except CompetitorError as error:
-                row.fault = f"failed: {error}"
+                row.fault = row.fault or f"failed: {error}"
                 # On several GPUs a rank may wait in a kernel for the one that failed, beside those that are timed.
                 next(process for other, process in zip(rows, started, strict=True) if other is row).kill()
                 return False
             return True
 
-        for row, process in zip(rows, started, strict=True):  # one at a time; the others import their libraries
+        def set_up(row: Row, process: CompetitorProcess) -> None:
             show(0, f"setting up {row.competitor.label}")
-            attempt(lambda p=process, r=row: contestants.append(Contestant(p, r, setup)), row)  # type: ignore[misc]
+            watch = threading.Timer(limits.seconds, too_late, (row, process))
+            watch.start()
+            attempt(lambda: contestants.append(Contestant(process, row, setup)), row)
+            watch.cancel()
+
+        def too_late(row: Row, process: CompetitorProcess) -> None:
+            row.fault = f"failed: it was not set up within {limits.seconds:g} s"
+            process.kill()
+
+        with ThreadPoolExecutor(limits.at_once) as pool:  # the others import their libraries meanwhile
+            try:
+                list(pool.map(set_up, rows, started))
+            except BaseException:
+                for process in started:
+                    process.kill()  # or the pool would wait for their answers
+                raise
+        contestants.sort(key=lambda contestant: rows.index(contestant.row))
         for contestant in list(contestants):
             show(0, f"warming up {contestant.row.competitor.label}")
             if not attempt(contestant.measurement.warm_up, contestant.row):
@@ -142,10 +182,24 @@ def run_cell(
                 if not attempt(contestant.block, contestant.row):
                     contestants.remove(contestant)
             active = [c for c in contestants if c.wants_more(blocks, seconds)]
+        common_steps = min([COMMON_STEPS, *(c.checked_steps for c in contestants)])
         for contestant in contestants:
             show(1, f"checking {contestant.row.competitor.label}")
-            attempt(contestant.finish, contestant.row)
+            attempt(lambda c=contestant: c.finish(common_steps), contestant.row)  # type: ignore[misc]
+    compare_losses([c.row for c in contestants], common_steps)
     set_ratios(rows)
+
+
+def compare_losses(rows: Iterable[Row], steps: int) -> None:
+    """Void each peer that has another loss than our first engine here after so many steps from the same weights."""
+    alike = [row for row in rows if not row.fault and row.competitor.models == row.competitor.gpus == 1]
+    ours = next((row for row in alike if not row.competitor.peer), None)
+    for row in alike if ours else []:
+        assert ours
+        far = not abs(row.common_loss - ours.common_loss) <= COMMON_TOLERANCE * abs(ours.common_loss)
+        if row.competitor.peer and far:
+            found = f"{row.common_loss:.5g}, that of {ours.competitor.label} {ours.common_loss:.5g}"
+            row.fault = f"void: its loss after {steps} steps is {found}"
 
 
 def set_ratios(rows: Iterable[Row]) -> None:
@@ -179,11 +233,12 @@ class BenchOptions(DataOptions, RecordOptions):
 
     batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
     of the training images, a table each. gpus: how many make a step together, a row for each number. threads: on the
-    CPU, 0 is one a core. blocks, seconds: of each competitor.
+    CPU, 0 is one a core. blocks, seconds: of each competitor. set_ups: at once. set_up_seconds: after which a
+    competitor is given up.
     """
 
     engines: Sequence[str] = ("auto",)
-    peers: Sequence[str] = ("torch",)
+    peers: Sequence[str] = ("torch", "jax")
     peer_python: Path | None = None
     batch_sizes: Sequence[str] = ("64", "256", "1024")
     precisions: Sequence[str] | None = None
@@ -192,6 +247,8 @@ class BenchOptions(DataOptions, RecordOptions):
     threads: int = 0
     blocks: int = 20
     seconds: float = 10.0
+    set_ups: int = 1
+    set_up_seconds: float = 600.0
 
 
 def _choose(options: BenchOptions) -> tuple[list[Competitor], list[Cell]]:
@@ -266,6 +323,8 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                         "npz": files["data.npz"],
                         "weights": files["weights.safetensors"],
                         "order": files["order.npy"],
+                        # Of all benchmarks of this user, which may set up competitors at once.
+                        "tuning_lock": str(Path(tempfile.gettempdir()) / f"mnist-cuda-tuning-{os.getuid()}.lock"),
                     }
                     run_cell(
                         [r for r in of_table if r.cell == cell and not r.fault],
@@ -275,6 +334,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                         lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
                             fraction, f"batch {c.batch_size} {c.precision}", text
                         ),
+                        SetUpLimits(options.set_ups, options.set_up_seconds),
                     )
             report.print_rows(out, batch_size, placement, of_table)
             finished += of_table
@@ -282,7 +342,12 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                 facts.write(
                     output,
                     [report.row_as_json(row) for row in finished],
-                    {"blocks": options.blocks, "seconds": options.seconds, "lr": LEARNING_RATE},
+                    {
+                        "blocks": options.blocks,
+                        "seconds": options.seconds,
+                        "lr": LEARNING_RATE,
+                        "set_ups": options.set_ups,
+                    },
                     step=step,
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,

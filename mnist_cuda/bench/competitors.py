@@ -1,14 +1,17 @@
-"""Who takes part in a benchmark: THE tables of peers and their variants, and a row for each engine of the registry."""
+"""Who takes part in a benchmark: the chosen variants of peers, and a row for each engine of the registry."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda.bench.peers import PEERS, Peer, chosen_variants, words_of_peers
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, did_you_mean
 from mnist_cuda.machine import CHECKOUT
@@ -16,88 +19,12 @@ from mnist_cuda.machine import CHECKOUT
 # The peers' interpreter if none is named: the one that scripts/peers makes, and without a checkout our own.
 PEER_PYTHON = CHECKOUT / ".venv-peers" / "bin" / "python" if CHECKOUT else Path(sys.executable)
 PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
+# Keeps the pages that a step frees for the next one, instead of giving them back to the system.
+JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+# Bits of an activation as it is stored between two layers, if an engine or a variant does not say otherwise.
+STORED_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16}
+SIXTEEN_BITS_IN_TF32 = {"tf32": 16}
 
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to run a peer: on which kind of device, with which fields of its set-up.
-
-    script: if not the peer's. ranks: several GPUs can make a step together. A label with `{models}` is of a way to
-    train several models in one step.
-    """
-
-    label: str
-    device: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    script: str = ""
-    ranks: bool = False
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Another framework: its script in peers/, what it imports, how to get it, and its variants. The best one counts.
-
-    install: the command in a checkout. packages: what to install without one.
-    """
-
-    script: str
-    module: str
-    install: str
-    packages: str
-    variants: tuple[Variant, ...]
-
-
-PEERS = {
-    "torch": Peer(
-        "pytorch_baseline.py",
-        "torch",
-        "scripts/peers",
-        "torch numpy",
-        (
-            Variant("torch eager NCHW", "cpu", {"mode": "eager"}),
-            Variant("torch eager NHWC", "cpu", {"mode": "eager", "channels_last": True}),
-            Variant("torch eager NCHW", "cuda", {"mode": "eager"}, ranks=True),
-            Variant("torch eager NHWC", "cuda", {"mode": "eager", "channels_last": True}, ranks=True),
-            Variant("torch graph NCHW", "cuda", {"mode": "graph"}, ranks=True),
-            Variant("torch graph NHWC", "cuda", {"mode": "graph", "channels_last": True}, ranks=True),
-            Variant("torch compile", "cuda", {"mode": "compile", "channels_last": True}),
-            Variant("torch autotune", "cuda", {"mode": "max-autotune", "channels_last": True}),
-        ),
-    ),
-    "jax": Peer(
-        "jax_baseline.py",
-        "jax",
-        "scripts/peers --jax",
-        "jax numpy",
-        (Variant("jax scan", "cpu"), Variant("jax scan", "cuda")),
-    ),
-}
-# The ways to train many models: one after another, and several in one step.
-SWEEP_PEERS = {
-    "torch": replace(
-        PEERS["torch"],
-        variants=(
-            Variant("torch eager NHWC, one after another", "cpu", {"mode": "eager", "channels_last": True}),
-            Variant("torch vmap of {models}", "cpu", {"mode": "eager"}, "pytorch_models.py"),
-            Variant("torch graph NCHW, one after another", "cuda", {"mode": "graph"}),
-            Variant("torch graph NHWC, one after another", "cuda", {"mode": "graph", "channels_last": True}),
-            Variant("torch vmap of {models} in a graph", "cuda", {"mode": "graph"}, "pytorch_models.py"),
-        ),
-    ),
-    "jax": replace(
-        PEERS["jax"],
-        variants=tuple(
-            variant
-            for device in ("cpu", "cuda")
-            for variant in (
-                Variant("jax scan, one after another", device),
-                Variant("jax vmap of {models}, convolutions", device, {"mode": "convolutions"}, "jax_models.py"),
-                Variant("jax vmap of {models}, products", device, {"mode": "products"}, "jax_models.py"),
-            )
-        ),
-    ),
-}
-PEER_PRECISIONS = ("fp32", "tf32", "bf16")
 
 # How far a peer's loss may be from that of its own untimed run, relatively: atomics may add in another order.
 PEER_LOSS_TOLERANCE = 1e-2
@@ -109,7 +36,8 @@ class Competitor:
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
     between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
-    make a step together. models: that one of its steps trains.
+    make a step together, and gpus do. models: that one of its steps trains. stored_bits: by precision, where they are
+    not STORED_BITS.
     """
 
     label: str
@@ -123,6 +51,12 @@ class Competitor:
     unavailable: str = ""
     unavailable_precisions: dict[str, str] = field(default_factory=dict)
     models: int = 1
+    gpus: int = 1
+    stored_bits: dict[str, int] = field(default_factory=dict)
+
+    def storage(self, precision: str) -> int:
+        """Bits of an activation as it is stored between two layers."""
+        return {**STORED_BITS, **self.stored_bits}[precision]
 
     def reason(self, precision: str) -> str:
         """Why it cannot take part in that precision; empty if it can."""
@@ -138,6 +72,7 @@ def on_gpus(competitors: Iterable[Competitor], counts: Iterable[int]) -> list[Co
         else replace(
             competitor,
             label=f"{competitor.label} x{count}",
+            gpus=count,
             command=(*fan_out, str(count), *competitor.command),
         )
         for count in counts
@@ -182,6 +117,7 @@ def engine_competitor(info: EngineInfo) -> Competitor:
         shares_batches=info.shares_batches and info.device == "cuda",
         unavailable=info.unavailable,
         unavailable_precisions=info.unavailable_precisions,
+        stored_bits=SIXTEEN_BITS_IN_TF32 if info.name == "fused" else {},
     )
 
 
@@ -204,36 +140,37 @@ def peer_competitors(
     peers: Mapping[str, Peer] = PEERS,
     models: Sequence[int] = (),
 ) -> list[Competitor]:
-    """All variants of these peers on these kinds of device; `torch:graph` takes those with that word in their label,
-    `torch:graph:NHWC` those with both words. Of a variant for several models there is one for each number of `models`.
+    """Variants of these peers on these kinds of device: for `torch` the usual ones, for `torch:graph` the plainest with
+    that word in their label, for `torch:graph:NHWC` the plainest with both. Of a variant for several models there is
+    one for each number of `models`.
 
     Raises UsageError for an unknown peer or word.
     """
-    devices = set(devices)
+    devices = dict.fromkeys(devices)
     found = []
     for chosen in dict.fromkeys(names):
-        name, _, wanted = chosen.partition(":")
+        name, colon, words = chosen.partition(":")
+        wanted = words if colon else None
         if name not in peers:
-            raise UsageError(f"peer '{name}' is unknown, expected one of {', '.join(peers)}{did_you_mean(name, peers)}")
+            expected = f"{', '.join(peers)}{did_you_mean(name, peers)}; {words_of_peers(peers)}"
+            raise UsageError(f"peer '{name}' is unknown, expected one of {expected}")
         peer = peers[name]
-        variants = [v for v in peer.variants if set(wanted.split(":")) <= {"", *_words_of(v)}]
-        if not variants:
-            words = ", ".join(dict.fromkeys(w for v in peer.variants for w in _words_of(v)[1:]))
-            raise UsageError(f"peer '{name}' has no variant '{wanted}', expected one of {words}")
-        reason = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
-        for variant in variants:
-            if variant.device not in devices:
-                continue
+        if not any(chosen_variants(peer, device, wanted) for device in ("cpu", "cuda")):
+            raise UsageError(f"peer '{name}' has no variant '{words}', expected {words_of_peers({name: peer})}")
+        missing = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
+        for variant in (v for device in devices for v in chosen_variants(peer, device, wanted)):
+            preload, reason = _preload(variant.allocator)
             competitor = Competitor(
                 variant.label,
-                (str(python), str(PEER_SCRIPTS / (variant.script or peer.script)), "--serve"),
+                (*preload, str(python), str(PEER_SCRIPTS / (variant.script or peer.script)), "--serve"),
                 variant.device,
-                PEER_PRECISIONS,
-                {"device": variant.device, **variant.fields},
+                variant.precisions,
+                {"device": variant.device, "options": variant.options, **variant.fields},
                 peer=True,
                 loss_tolerance=PEER_LOSS_TOLERANCE,
                 shares_batches=variant.ranks,
-                unavailable=reason,
+                unavailable=missing or reason,
+                stored_bits=SIXTEEN_BITS_IN_TF32 if "fp16" in variant.options else {},
             )
             if "{models}" in variant.label:
                 found += [of_models(competitor, variant.label, number) for number in models]
@@ -242,19 +179,26 @@ def peer_competitors(
     return found
 
 
-def _words_of(variant: Variant) -> list[str]:
-    return variant.label.replace(",", "").split()
+@cache
+def _preload(allocator: str) -> tuple[tuple[str, ...], str]:
+    """What stands before a command to give it that allocator; and why it cannot have it."""
+    if not allocator:
+        return (), ""
+    library = find_library(allocator)
+    if library is None:
+        return (), f"there is no {allocator} on this machine; install it (Debian and Ubuntu: libjemalloc2)"
+    return ("env", f"LD_PRELOAD={library}", f"MALLOC_CONF={JEMALLOC_SETTINGS}"), ""
 
 
 def first_variants(names: Iterable[str], device: str, python: Path) -> list[Competitor]:
-    """The first variant of each of these peers on this kind of device: of PyTorch eager, in its own memory format.
+    """The first and plainest variant of each of these peers on this kind of device: `torch` is eager in NCHW.
 
     Raises UsageError for an unknown peer or word or one without a variant here, UnavailableError for one that cannot
     run.
     """
     found = []
     for name in dict.fromkeys(names):
-        variants = peer_competitors([name], (device,), python)
+        variants = peer_competitors([name if ":" in name else f"{name}:"], (device,), python)
         if not variants:
             raise UsageError(f"peer '{name}' has no variant on the {device}")
         if variants[0].unavailable:

@@ -97,6 +97,7 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "device": row.competitor.device,
         "models": row.competitor.models,
         **asdict(row.cell),
+        "storage": row.competitor.storage(row.cell.precision),
         "fault": row.fault or None,
         "setup_seconds": row.setup_seconds if sound else None,
         "us": row.timing.as_dict() if row.timing and sound else None,
@@ -104,6 +105,7 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "steps_per_block": row.steps_per_block if sound else None,
         "samples_us": row.samples_us if sound else None,
         "loss_timed_untimed": row.losses if sound else None,
+        "common_loss": row.common_loss if sound else None,
         "precision_pinned": row.precision_pinned or None,
         "versions": row.versions,
     }

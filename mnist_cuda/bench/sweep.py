@@ -9,7 +9,6 @@ from mnist_cuda import _native
 from mnist_cuda.bench.compare import BenchOptions, Row, cells_of, measure, plan
 from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
-    SWEEP_PEERS,
     Competitor,
     engine_competitor,
     of_models,
@@ -17,6 +16,7 @@ from mnist_cuda.bench.competitors import (
     whole_numbers,
     words,
 )
+from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.record import Record
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError

@@ -144,6 +144,10 @@ def add_block_flags(group: argparse._ActionsContainer) -> None:
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
     text = "time for each competitor and table, after three blocks (default: %(default)g)"
     add("--seconds", type=rate, default=10.0, metavar="S", help=text)
+    text = "competitors that are set up at a time: more end sooner, and disturb each other (default: %(default)s)"
+    add("--set-ups", type=positive, default=1, metavar="N", help=text)
+    text = "time to set up a competitor, such as to compile it; then it is given up (default: %(default)g)"
+    add("--set-up-seconds", type=rate, default=600.0, metavar="S", help=text)
 
 
 def add_json_flag(group: argparse._ActionsContainer) -> None:

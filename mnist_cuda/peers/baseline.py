@@ -24,7 +24,9 @@ With `--serve`, a program drives the baseline by JSON lines on stdin and reads o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import fcntl
 import gzip
 import hashlib
 import json
@@ -33,6 +35,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,10 +94,14 @@ class Setup:
     seed: int = 0
     threads: int = 0  # 0: the framework's choice
     models: int = 1  # that a step trains, of a script for several
+    options: tuple[str, ...] = ()  # words that the baseline's own text explains
+    tuning_lock: str | None = None  # a file to lock while kernels are timed to choose among them
 
-    def check(self, modes: tuple[str, ...]) -> None:
+    def check(self, modes: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
         """Raise BaselineError for a value outside its range; fill in the default mode."""
         self.mode = self.mode or modes[0]
+        if unknown := [word for word in self.options if word not in options]:
+            raise BaselineError(f"option '{unknown[0]}' is unknown, expected some of {', '.join(options) or 'none'}")
         choices = {
             "precision": PRECISIONS,
             "mode": modes,
@@ -126,9 +133,28 @@ class Data:
 now = time.perf_counter
 
 
+_held: list[Any] = []  # the lock's file, within `alone`
+
+
+@contextlib.contextmanager
+def alone(setup: Setup) -> Iterator[None]:
+    """Wait until no other process holds setup.tuning_lock, and hold it: kernels are not timed beside others."""
+    if setup.tuning_lock is None or _held:
+        yield
+        return
+    with open(setup.tuning_lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _held.append(file)
+        try:
+            yield
+        finally:
+            _held.pop()
+
+
 class Trainer(Protocol):
     """What a baseline's script implements; `serve`, `bench` and `train` below drive it."""
 
+    OPTIONS: tuple[str, ...]
     versions: dict[str, str]
     precision_pinned: str
 
@@ -406,7 +432,7 @@ def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
                 if unknown := sorted(set(command) - known):
                     raise BaselineError(f"setup knows no {', '.join(unknown)}")
                 setup = Setup(**{key: value for key, value in command.items() if value is not None})
-                setup.check(modes)
+                setup.check(modes, trainer_class.OPTIONS)
                 data = load_data(setup)
                 trainer, seconds = build(trainer_class, setup, data)
                 answer = {
@@ -450,13 +476,14 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def parser_for(description: str, modes: tuple[str, ...]) -> argparse.ArgumentParser:
+def parser_for(description: str, modes: tuple[str, ...], words: tuple[str, ...]) -> argparse.ArgumentParser:
     """The command line that all baselines share."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--data-dir", metavar="DIR", help="folder with the four idx files of the data set, plain or .gz")
     add("--npz", metavar="FILE", help="data as arrays images, labels[, test_images, test_labels] instead")
     add("--mode", choices=modes, default=modes[0], help="how a step is run (default: %(default)s)")
+    add("--options", nargs="+", choices=words, default=(), metavar="WORD", help=f"some of {', '.join(words) or 'none'}")
     add("--precision", choices=PRECISIONS, default="fp32", help="arithmetic (default: %(default)s)")
     add("--channels-last", action="store_true", help="NHWC instead of NCHW")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
@@ -481,7 +508,7 @@ def parser_for(description: str, modes: tuple[str, ...]) -> argparse.ArgumentPar
 
 def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
     """The command line of a baseline; returns its exit code."""
-    options = parser_for(description, modes).parse_args()
+    options = parser_for(description, modes, trainer_class.OPTIONS).parse_args()
     if options.serve:
         return serve(trainer_class, modes)
     setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup) if hasattr(options, f.name)})
@@ -491,7 +518,7 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
             print(text, flush=True)
 
     try:
-        setup.check(modes)
+        setup.check(modes, trainer_class.OPTIONS)
         data = load_data(setup)
         rates = None
         if options.schedule is not None:

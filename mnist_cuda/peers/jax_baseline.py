@@ -1,8 +1,15 @@
 #!/usr/bin/env python3
-"""The baseline in JAX: same network, data, order, recipe and clock, at JAX's best. Needs jax and numpy.
+"""The baseline in JAX: same network, data, order, recipe and clock. Needs jax and numpy.
 
 Modes: `scan` (jit of lax.scan over up to 100 steps), `step` (one jitted call a step). NHWC, and pooling by reshape
 and pairwise maxima, which XLA differentiates faster than reduce_window. The data set lives on the device.
+
+Options: `one-pass` (batch norm's variance is E[z^2] - E[z]^2), `vjp` (the same, with batch norm's gradient written by
+hand), `products` (convolutions are matrix products of the 3x3 windows), `conv1-products` (the first one is),
+`convolutions` (neither is, also on a CPU), `unroll` (a loop's iteration is 5 steps), `fp16` (activations and filters in
+float16, with a scaled loss and steps skipped as PyTorch's GradScaler does it), `tf32x3` (matrix products are sums of
+three products of tf32 terms), `floats` (the data set is normalised beforehand, and is kept in the type that the first
+layer takes), `graphs` (XLA's loop becomes a CUDA graph), `search` (XLA tries more tilings and cuDNN's matrix products).
 """
 
 from __future__ import annotations
@@ -34,6 +41,18 @@ MODES = ("scan", "step")
 CALL_LENGTHS = {"scan": (100, 10, 1), "step": (1,)}
 # What XLA may compute float32 convolutions and matrix products in.
 MATMUL_PRECISION = {"fp32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "fp64": "highest"}
+PRODUCTS = {"convolutions": (), "conv1-products": ("conv1",), "products": ("conv1", "conv2")}
+UNROLLED_STEPS = 5
+# Compiler options; those that XLA does not know are left out, and named.
+XLA_OPTIONS = {
+    "graphs": {
+        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE",
+        "xla_gpu_graph_min_graph_size": 1,
+        "xla_gpu_command_buffer_unroll_loops": True,
+    },
+    "search": {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_level": 3},
+}
+FIRST_SCALE, SCALE_INTERVAL = 65536.0, 2000  # of the loss, and the steps after which it is doubled
 Params = dict[str, Any]
 
 
@@ -67,8 +86,40 @@ def initial_weights(seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
+@jax.custom_vjp
+def batch_norm(z: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    """Of z (N, H, W, C) by its own statistics, with the gradient that both passes over z compute."""
+    return _batch_norm(z, scale, shift)[0]
+
+
+def _batch_norm(z: jax.Array, scale: jax.Array, shift: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    mean, var = one_pass_statistics(z.astype(scale.dtype))
+    inverse = lax.rsqrt(var + baseline.EPSILON)
+    return (z.astype(scale.dtype) - mean) * (inverse * scale) + shift, (z, mean, inverse, scale)
+
+
+def _batch_norm_gradient(saved: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array, ...]:
+    z, mean, inverse, scale = saved
+    normal = (z.astype(scale.dtype) - mean) * inverse
+    dshift, dscale = dy.sum((0, 1, 2)), (dy * normal).sum((0, 1, 2))
+    count = z.size // z.shape[-1]
+    dz = (inverse * scale) * (dy - dshift / count - normal * (dscale / count))
+    return dz.astype(z.dtype), dscale, dshift
+
+
+batch_norm.defvjp(_batch_norm, _batch_norm_gradient)
+
+
+def one_pass_statistics(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance by channel."""
+    mean = z.mean((0, 1, 2))
+    return mean, jnp.maximum((z * z).mean((0, 1, 2)) - mean * mean, 0)
+
+
 class Trainer:
     """Parameters on the device and the compiled loops that train them; see baseline.Trainer."""
+
+    OPTIONS = (*("one-pass", "vjp", *PRODUCTS, "unroll", "fp16", "tf32x3", "floats"), *XLA_OPTIONS)
 
     def __init__(
         self,
@@ -82,16 +133,25 @@ class Trainer:
             raise BaselineError("data host: this baseline keeps the data set on the device")
         self.device = find_device(setup)
         # XLA's gradients of convolutions are slow on a CPU, its matrix products are not.
-        self.by_products = self.device.platform == "cpu"
+        usual = "products" if self.device.platform == "cpu" else "convolutions"
+        self.by_products = PRODUCTS[next((word for word in PRODUCTS if word in setup.options), usual)]
         jax.config.update("jax_default_device", self.device)
         jax.config.update("jax_enable_x64", setup.precision == "fp64")
-        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[setup.precision])
+        self.scaled = "fp16" in setup.options
+        precision = "default" if self.scaled else MATMUL_PRECISION[setup.precision]
+        jax.config.update("jax_default_matmul_precision", precision)
         self.setup = setup
         self.dtype = jnp.float64 if setup.precision == "fp64" else jnp.float32
         self.compute_dtype = jnp.bfloat16 if setup.precision == "bf16" else self.dtype
-        self.precision_pinned = f"matmul precision {jax.config.jax_default_matmul_precision}" + (
-            "; activations and filters cast to bfloat16" if setup.precision == "bf16" else ""
-        )
+        if self.scaled:
+            self.compute_dtype = jnp.float16
+        self.product_precision = lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if "tf32x3" in setup.options else None
+        self.precision_pinned = f"matmul precision {jax.config.jax_default_matmul_precision}"
+        if self.product_precision:
+            self.precision_pinned += f", of products {self.product_precision.name}"
+        if self.compute_dtype != self.dtype:
+            self.precision_pinned += f"; activations and filters cast to {jnp.dtype(self.compute_dtype).name}"
+        self.xla_options = {key: value for word in setup.options for key, value in XLA_OPTIONS.get(word, {}).items()}
         self.versions = {
             "jax": jax.__version__,
             "numpy": np.__version__,
@@ -99,12 +159,18 @@ class Trainer:
         }
         self.set_weights(weights or initial_weights(setup.seed))
         self.images, self.labels = jnp.asarray(data.images), jnp.asarray(data.labels, jnp.int32)
+        if "floats" in setup.options:
+            self.images = jax.jit(self._pixels)(self.images)[..., 0]
         self.set_order(order)
         self.rates = None  # a constant rate is part of the compiled step
         if rates is not None:
             self.set_rates(rates)
         self.restart()
-        self.loops = {length: self._compile(length) for length in CALL_LENGTHS.get(setup.mode, CALL_LENGTHS["scan"])}
+        self._drop_unknown_options()
+        first, *others = CALL_LENGTHS.get(setup.mode, CALL_LENGTHS["scan"])
+        with baseline.alone(setup):  # what XLA times now, it knows for the others
+            self.loops = {first: self._compile(first)}
+        self.loops |= {length: self._compile(length) for length in others}
 
     def set_order(self, order: np.ndarray) -> None:
         self.order = jnp.asarray(order, jnp.int32)
@@ -119,27 +185,39 @@ class Trainer:
     def restart(self) -> None:
         self.params = {name: jnp.array(weight, self.dtype) for name, weight in self.initial.items()}
         self.position = jnp.zeros((), jnp.int32)
+        self.scale = jnp.array(FIRST_SCALE, self.dtype) if self.scaled else None  # of the loss
+        self.sound_steps = jnp.zeros((), jnp.int32) if self.scaled else None  # since it was last changed
 
     # ---- the network ----
 
     def _conv(self, params: Params, layer: str, x: jax.Array) -> jax.Array:
         w, b = (params[f"{layer}.{kind}"].astype(self.compute_dtype) for kind in ("weight", "bias"))
-        if self.by_products:
+        if layer in self.by_products:
             height, width = x.shape[1:3]
             padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
             taps = [padded[:, u : u + height, v : v + width] for u in range(3) for v in range(3)]
-            return jnp.concatenate(taps, -1) @ w.reshape(-1, w.shape[-1]) + b
+            return self._product(jnp.concatenate(taps, -1), w.reshape(-1, w.shape[-1])) + b
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
 
     def _linear(self, params: Params, layer: str, x: jax.Array) -> jax.Array:
         w, b = (params[f"{layer}.{kind}"].astype(self.compute_dtype) for kind in ("weight", "bias"))
-        return x @ w + b
+        return self._product(x, w) + b
+
+    def _product(self, x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.matmul(x, w, precision=self.product_precision)
 
     def _normalise_and_pool(self, params: Params, layer: str, z: jax.Array, statistics: Any = None) -> jax.Array:
         """Batch norm by the batch's statistics or those given, ReLU, maximum of each 2x2 window."""
-        z = z.astype(self.dtype)
-        mean, var = statistics or (z.mean((0, 1, 2)), z.var((0, 1, 2)))
-        y = params[f"{layer}.weight"] * (z - mean) * lax.rsqrt(var + baseline.EPSILON) + params[f"{layer}.bias"]
+        scale, shift = params[f"{layer}.weight"], params[f"{layer}.bias"]
+        if "vjp" in self.setup.options and statistics is None:
+            y = batch_norm(z, scale, shift)
+        else:
+            z = z.astype(self.dtype)
+            if statistics is None:
+                one_pass = "one-pass" in self.setup.options
+                statistics = one_pass_statistics(z) if one_pass else (z.mean((0, 1, 2)), z.var((0, 1, 2)))
+            mean, var = statistics
+            y = scale * (z - mean) * lax.rsqrt(var + baseline.EPSILON) + shift
         n, height, width, channels = z.shape
         windows = y.astype(self.compute_dtype).reshape(n, height // 2, 2, width // 2, 2, channels)
         # Not windows.max((2, 4)): its gradient looks for values equal to the maximum, and finds none where XLA computes
@@ -148,7 +226,9 @@ class Trainer:
         return jax.nn.relu(jnp.maximum(rows[:, :, :, 0], rows[:, :, :, 1]))
 
     def _pixels(self, images: jax.Array) -> jax.Array:
-        x = (images.astype(self.dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
+        x = images
+        if images.dtype == jnp.uint8:
+            x = (images.astype(self.dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
         return x[..., None].astype(self.compute_dtype)
 
     def _loss(self, params: Params, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -162,42 +242,71 @@ class Trainer:
 
     # ---- training ----
 
+    def _drop_unknown_options(self) -> None:
+        """Leave out what this XLA does not know, and say so: as flags they would end the process."""
+        probe = jax.jit(lambda x: x + 1).lower(jnp.zeros(()))
+        for name, value in list(self.xla_options.items()):
+            try:
+                probe.compile(compiler_options={name: value})
+            except jax.errors.JaxRuntimeError:
+                del self.xla_options[name]
+                self.precision_pinned += f"; XLA does not know {name}"
+
+    def _state(self) -> tuple[Any, ...]:
+        return self.params, self.position, self.scale, self.sound_steps
+
     def _compile(self, length: int) -> Callable[..., Any]:
-        arguments = (self.params, self.position, self.images, self.labels, self.order, self.rates)
-        return jax.jit(self._loop(length), donate_argnums=(0, 1)).lower(*arguments).compile()
+        arguments = (*self._state(), self.images, self.labels, self.order, self.rates)
+        lowered = jax.jit(self._loop(length), donate_argnums=(0, 1, 2, 3)).lower(*arguments)
+        return lowered.compile(compiler_options=self.xla_options)
 
     def _loop(self, length: int) -> Callable[..., Any]:
-        """So many steps from a position of the order on: the parameters and the position after them, and the losses."""
+        """So many steps from a position of the order on: the state after them, and the losses."""
 
         def steps(
             params: Params,
             position: jax.Array,
+            scale: jax.Array | None,
+            sound_steps: jax.Array | None,
             images: jax.Array,
             labels: jax.Array,
             order: jax.Array,
             rates: jax.Array | None,
-        ) -> tuple[Params, jax.Array, jax.Array]:
-            def step(carry: tuple[Params, jax.Array], _: None) -> tuple[tuple[Params, jax.Array], jax.Array]:
-                params, position = carry
+        ) -> tuple[Any, ...]:
+            def step(state: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], jax.Array]:
+                params, position, scale, sound_steps = state
                 rows = order[position]
-                loss, gradients = jax.value_and_grad(lambda p: self._loss(p, images[rows], labels[rows])[0])(params)
                 rate = self.setup.lr if rates is None else rates[position]
-                params = jax.tree.map(lambda p, g: p - rate * g, params, gradients)
-                return (params, (position + 1) % len(order)), loss
 
-            (params, position), losses = lax.scan(step, (params, position), length=length)
-            return params, position, losses
+                def loss_of(params: Params) -> tuple[jax.Array, jax.Array]:
+                    loss, _ = self._loss(params, images[rows], labels[rows])
+                    return loss if scale is None else loss * scale, loss
+
+                gradients, loss = jax.grad(loss_of, has_aux=True)(params)
+                if scale is None:
+                    params = jax.tree.map(lambda p, g: p - rate * g, params, gradients)
+                else:
+                    sound = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(gradients)]).all()
+                    params = jax.tree.map(lambda p, g: jnp.where(sound, p - rate * g / scale, p), params, gradients)
+                    grows = sound & (sound_steps + 1 == SCALE_INTERVAL)
+                    sound_steps = jnp.where(sound & ~grows, sound_steps + 1, 0)
+                    scale = scale * jnp.where(sound, jnp.where(grows, 2.0, 1.0), 0.5)
+                return (params, (position + 1) % len(order), scale, sound_steps), loss
+
+            unroll = min(length, UNROLLED_STEPS) if "unroll" in self.setup.options else 1
+            state, losses = lax.scan(step, (params, position, scale, sound_steps), length=length, unroll=unroll)
+            return *state, losses
 
         return steps
 
     def run(self, steps: int) -> tuple[float, list[float]]:
-        jax.block_until_ready((self.params, self.position))
+        jax.block_until_ready(self._state())
         start = baseline.now()
         first = None
         while steps > 0:
             length = next(n for n in self.loops if n <= steps)
-            self.params, self.position, losses = self.loops[length](
-                self.params, self.position, self.images, self.labels, self.order, self.rates
+            self.params, self.position, self.scale, self.sound_steps, losses = self.loops[length](
+                *self._state(), self.images, self.labels, self.order, self.rates
             )
             first = losses if first is None else first
             steps -= length

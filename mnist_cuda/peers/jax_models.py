@@ -24,6 +24,8 @@ MODES = ("convolutions", "products")
 class Trainer(jax_baseline.Trainer):
     """Models that share the images; each array of parameters has them as first dimension."""
 
+    OPTIONS = ()
+
     def set_order(self, order: np.ndarray) -> None:
         super().set_order(np.stack([np.roll(order, -model, axis=0) for model in range(self.setup.models)]))
 
@@ -32,8 +34,10 @@ class Trainer(jax_baseline.Trainer):
         self.params = {name: jnp.stack([value] * self.setup.models) for name, value in self.params.items()}
 
     def _loop(self, length: int) -> Callable[..., Any]:
-        self.by_products = self.setup.mode == "products"
-        return jax.vmap(super()._loop(length), in_axes=(0, None, None, None, 0, None), out_axes=(0, None, 0))
+        self.by_products = jax_baseline.PRODUCTS[self.setup.mode]
+        return jax.vmap(
+            super()._loop(length), in_axes=(0, None, None, None, None, None, 0, None), out_axes=(0, None, None, None, 0)
+        )
 
 
 if __name__ == "__main__":

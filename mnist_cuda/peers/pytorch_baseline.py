@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""The baseline in PyTorch: same network, data, order, recipe and clock, at PyTorch's best. Needs torch and numpy.
+"""The baseline in PyTorch: same network, data, order, recipe and clock. Needs torch and numpy.
 
-Modes: `eager`; `compile` (torch.compile of forward and loss); `max-autotune` (the same with max-autotune, and on a
-GPU the whole step in a CUDA graph); `graph` (the whole eager step in one CUDA graph: batch gather from the uint8
-data set, forward, backward, fused SGD, zero grad).
+Modes: `eager`; `graph` (the eager step in one CUDA graph: batch gather from the uint8 data set, normalisation, forward,
+backward, fused SGD, zero grad); `compile` (gather, normalisation, forward and loss by torch.compile, which also
+compiles the backward pass; fused SGD); `max-autotune` (the same in that mode of the compiler). On a GPU both compiled
+ones are captured, too: one CUDA graph is the whole step.
+
+Options: `whole` (a compiled mode has the gradients and the update in the same compiled function), `fp16` (autocast to
+float16, with the loss scaled and a step skipped as GradScaler does it), `floats` (the data set is normalised
+beforehand, and is kept in the type that the first layer takes).
 
 Started by torchrun, or with its variables, it is a rank: DistributedDataParallel with SyncBatchNorm, so that the
 statistics are those of the whole batch, of which each rank has an equal share. Modes `eager` and `graph` alone.
@@ -11,10 +16,12 @@ statistics are those of the whole batch, of which each rank has an equal share. 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +37,7 @@ except ImportError as error:
     sys.exit(f"error: {sys.executable} has no PyTorch ({error}); install torch and numpy, or run scripts/peers")
 
 MODES = ("eager", "compile", "max-autotune", "graph")
+COMPILER_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}  # the graph is our own
 WARM_UP_STEPS = 3
 RANKS_WARM_UP_STEPS = 11  # as PyTorch asks for before DistributedDataParallel is captured
 
@@ -59,7 +67,7 @@ class Net(nn.Module):
         return self.fc2(self.hidden(self.layer2(self.layer1(x))))
 
 
-def pin_precision(precision: str, device: str) -> str:
+def pin_precision(precision: str, device: str, reduced: torch.dtype | None) -> str:
     """Pin what float32 convolutions and matrix products compute in, and say what is in force.
 
     Left alone, PyTorch's convolutions use TF32 and its matrix products do not.
@@ -80,7 +88,7 @@ def pin_precision(precision: str, device: str) -> str:
     else:  # before PyTorch 2.9
         backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = tf32
         pinned = f"conv allow_tf32={backends.cudnn.allow_tf32}, matmul allow_tf32={backends.cuda.matmul.allow_tf32}"
-    return f"fp32 operations: {pinned}" + ("; autocast to bfloat16" if precision == "bf16" else "")
+    return f"fp32 operations: {pinned}" + (f"; autocast to {str(reduced).removeprefix('torch.')}" if reduced else "")
 
 
 def versions(cuda: bool) -> dict[str, str]:
@@ -105,7 +113,7 @@ def require_device(setup: Setup) -> None:
 
 def prepare(setup: Setup) -> tuple[str, dict[str, str]]:
     """Pin the precision, set the threads and the seed; returns what `pin_precision` and `versions` say."""
-    pinned = pin_precision(setup.precision, setup.device)
+    pinned = pin_precision(setup.precision, setup.device, reduced_type(setup))
     if setup.threads:
         torch.set_num_threads(setup.threads)
     torch.backends.cudnn.benchmark = True
@@ -118,13 +126,49 @@ def normalised(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (images.to(dtype) / 255 - baseline.PIXEL_MEAN) / baseline.PIXEL_STD
 
 
+def reduced_type(setup: Setup) -> torch.dtype | None:
+    """What autocast turns activations and filters into, if anything."""
+    if "fp16" in setup.options:
+        return torch.float16
+    return torch.bfloat16 if setup.precision == "bf16" else None
+
+
 def autocast(setup: Setup) -> torch.autocast:
-    """To bfloat16 where that is the precision."""
-    return torch.autocast(setup.device, torch.bfloat16, enabled=setup.precision == "bf16", cache_enabled=False)
+    """To the reduced type, where there is one."""
+    reduced = reduced_type(setup)
+    return torch.autocast(setup.device, reduced or torch.bfloat16, enabled=reduced is not None, cache_enabled=False)
+
+
+@contextlib.contextmanager
+def tuned_alone(setup: Setup) -> Iterator[None]:
+    """Let Inductor time its candidates only while it holds setup.tuning_lock."""
+    timers = []
+    if setup.mode == "max-autotune" and setup.device == "cuda":
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+        from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+        timers = [(CachingAutotuner, "benchmark_all_configs"), (AlgorithmSelectorCache, "benchmark_choices")]
+    originals = [(owner, name, vars(owner)[name]) for owner, name in timers if name in vars(owner)]
+
+    def locked(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with baseline.alone(setup):
+                return function(*arguments, **named)
+
+        return call
+
+    for owner, name, found in originals:
+        plain = getattr(found, "__func__", found)
+        setattr(owner, name, type(found)(locked(plain)) if plain is not found else locked(plain))
+    yield
+    for owner, name, found in originals:
+        setattr(owner, name, found)
 
 
 class Trainer:
     """A model, its optimiser and one way to run a step; see baseline.Trainer."""
+
+    OPTIONS = ("whole", "fp16", "floats")
 
     def __init__(
         self,
@@ -140,7 +184,12 @@ class Trainer:
         self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if self.ranks > 1:
             self._join()
-        self.captured = setup.mode == "graph" or (setup.mode == "max-autotune" and self.cuda)
+        self.compiled = setup.mode in COMPILER_MODES
+        self.captured = setup.mode == "graph" or (self.compiled and self.cuda)
+        self.counts = self.captured or self.compiled  # where in the order it is, in a tensor that the step moves on
+        self.whole = "whole" in setup.options
+        if self.whole and not self.compiled:
+            raise BaselineError(f"option whole is of modes {' and '.join(COMPILER_MODES)}")
         self.precision_pinned, self.versions = prepare(setup)
 
         self.dtype = torch.float64 if setup.precision == "fp64" else torch.float32
@@ -157,14 +206,17 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), setup.lr if self.rate is None else self.rate, fused=True
         )
-        self.scores_of = self.model
-        if setup.mode in ("compile", "max-autotune"):
-            mode = "default" if setup.mode == "compile" else "max-autotune-no-cudagraphs"
-            self.scores_of = torch.compile(self.model, mode=mode, fullgraph=True, dynamic=False)
-        if self.ranks > 1:
-            self.scores_of = self._distributed()
+        self.scaled = "fp16" in setup.options
+        self.scaler = torch.amp.GradScaler(setup.device, enabled=self.scaled)
+        self.scaler_at_first = self.scaler.state_dict()
+        self.scores_of = self._distributed() if self.ranks > 1 else self.model
+        if self.whole:
+            self.scale = torch.ones((), device=setup.device)
+            self.sound_steps = torch.zeros((), dtype=torch.int32, device=setup.device)
 
         images, labels = torch.from_numpy(data.images.copy()), torch.from_numpy(data.labels.astype(np.int64))
+        if "floats" in setup.options:
+            images = normalised(images, self.dtype).to(reduced_type(setup) or self.dtype)
         self.host_fed = setup.data == "host"
         home = "cpu" if self.host_fed else setup.device
         self.images, self.labels = images.to(home), labels.to(home)
@@ -176,7 +228,16 @@ class Trainer:
             self.batch = tuple(t.to(setup.device) for t in staging[0])
         self.set_order(order)
         self.initial = [p.detach().clone() for p in self.model.parameters()]
-        self._warm_up()
+        with baseline.alone(setup):
+            self._warm_up(1)  # cuDNN times its algorithms
+        if self.whole:
+            torch._dynamo.config.trace_autograd_ops = True
+            self._step = self._compile(self._whole_step)
+        elif self.compiled:
+            self._loss = self._compile(self._loss)
+        with tuned_alone(setup):
+            self._warm_up(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS)
+        self._capture()
         self.restart()
 
     def _join(self) -> None:
@@ -220,6 +281,9 @@ class Trainer:
             self.counter = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self.position = 0
 
+    def _compile(self, function: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return torch.compile(function, mode=COMPILER_MODES[self.setup.mode], fullgraph=True, dynamic=False)
+
     def set_rates(self, rates: np.ndarray) -> None:
         if self.rates is None:
             raise BaselineError("rates for a training that was set up with a constant one")
@@ -234,28 +298,32 @@ class Trainer:
         with torch.no_grad():
             for parameter, value in zip(self.model.parameters(), self.initial, strict=True):
                 parameter.copy_(value)
+        self.scaler.load_state_dict(self.scaler_at_first)
+        if self.whole and self.scaled:
+            self.scale.fill_(self.scaler_at_first["scale"])
+            self.sound_steps.zero_()
         self.counter.zero_()
         self.position = 0
         self._synchronise()
 
-    def _warm_up(self) -> None:
-        """Compile, tune and capture, which changes the weights and the position."""
-        if self.captured:
-            stream = torch.cuda.Stream()
+    def _warm_up(self, steps: int) -> None:
+        """Compile and tune, which changes the weights and the position; on the stream where it will be captured."""
+        stream = torch.cuda.Stream() if self.captured else None
+        if stream:
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS):
-                    self._feed()
-                    self._step()
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                self._feed()
+                self._step()
+        if stream:
             torch.cuda.current_stream().wait_stream(stream)
+
+    def _capture(self) -> None:
+        if self.captured:
             self.graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
             with torch.cuda.graph(self.graph):
                 self.loss = self._step()
-        else:
-            for _ in range(WARM_UP_STEPS):
-                self._feed()
-                self._step()
 
     def _feed(self) -> None:
         """Host-fed: gather the next batch in pinned memory and start its copy to the device."""
@@ -274,11 +342,11 @@ class Trainer:
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.rates is not None:
-            row = self.counter if self.captured else self.position % len(self.order)
+            row = self.counter if self.counts else self.position % len(self.order)
             self.rate.copy_(self.rates[row].reshape(()))
         if self.host_fed:
             return self.batch
-        if self.captured:
+        if self.counts:
             indices = self.order.index_select(0, self.counter)[0]
             self.counter.add_(1).remainder_(len(self.order))
         else:
@@ -287,16 +355,47 @@ class Trainer:
         return self.images.index_select(0, indices), self.labels.index_select(0, indices)
 
     def _pixels(self, images: torch.Tensor) -> torch.Tensor:
-        return normalised(images, self.dtype).unsqueeze(1).contiguous(memory_format=self.memory_format)
+        if images.dtype == torch.uint8:
+            images = normalised(images, self.dtype)
+        return images.unsqueeze(1).contiguous(memory_format=self.memory_format)
+
+    def _loss(self) -> torch.Tensor:
+        """Batch load and forward."""
+        images, labels = self._next_batch()
+        with autocast(self.setup):
+            return F.cross_entropy(self.scores_of(self._pixels(images)), labels)
 
     def _step(self) -> torch.Tensor:
         """Batch load, forward, backward, update, zero grad; the loss stays on the device."""
-        images, labels = self._next_batch()
-        with autocast(self.setup):
-            loss = F.cross_entropy(self.scores_of(self._pixels(images)), labels)
-        loss.backward()
-        self.optimizer.step()
+        loss = self._loss()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _whole_step(self) -> torch.Tensor:
+        """The same with GradScaler's rules and the update written out, for the compiler to fuse with the gradients."""
+        loss = self._loss()
+        values = list(self.model.parameters())
+        rate = self.setup.lr if self.rate is None else self.rate
+        if not self.scaled:
+            gradients = torch.autograd.grad(loss, values)
+            with torch.no_grad():
+                for value, gradient in zip(values, gradients, strict=True):
+                    value.sub_(rate * gradient)
+            return loss.detach()
+        gradients = torch.autograd.grad(loss * self.scale, values)
+        with torch.no_grad():
+            gradients = [gradient / self.scale for gradient in gradients]
+            sound = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+            for value, gradient in zip(values, gradients, strict=True):
+                value.copy_(torch.where(sound, value - rate * gradient, value))
+            sound_steps = self.sound_steps + 1
+            grows = sound & (sound_steps == self.scaler_at_first["growth_interval"])
+            factor = torch.where(grows, self.scaler_at_first["growth_factor"], 1.0)
+            self.scale.mul_(torch.where(sound, factor, self.scaler_at_first["backoff_factor"]))
+            self.sound_steps.copy_(torch.where(sound & ~grows, sound_steps, 0))
         return loss.detach()
 
     def _synchronise(self) -> None:

@@ -21,6 +21,8 @@ MODES = ("graph", "eager")
 class Trainer:
     """Models that share the images; each tensor of parameters has them as first dimension. See baseline.Trainer."""
 
+    OPTIONS = ()
+
     def __init__(
         self,
         setup: Setup,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mnist_cuda.bench.peers import words_of_peers
 from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_record_flags, options_of, positive, threads
 from mnist_cuda.commands.parser import add_commands
 
@@ -28,9 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--peers",
         nargs="*",
-        default=["torch"],
+        default=["torch", "jax"],
         metavar="NAME",
-        help="torch, jax, torch:graph, ... or nothing (default: torch)",
+        help=f"a name takes its usual variants, NAME:WORD:... the plainest with these words, nothing takes none "
+        f"(default: torch jax): {words_of_peers()}",
     )
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")

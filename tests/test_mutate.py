@@ -280,7 +280,7 @@ void launch(float* to, const float* values, int count) { add<<<1, count>>>(to, v
 @pytest.fixture
 def codes(tmp_path: Path) -> object:
     """codes(text, suffix): the hashes of all functions of a file."""
-    import code_hashes
+    code_hashes = load_script("code_hashes.py")
 
     def codes(text: str, suffix: str) -> set[str]:
         source = tmp_path / str(len(list(tmp_path.iterdir()))) / f"file{suffix}"

@@ -216,6 +216,25 @@ def test_standing(script: ModuleType, changes: dict[str, str], standing: str) ->
     assert today.standing(ROW, None) == "missing"
 
 
+def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one(script: ModuleType) -> None:
+    class Build(script.Build):
+        def __init__(self) -> None:
+            self.module, self._codes = Path("module.so"), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
+
+        touched = lambda *_: ["one.cu.o"]  # noqa: E731
+        compiler = lambda *_: "nvcc 2"  # noqa: E731
+        source = lambda _: "of today"  # noqa: E731
+
+    made = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "nvcc 1", "code": "xxx"}
+    verdict = made | {"functions": "f", "source": "of today"}
+    script.rekey(Build(), ROW, verdict)
+    assert verdict == made | {"code": "aaa", "code_by": "nvcc 2"}
+    assert script.Today({"aaa"}, {"nvcc 2"}, []).standing(ROW, verdict) == "older"
+    assert script.Today({"bbb"}, {"nvcc 2"}, []).standing(ROW, verdict) == "stale"
+    with pytest.raises(script.Problem, match="row was tried on other code"):
+        script.rekey(Build(), ROW, made | {"functions": "f", "source": "of yesterday"})
+
+
 PYTHON = """
 class Clock:
     def mean(self, values: list[float]) -> float:

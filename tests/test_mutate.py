@@ -198,11 +198,11 @@ ROW = Mutation("row", "mnist_cuda/timing.py", "boundary", "if steps < most:  # n
     ("changes", "standing"),
     [
         ({}, "today"),
-        ({"file": "mnist_cuda/moved.py", "before": "if count <\n most:", "after": "if count <= most:"}, "today"),
+        ({"file": "mnist_cuda/moved.py", "before": "if former <\n most:", "after": "if former <= most:"}, "today"),
         ({"code": "aaa ccc"}, "stale"),
         ({"code": ""}, "stale"),
         ({"after": "if steps <= 2 * most:"}, "stale"),
-        ({"after": "if most <= steps:"}, "stale"),
+        ({"after": "if seconds <= most:"}, "stale"),
         ({"compiler": "g++ 2"}, "older"),
         ({"compiler": "g++ 2", "code": "ccc"}, "older"),
         ({"compiler": "g++ 2", "code_by": "g++ 1"}, "older"),
@@ -262,6 +262,7 @@ class Clock:
     ],
 )
 def test_names_and_comments_are_no_code_of_python(script: ModuleType, old: str, new: str, standing: str) -> None:
+    assert script.python_changed(PYTHON, PYTHON + ")")[0].startswith("does not compile: ")
     fault, code = script.python_changed(PYTHON, PYTHON.replace("len(values)", "len(values[1:])"))
     assert fault is None
     verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", **code}

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from mnist_cuda.errors import CheckpointError
 
@@ -25,22 +27,39 @@ def read_regular(path: Path) -> bytes:
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a crash at any moment leaves the old file or the new one.
+    """Replace `path` by `content`, as `replacing` does."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `path` at the block's end; a crash at any moment leaves the old file or the new.
 
     Raises CheckpointError where the file cannot be written; what was there before stays.
     """
     part = path.with_name(path.name + ".part")
     try:
         with open(part, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
         sync_folder(path.parent)
     except OSError as error:
+        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+    finally:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise CheckpointError(f"{path}: cannot write it: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder, with those above it, that outlasts a crash of the machine; gives the new ones. Raises OSError."""
+    made = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        sync_folder(folder.parent)
+    return made
 
 
 def sync_folder(path: Path) -> None:

@@ -17,6 +17,7 @@ import safetensors
 
 from mnist_cuda import __version__, _native
 
+COMMIT_VARIABLE = "MNIST_CUDA_COMMIT"
 _ROOT = Path(__file__).parents[1]
 # The checkout that this package belongs to; None where it was installed from a wheel.
 CHECKOUT = _ROOT if (_ROOT / "scripts" / "peers").is_file() else None
@@ -103,12 +104,18 @@ def gpu() -> dict[str, str] | None:
 
 
 def commit() -> str | None:
-    """The checkout's commit, with -dirty where files differ from it; None outside of a checkout.
+    """The checkout's commit, with -dirty where files differ from it; None where nothing says it.
 
-    git is asked once a process; whoever calls while another thread asks waits for the answer.
+    The variable MNIST_CUDA_COMMIT says it for a wheel and for a copy without git. git is asked once a process; whoever
+    calls while another thread asks waits for the answer.
     """
     with _ASKING:
-        return _ask_for_commit()
+        return _ask_for_commit() or os.environ.get(COMMIT_VARIABLE) or None
+
+
+def changed_files() -> list[str]:
+    """The files that make the checkout differ from its commit, from its root; none where there is no git."""
+    return _git("diff", "--name-only", "HEAD").splitlines() if (commit() or "").endswith("-dirty") else []
 
 
 _ASKING = threading.Lock()
@@ -116,14 +123,17 @@ _ASKING = threading.Lock()
 
 @cache
 def _ask_for_commit() -> str | None:
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or None
+
+
+def _git(*words: str) -> str:
+    """What git says of the checkout; nothing where one of the two is missing."""
     if CHECKOUT is None:
-        return None
+        return ""
     import subprocess
 
-    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    git = ["git", "--no-optional-locks", "-C", str(CHECKOUT), *describe]
+    command = ["git", "--no-optional-locks", "-C", str(CHECKOUT), *words]
     try:
-        result = subprocess.run(git, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        return None
-    return result.stdout.strip() or None
+        return ""

@@ -92,3 +92,10 @@ class OutputOptions:
     """json: where the object for programs goes, as JsonOutput takes it."""
 
     json: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(OutputOptions):
+    """json: where the record of a benchmark goes, as Record takes it. busy: write it on a busy machine, too."""
+
+    busy: bool = False

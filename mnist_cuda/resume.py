@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from mnist_cuda.checkpoint import safetensors_bytes
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, sync_folder
+from mnist_cuda.files import atomic_write, make_folder
 from mnist_cuda.model import PARAMETERS
 from mnist_cuda.training import State
 
@@ -46,9 +46,7 @@ def save_state(folder: Path, steps: int, state: State, facts: Mapping[str, Any],
     """
     where = folder / FOLDER
     try:
-        if not where.exists():
-            where.mkdir()
-            sync_folder(folder)
+        make_folder(where)
     except OSError as error:
         raise CheckpointError(f"{where}: cannot make this folder: {error.strerror or error}") from error
     tensors = {**state.parameters, "epoch.losses": state.losses, "epoch.correct": state.correct}
@@ -63,7 +61,12 @@ def save_state(folder: Path, steps: int, state: State, facts: Mapping[str, Any],
 
 def checkpoints(folder: Path) -> list[Path]:
     """The files of a run's checkpoints, latest first."""
-    return sorted((folder / FOLDER).glob("step-*.safetensors"), reverse=True)
+    return sorted((folder / FOLDER).glob("step-*.safetensors"), key=_place, reverse=True)
+
+
+def _place(path: Path) -> tuple[int, str]:
+    """By steps: a number of more digits than the others have is the larger, too."""
+    return len(path.name), path.name
 
 
 def load_state(path: Path) -> Saved:
@@ -86,7 +89,7 @@ def load_state(path: Path) -> Saved:
 def remove_later(folder: Path, than: Path | None) -> None:
     """Remove the checkpoints after this one, or all, and parts of some: what is trained now writes them anew."""
     for path in [*checkpoints(folder), *(folder / FOLDER).glob("*.part")]:
-        if than is None or path.name > than.name:
+        if than is None or _place(path) > _place(than):
             with contextlib.suppress(OSError):
                 path.unlink()
 

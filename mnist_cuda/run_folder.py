@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.files import atomic_write, read_regular
+from mnist_cuda.files import atomic_write, make_folder, read_regular
 from mnist_cuda.json_output import dumps
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ class RunFolder:
 
     def _take(self) -> bool:
         """Make the folder and its config.json; False where there is something in it. Two runs never both succeed."""
-        self._made = [folder for folder in (self.path, *self.path.parents) if not os.path.lexists(folder)]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._made = make_folder(self.path)
             if any(self.path.iterdir()):
                 return False
             with open(self.path / CONFIG_FILE, "x"):
@@ -101,12 +100,15 @@ class RunFolder:
         self._started = True
 
     def add_metrics(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl and .csv; each is replaced as a whole, so that none ends in half a line."""
+        """Append a line to metrics.csv and .jsonl; each is replaced as a whole, so that none ends in half a line.
+
+        The one that says which epochs are done comes last.
+        """
         self._metrics.append(record)
-        atomic_write(self.path / METRICS_FILE, "".join(f"{dumps(line)}\n" for line in self._metrics).encode())
         rows = [METRICS_COLUMNS, *([line.get(name) for name in METRICS_COLUMNS] for line in self._metrics)]
         table = "".join(",".join("" if cell is None else str(cell) for cell in row) + "\n" for row in rows)
         atomic_write(self.path / METRICS_TABLE, table.encode())
+        atomic_write(self.path / METRICS_FILE, "".join(f"{dumps(line)}\n" for line in self._metrics).encode())
 
 
 class ResumedFolder(RunFolder):

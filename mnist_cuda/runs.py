@@ -152,11 +152,10 @@ def flat(run: Run) -> dict[str, str]:
     add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
     for place in ("options.out", "options.json"):
         facts.pop(place, None)
-    if run.epochs:
-        last = run.epochs[-1]
-        for key in ("loss", "train_accuracy", "test_loss", "test_accuracy"):
-            if last.get(key) is not None:
-                facts[f"result.{key}"] = f"{last[key]:.6g}"
+    last: dict[str, Any] = next((epoch for epoch in reversed(run.epochs) if not epoch.get("interrupted")), {})
+    for key in ("loss", "train_accuracy", "test_loss", "test_accuracy"):
+        if last.get(key) is not None:
+            facts[f"result.{key}"] = f"{last[key]:.6g}"
     facts["result.epochs"] = str(run.complete)
     facts["result.seconds"] = f"{run.seconds:.3f}"
     return facts
@@ -175,6 +174,8 @@ def remove(run: Run) -> None:
 
     Raises CheckpointError where that fails, as it does for a link to a folder, and where its run has not ended.
     """
+    if run.path.is_symlink():
+        raise CheckpointError(f"{run.path}: cannot remove it: it is a symbolic link, name the folder itself")
     try:
         if _goes_on(run.path):
             raise CheckpointError(f"{run.path}: its run has not ended, stop it first")

@@ -216,7 +216,7 @@ def main() -> int:
             verdict = "the same bits"
         else:
             failed, verdict = True, f"FAILED: exit codes {codes}, different or missing at {wrong}"
-        print(f"fused {precision}, {len(plain)} trainings of {args.steps} steps: {verdict}")
+        print(f"fused {precision}, {len(plain)} trainings of {args.steps} steps, of ranks a tenth: {verdict}")
     print(f"{time.monotonic() - start:.0f} s with random delays, seed {args.seed}")
     return int(failed)
 

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Writes what the documentation takes from the committed records, or with --check fails where it differs.
 
-Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records:
+Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records, or a folder: all of its JSON files
+together. One that is not there yet leaves a line that says so; one that lacks its commit, command, versions, machine or
+load is refused.
 
 <!-- record:RECORD --> ... <!-- /record -->
-    a table of microseconds where it is the JSON of `mnist-cuda bench`; the text itself where it is a .txt; of a
-    transcript, which starts with `$ ` and a command, the command by itself before the text
+    a table of microseconds where it is the JSON of `mnist-cuda bench`: our engines, and of each peer the best variant
+    in each cell, with its name; the text itself where it is a .txt, whose circumstances are in the .json of its name;
+    of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
     a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`;
-    of a sweep's table, a .csv, what `mnist-cuda report` draws and says of it
-<!-- speed-up:RECORD ENGINE PEER --> ... <!-- /speed-up -->
-    how many times as fast as the peer's best variant the engine is, from the least cell of that JSON to the greatest
+    of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
+    says of it
+<!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
+    how many times as fast as the best peer of a cell the engine is, from the least cell to the greatest, and which
+    frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
-    cells of a table: median microseconds of that engine, or of the best variant of that peer, in that JSON; or in one
-    that has them as {"precision": "fp32", "engines": {"tiled": {"64": 280.1}}}
+    cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
 
 Charts need matplotlib, the rest Python alone.
 """
@@ -21,20 +25,22 @@ Charts need matplotlib, the rest Python alone.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+
+from records import PRECISIONS, Record, RecordError, loads, read_record, read_records, rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(r"(<!-- (record|chart|speed-up|us):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
+NO_RECORD = "no record yet"
 
-Row = dict[str, Any]
+Row = Record
 
 
 def render_text(text: str) -> str:
@@ -45,96 +51,153 @@ def render_text(text: str) -> str:
     return f"```\n{text.rstrip()}\n```\n"
 
 
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
 def _sound(row: Row) -> bool:
     return row["us"] is not None and not row["fault"]
 
 
-def _figure(row: Row | None) -> str:
-    """Median microseconds and, for an engine of ours, how many times as fast as the best peer it is."""
-    if row is None or not _sound(row):
-        return "-"
-    us = row["us"]["median"]
-    median = f"{us:,.{0 if us >= 25 else 1}f}"
-    if row["peer"] or not row["ratio"]:
-        return median
-    return f"**{median}** ({row['ratio']:.1f}x)"
+def _storage(row: Row) -> int:
+    """Bits of an activation in memory."""
+    return int(row.get("storage") or (16 if row["precision"] == "bf16" else 32))
 
 
-def _machine(record: Row) -> str:
+def _variant(row: Row) -> str:
+    """A peer's name without what the row of the table says: the framework, the precision, the number of GPUs."""
+    words = re.sub(r" x\d+$", "", row["competitor"]).split()[1:]
+    return " ".join(word for word in words if word not in ("fp16", row["precision"]))
+
+
+def _median(row: Row) -> float:
+    return float(row["us"]["median"])
+
+
+def _count(us: float) -> str:
+    return f"{us:,.{0 if us >= 25 else 1}f}"
+
+
+def best_peers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Row]:
+    """The fastest peer of each cell: of a precision, a place of the images and a batch size."""
+    best: dict[tuple[str, str, int], Row] = {}
+    for row in rows:
+        cell = row["precision"], row["data"], row["batch_size"]
+        if row["peer"] and _sound(row) and (cell not in best or _median(row) < _median(best[cell])):
+            best[cell] = row
+    return best
+
+
+def _machine(record: Record) -> str:
     machine, threads = record["machine"], record["settings"]["threads"]
     gpu = machine.get("gpu")
     return gpu["name"] if gpu else f"{machine['cpu']}, {threads} threads"
 
 
-def _peer_versions(record: Row) -> dict[str, str]:
-    peers = [row for row in record["rows"] if row["peer"] and _sound(row)]
+def _peer_versions(rows: Sequence[Row]) -> dict[str, str]:
+    peers = [row for row in rows if row["peer"] and _sound(row)]
     return {name: value for row in peers for name, value in row["versions"].items() if name not in ("numpy", "gpu")}
 
 
-def render_bench(record: Row, folder: str) -> str:
-    """A row for each competitor, precision and place of the images; a column for each batch size."""
-    cells: dict[tuple[str, str, str], dict[int, Row]] = {}
-    for row in record["rows"]:
-        key = (row["competitor"], row["precision"], row["data"])
-        cells.setdefault(key, {})[row["batch_size"]] = row
-    keys = [key for key, rows in cells.items() if any(map(_sound, rows.values()))]
-    batches = sorted({batch for rows in cells.values() for batch in rows})
-    placed = len({data for _, _, data in keys}) > 1
+def _one(values: Sequence[str], what: str) -> str:
+    """The value that all of them are. Raises RecordError."""
+    if len(set(values)) != 1:
+        raise RecordError(f"records of one table are of several {what}: {', '.join(sorted(set(values)))}")
+    return values[0]
+
+
+def _days(records: Sequence[Record]) -> str:
+    days = sorted({record["started"][:10] for record in records})
+    return " and ".join(days)
+
+
+# ---- tables and charts -----------------------------------------------------------------------------------------------
+
+
+def render_bench(records: Sequence[Record], folder: str) -> str:
+    """A row for each engine of ours and the best of each framework, precision and place; a column a batch size."""
+    rows = rows_of(records)
+    best = best_peers(rows)
+    tables: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}  # by precision and place, then by the row's label
+    for row in filter(_sound, rows):
+        label, batch = row["competitor"], row["batch_size"]
+        if row["peer"]:
+            half = _storage(row) == 16 and row["precision"] != "bf16"
+            gpus = re.search(r" x\d+$", label)
+            label = f"{PEER_NAMES[label.split()[0]]}{gpus[0] if gpus else ''}, {'fp16' if half else row['precision']}"
+        else:
+            label += f", {row['precision']}"
+        cells = tables.setdefault((row["precision"], row["data"]), {}).setdefault(label, {})
+        if batch not in cells or _median(row) < _median(cells[batch]):
+            cells[batch] = row
+    batches = sorted({row["batch_size"] for row in rows})
+    placed = len({row["data"] for row in filter(_sound, rows)}) > 1
 
     def line(*fields: str) -> str:
         return f"| {' | '.join(fields)} |"
 
-    step = record.get("step", "iteration")
+    def figure(row: Row | None) -> str:
+        if row is None:
+            return "-"
+        text = _count(_median(row))
+        peer = best.get((row["precision"], row["data"], row["batch_size"]))
+        if row["peer"]:
+            return f"{f'**{text}**' if row is peer else text} {_variant(row)}"
+        return f"**{text}**" + (f" ({_median(peer) / _median(row):.1f}x)" if peer else "")
+
+    step = _one([record.get("step", "iteration") for record in records], "kinds of steps")
     unit = f"us {'an' if step == 'iteration' else 'a'} {step}"
     lines = [line(unit, *(f"B={batch}" for batch in batches)), line("---", *("---:" for _ in batches))]
-    for key in keys:
-        name, precision, data = key
-        label = f"{name}, {precision}" + (f", images on the {data}" if placed else "")
-        lines.append(line(label, *(_figure(cells[key].get(batch)) for batch in batches)))
-    versions = [f"{name} {value}" for name, value in sorted(_peer_versions(record).items()) if name != "device"]
+    for (_, data), labels in tables.items():
+        for label, cells in sorted(labels.items(), key=lambda item: next(iter(item[1].values()))["peer"]):
+            place = f", images on the {data}" if placed else ""
+            lines.append(line(label + place, *(figure(cells.get(batch)) for batch in batches)))
+    versions = [f"{name} {value}" for name, value in sorted(_peer_versions(rows).items()) if name != "device"]
     against = f", against {', '.join(versions)}" if versions else ""
-    ratios = "; in brackets how many times as fast as the best peer" if any(r["ratio"] for r in record["rows"]) else ""
+    said = " Of each framework its fastest variant; the fastest of all is bold, and in brackets is our speed over its."
+    several = " and its like" if len(records) > 1 else ""
+    machine = _one([_machine(record) for record in records], "machines")
     lines += [
         "",
-        f"Median{ratios}. {_machine(record)}, {record['started'][:10]}"
-        f"{against}. [Record]({folder}), made by `{record['command']}`.",
+        f"Medians.{said if best else ''} {machine}, {_days(records)}{against}.{loads(records)} "
+        f"[Record]({folder}), made by `{records[0]['command']}`{several}.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def best_medians(record: Row) -> dict[tuple[str, int], dict[str, float]]:
-    """Microseconds by precision and batch size, then by engine or peer: of a peer's variants the best."""
-    cells: dict[tuple[str, int], dict[str, float]] = {}
-    for row in filter(_sound, record["rows"]):
-        name = row["competitor"].split()[0]
-        cell = cells.setdefault((row["precision"], row["batch_size"]), {})
-        cell[name] = min(row["us"]["median"], cell.get(name, float("inf")))
-    return cells
+def render_speed_up(records: Sequence[Record], engine: str) -> str:
+    """Such as `7.5 to 12 times as fast as PyTorch`: the least and the greatest ratio to the best peer of a cell."""
+    rows = rows_of(records)
+    best = best_peers(rows)
+    cells = {(row["precision"], row["data"], row["batch_size"]): row for row in rows if row["competitor"] == engine}
+    ratios = [_median(peer) / _median(cells[cell]) for cell, peer in best.items() if _sound(cells[cell])]
+    names = {PEER_NAMES[row["competitor"].split()[0]] for row in rows if row["peer"] and _sound(row)}
+    of_names = names.pop() if len(names) == 1 else f"the faster of {' and '.join(sorted(names, reverse=True))}"
+    span = " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
+    return f"{span} times as fast as {of_names}"
 
 
-def render_speed_up(record: Row, engine: str, peer: str) -> str:
-    """The least and the greatest ratio of the peer's time to the engine's, as `7.5 to 12`."""
-    ratios = [cell[peer] / cell[engine] for cell in best_medians(record).values()]
-    return " to ".join(f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in (min(ratios), max(ratios)))
-
-
-def render_us(record: Row, name: str, precision: str, *batch_sizes: str) -> str:
+def render_us(records: Sequence[Record], name: str, precision: str, *batch_sizes: str) -> str:
     """The medians at those batch sizes, as `39 | 82`."""
-    if "engines" in record:
-        cells = {(record["precision"], int(batch)): {name: us} for batch, us in record["engines"][name].items()}
-    else:
-        cells = best_medians(record)
-    return " | ".join(f"{cells[precision, int(batch)][name]:,.0f}" for batch in batch_sizes)
+    found: dict[int, str] = {}
+    rows = [row for row in rows_of(records) if row["precision"] == precision and row["data"] == "device"]
+    for row in best_peers(rows).values() if name == "peer" else filter(_sound, rows):
+        if name == "peer" or row["competitor"] == name:
+            found[row["batch_size"]] = f"{_median(row):,.0f}" + (f" {row['competitor']}" if name == "peer" else "")
+    return " | ".join(found[int(batch)] if records else "-" for batch in batch_sizes)
 
 
-def draw_bench(record: Row) -> str:
+def draw_bench(records: Sequence[Record]) -> str:
     """An SVG of images a second: a panel for each precision, in it bars for engine and peers at each batch size."""
     from mnist_cuda import charts
 
-    cells = best_medians(record)
-    precisions = list(dict.fromkeys(precision for precision, _ in cells))
+    rows = rows_of(records)
+    cells: dict[tuple[str, int], dict[str, float]] = {}  # of a peer the best variant
+    for row in filter(_sound, rows):
+        cell, name = cells.setdefault((row["precision"], row["batch_size"]), {}), row["competitor"].split()[0]
+        cell[name] = min(_median(row), cell.get(name, math.inf))
+    precisions = [name for name in PRECISIONS if any(name == precision for precision, _ in cells)]
     batches = sorted({batch for _, batch in cells})
-    versions = _peer_versions(record)
+    versions = _peer_versions(rows)
     peers = [name for name in PEER_NAMES if name in versions]
     (engine,) = {name for cell in cells.values() for name in cell} - set(peers)
 
@@ -148,24 +211,29 @@ def draw_bench(record: Row) -> str:
             million_a_second = {  # images a microsecond
                 label: [b / us[b].get(name, math.nan) for b in batches] for name, label in labels.items()
             }
-            ratios = [f"{min(us[b][peer] for peer in peers) / us[b][engine]:.1f}x" for b in batches]
+            ratios = [f"{min(us[b][peer] for peer in peers if peer in us[b]) / us[b][engine]:.1f}x" for b in batches]
             charts.grouped_bars(axes, [str(b) for b in batches], million_a_second, ratios)
             axes.set_title(precision, weight="bold")
         panels[0].locator_params(axis="y", nbins=4, steps=[1, 2, 4, 5, 10])
         panels[len(panels) // 2].set_xlabel("images a step")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, bbox_to_anchor=(1, 1))
-        title = f"Million images a second, training on one {_machine(record)}"
+        title = f"Million images a second, training on one {_one([_machine(r) for r in records], 'machines')}"
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
-        caption = f"Green numbers: speed over that of the faster of {named}. Measured {record['started'][:10]}."
+        half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
+        caption = (
+            f"Green numbers: speed over that of the fastest variant of {named}"
+            f"{', in tf32 fp16 ones included' if half else ''}. Measured {_days(records)}."
+        )
         figure.text(0.008, 0.025, caption, color=charts.MUTED)
         return charts.to_svg(figure, title)
 
 
-def draw_batches(record: Row) -> str:
+def draw_batches(records: Sequence[Record]) -> str:
     """An SVG of microseconds an image over the batch size, a line for each precision."""
     from mnist_cuda import charts
 
+    (record,) = records
     (engine,) = {row["engine"] for row in record["rows"]}
     with charts.style():
         figure = charts.new_figure(830, 330)
@@ -203,7 +271,7 @@ def draw_sweep(path: Path) -> tuple[str, str, str]:
 
 
 class Documents:
-    """What the documentation should be: `files` gets the text of each, charts included."""
+    """What the documentation should be: `files` gets the text of each, charts included. Raises RecordError."""
 
     def __init__(self) -> None:
         self.files: dict[Path, str] = {}
@@ -213,39 +281,63 @@ class Documents:
     def _block(self, block: re.Match[str], document: Path) -> str:
         start, kind, name, words, newline, end = block.groups()
         path = ROOT / RECORDS / name
-        text = path.read_text()
 
         def link(target: Path) -> str:
             return Path(os.path.relpath(target, document.parent)).as_posix()
 
-        if kind == "record":
-            text = render_bench(json.loads(text), link(path.parent)) if path.suffix == ".json" else render_text(text)
-        elif kind == "chart" and path.suffix == ".csv":
-            chart = ROOT / words.strip()
-            self.files[chart], title, note = draw_sweep(path)
-            sentences = re.sub(r"(?<=\.) (?=[A-Z0-9])", "\n", note)
-            text = f"![{title}]({link(chart)})\n\n{sentences}\n[Record]({link(path.parent)}).\n"
-        elif kind == "chart":
-            chart = ROOT / words.strip()
-            of_batches = "engine" in (content := json.loads(text))["rows"][0]
-            self.files[chart] = draw_batches(content) if of_batches else draw_bench(content)
-            said = (
-                "Line chart of time an image over the batch size"
-                if of_batches
-                else ("Bar chart of training speed; the numbers are in docs/benchmarks.md")
-            )
-            text = f"![{said}]({link(chart)})\n"
+        if path.suffix in (".txt", ".csv") and path.exists():
+            text = self._of_text(path, words.strip(), link)
+        elif records := read_records(path):
+            text = self._of_records(kind, path, records, words.split(), link)
+        elif kind == "us":
+            text = render_us([], *words.split())
         else:
-            render = render_speed_up if kind == "speed-up" else render_us
-            text = render(json.loads(text), *words.split())
-        return f"{start}{newline}{text}{end}"
+            text = f"There is {NO_RECORD}." if newline else NO_RECORD
+        return f"{start}{newline}{text}{newline if not text.endswith(newline) else ''}{end}"
+
+    def _of_text(self, path: Path, chart: str, link: Callable[[Path], str]) -> str:
+        """The text of a transcript, or of a command or a sweep whose circumstances are in the .json of its name."""
+        text = path.read_text()
+        if text.startswith("$ "):
+            return render_text(text)
+        record = read_record(path.with_suffix(".json"))
+        made = f"[Record]({link(path.parent)}), made by `{record['command']}`.\n"
+        said = f"{_days([record])}.{loads([record])} {made}"
+        if path.suffix == ".txt":
+            return f"{render_text(text)}\n{_machine(record)}, {said}"
+        self.files[ROOT / chart], title, note = draw_sweep(path)
+        sentences = re.sub(r"(?<=\.) (?=[A-Z0-9])", "\n", note)
+        return f"![{title}]({link(ROOT / chart)})\n\n{sentences}\nMeasured {said}"
+
+    def _of_records(
+        self, kind: str, path: Path, records: list[Record], words: list[str], link: Callable[[Path], str]
+    ) -> str:
+        if kind == "record":
+            return render_bench(records, link(path.parent if path.suffix else path))
+        if kind == "speed-up":
+            return render_speed_up(records, *words)
+        if kind == "us":
+            return render_us(records, *words)
+        chart = ROOT / words[0]
+        of_batches = "engine" in records[0]["rows"][0]
+        self.files[chart] = draw_batches(records) if of_batches else draw_bench(records)
+        said = (
+            "Line chart of time an image over the batch size"
+            if of_batches
+            else "Bar chart of training speed; the numbers are in docs/benchmarks.md"
+        )
+        return f"![{said}]({link(chart)})\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale")
     args = parser.parse_args()
-    files = Documents().files
+    try:
+        files = Documents().files
+    except RecordError as error:
+        print(f"scripts/docs_from_records.py: {error}", file=sys.stderr)
+        return 1
     stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if args.check:

@@ -73,6 +73,25 @@ elif sys.argv[2:] and not os.path.isfile(os.path.join(sysconfig.get_path("includ
   [ -z "$problem" ] || stop "$problem"
 }
 
+# locate PYTHON [MINOR]: where it is; fails unless modules can be built for it, or if it is not Python 3.MINOR.
+locate() {
+  "$1" -c '
+import os, sys, sysconfig
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+if not os.path.isfile(header) or sys.argv[1:] not in ([], [str(sys.version_info[1])]):
+    sys.exit(1)
+print(sys.executable)' "${@:2}" 2>/dev/null
+}
+
+# find_python MINOR: Python 3.MINOR with its headers, if it is here: .venv's, that on the PATH, or pyenv's.
+find_python() {
+  local candidate
+  for candidate in "$venv/bin/python" "python3.$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$1".*/bin/python; do
+    if locate "$candidate" "$1"; then return; fi
+  done
+  return 1
+}
+
 check_compiler() {
   [ -n "${CXX:-}" ] && return
   command -v g++ >/dev/null || stop "there is no g++; install it (Debian: apt install g++) or name a compiler: CXX=..."

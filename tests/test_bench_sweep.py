@@ -68,6 +68,7 @@ def test_the_worker_trains_models_side_by_side(setup, monkeypatch):
     np.testing.assert_array_equal(found, expected(mean_losses(Engine("cpu"))))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_the_worker_does_so_on_a_gpu(precision, setup, make_engine):
     if not has_fleets(make_engine("fused", precision)):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
+import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from mnist_cuda import charts
+from mnist_cuda.data.picture import render, shades
+from mnist_cuda.report import panels
 
 
 def bars(title: str = "a < b") -> str:
@@ -90,3 +97,121 @@ def test_without_matplotlib_one_line_says_what_to_do() -> None:
     line = result.stderr.splitlines()[-1]
     assert line.startswith("mnist_cuda.errors.UnavailableError: charts need matplotlib (")
     assert line.endswith(f"): run `{sys.executable} -m pip install matplotlib`")
+
+
+# ---- brightness ------------------------------------------------------------------------------------------------------
+
+
+def increases(values: Sequence[float]) -> bool:
+    return all(one < other for one, other in itertools.pairwise(values))
+
+
+def ink(character: str, font: str) -> float:
+    """How much of its cell a character covers, in a font that comes with matplotlib."""
+    file = Path(matplotlib.get_data_path(), "fonts/ttf", font)
+    image = Image.new("L", (64, 96))
+    ImageDraw.Draw(image).text((8, 8), character, 255, ImageFont.truetype(str(file), 64))
+    return float(np.asarray(image).mean())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "font"),
+    [
+        ("utf-8", "DejaVuSansMono.ttf"),
+        ("utf-8", "DejaVuSansMono-Bold.ttf"),
+        ("ascii", "DejaVuSansMono.ttf"),
+        ("ascii", "DejaVuSansMono-Bold.ttf"),
+        ("ascii", "cmtt10.ttf"),
+        ("nonsense", "cmtt10.ttf"),
+    ],
+)
+def test_characters_are_in_the_order_of_their_brightness(encoding: str, font: str) -> None:
+    """In pictures of digits and of filters."""
+    inks = {character: ink(character, font) for character in shades(encoding)}
+    assert next(iter(inks.values())) == 0
+    assert increases([*inks.values()])
+    grey = [set(render(np.full((28, 28), value, np.uint8), colour=False, encoding=encoding)) for value in range(256)]
+    drawn = ["".join(characters - {"\n"}) for characters in grey]
+    assert list(dict.fromkeys(drawn)) == list(inks)
+    steps = np.linspace(-1, 1, 9 * 32).reshape(32, 1, 3, 3)
+    run = SimpleNamespace(name="one", accuracy=None)
+    tested = SimpleNamespace(run=run, model=SimpleNamespace(parameters={"conv1.weight": steps}))
+    lines = panels._filters(tested, 1).sketch(True, encoding)
+    by_filter = [
+        "".join(line[8 * k : 8 * k + 6 : 2] for line in lines[4 * row : 4 * row + 3])
+        for row in range(4)
+        for k in range(8)
+    ]
+    assert list(dict.fromkeys("".join(by_filter))) == list(inks)
+
+
+def test_greys_of_a_terminal_are_in_the_order_of_their_brightness() -> None:
+    """Colours 232 to 255 of a terminal are greys, from dark to bright; the upper half of a cell is its foreground."""
+    image = np.repeat(np.arange(28, dtype=np.uint8)[:, None] * 9, 28, axis=1)
+    codes = [
+        int(code)
+        for pair in re.findall(r"38;5;(\d+);48;5;(\d+)m▀(?=\x1b\[0m)", render(image, colour=True, encoding="utf-8"))
+        for code in pair
+    ]
+    assert len(codes) == 28
+    assert (codes[0], codes) == (232, sorted(codes))
+    bright = render(np.full((28, 28), 255, np.uint8), colour=True, encoding="utf-8")
+    assert set(re.findall(r"8;5;(\d+)", bright)) == {"255"}
+
+
+def luminances(colours: Sequence[object]) -> list[float]:
+    return [contrast(matplotlib.colors.to_hex(colour), "#000000") for colour in colours]  # type: ignore[arg-type]
+
+
+def test_pictures_are_brighter_where_values_are_greater() -> None:
+    for limit, least, most in ((0.0, 0, 255), (0.5, -0.5, 0.5)):
+        with charts.style():
+            axes = charts.new_figure(100, 100).subplots()
+            charts.pictures(axes, [np.linspace(least, most, 9).reshape(3, 3)], ["a"], 1, limit)
+            (picture,) = axes.images
+            shown = luminances([picture.to_rgba(value) for value in np.linspace(least, most, 64)])
+        assert increases(shown)
+        assert (shown[0], shown[-1]) == (1, pytest.approx(21)), "from black to white"
+
+
+def test_a_map_is_brighter_where_fewer_images_are_wrong() -> None:
+    errors = [0.4, *panels.ERRORS[1:]]
+    cells = [(str(1 + k % 4), str(1 + k // 4), 1 - error / 100) for k, error in enumerate(errors)]
+    options = {"lr": [cell[0] for cell in cells], "batch_size": [cell[1] for cell in cells]}
+    swept = SimpleNamespace(options=options, accuracies=[cell[2] for cell in cells])
+    (panel,) = panels.accuracy_map(swept, 1)  # type: ignore[arg-type]
+    with charts.style():
+        figure = charts.new_figure(panels.WIDTH, panel.height)
+        panel.draw(figure)
+    (axes,), (legend,) = figure.axes, figure.legends
+    shown = luminances([patch.get_facecolor() for patch in legend.get_patches()])
+    assert [text.get_text() for text in legend.get_texts()] == [f"to {error:g}" for error in panels.ERRORS]
+    assert increases(shown[::-1])
+    of_cells = {}
+    for patch in axes.patches:
+        for corners in patch.get_path().to_polygons():
+            x, y = corners.min(axis=0).astype(int)
+            of_cells[errors[4 * x + y]] = luminances([patch.get_facecolor()])[0]
+    assert [of_cells[error] for error in errors] == shown
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_errors_are_redder_where_there_are_more(right: bool) -> None:
+    """On both papers; the right ones, which are many, all alike."""
+    counts = [[100, 1, 2], [3, 200, 9], [30, 300, 300]]
+    with charts.style():
+        axes = charts.new_figure(100, 100).subplots()
+        charts.matrix(axes, counts)
+    alphas = {
+        int(text.get_text()): patch.get_alpha()
+        for text, patch in zip(axes.texts, axes.patches, strict=True)
+        if (text.get_position()[0] == text.get_position()[1]) == right
+    }
+    shown = [alphas[count] for count in sorted(alphas)]
+    assert len(set(shown)) == 1 if right else increases(shown)
+
+
+@pytest.mark.parametrize("theme", [{colour: colour for colour in charts.DARK}, charts.DARK])
+def test_what_matters_more_stands_out_more(theme: dict[str, str]) -> None:
+    for colours in ((charts.INK, charts.MUTED, charts.GRID, charts.PAPER), charts.SERIES[1:]):
+        assert increases([-contrast(theme[charts.PAPER], theme[colour]) for colour in colours])

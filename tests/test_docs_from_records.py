@@ -13,6 +13,7 @@ from script_module import load_script
 
 ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
+VERSIONS = {"torch": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "jax": {"jax": "0.11.2"}}
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def bench_row(competitor: str, batch_size: int, median: float | None, ratio: float | None = None) -> dict[str, Any]:
+def bench_row(competitor: str, batch_size: int, median: float | None, **more: Any) -> dict[str, Any]:
     return {
         "competitor": competitor,
         "peer": competitor.startswith(("torch", "jax")),
@@ -34,27 +35,28 @@ def bench_row(competitor: str, batch_size: int, median: float | None, ratio: flo
         "precision": "fp32",
         "fault": None if median else "is not installed",
         "us": {"median": median} if median else None,
-        "ratio": ratio,
-        "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"} if competitor.startswith("torch") else {},
-    }
+        "versions": VERSIONS.get(competitor.split()[0], {}),
+    } | more
 
 
-def bench_record(*rows: dict[str, Any]) -> dict[str, Any]:
+def bench_record(*rows: dict[str, Any], load: float = 0.5) -> dict[str, Any]:
     return {
         "started": "2026-11-20T12:00:00+00:00",
         "command": "mnist-cuda bench",
-        "machine": {"cpu": "A Processor"},
+        "commit": "0123456789" * 4,
+        "machine": {"cpu": "A Processor", "cores": 2, "load_before": [load, 0.0, 0.0], "load_after": [9.0, 0.0, 0.0]},
+        "versions": {"mnist-cuda": "0.1.0"},
         "settings": {"threads": 2},
         "rows": list(rows),
     }
 
 
 TWO_BATCHES = bench_record(
-    bench_row("cpu", 64, 1000.0, 8.0),
-    bench_row("torch eager NCHW", 64, 9000.0, 0.9),
-    bench_row("torch eager NHWC", 64, 8000.0, 1.0),
-    bench_row("cpu", 256, 2000.0, 12.5),
-    bench_row("torch eager NCHW", 256, 25000.0, 1.0),
+    bench_row("cpu", 64, 1000.0),
+    bench_row("torch eager NCHW", 64, 9000.0),
+    bench_row("torch eager NHWC", 64, 8000.0),
+    bench_row("cpu", 256, 2000.0),
+    bench_row("torch eager NCHW", 256, 25000.0),
     bench_row("torch eager NHWC", 256, None),
 )
 
@@ -66,44 +68,131 @@ def test_nothing_is_stale(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 def test_bench_record_becomes_a_table(script: ModuleType) -> None:
     record = bench_record(
-        bench_row("cpu", 64, 5904.6, 2.04),
-        bench_row("cpu", 256, 20000.0, 3.0),
-        bench_row("torch eager NCHW", 64, 12045.0, 1.0),
-        bench_row("torch eager NCHW", 256, None),
-        bench_row("torch compile", 64, None),
+        bench_row("cpu", 64, 5904.6),
+        bench_row("cpu", 256, 20000.0),
+        bench_row("torch eager NCHW", 64, 12045.0),
+        bench_row("torch compile NHWC", 64, 11809.2),
+        bench_row("torch eager NCHW", 256, 21.04),
+        bench_row("torch compile NHWC", 256, None),
+        bench_row("jax scan", 64, 13000.0),
     )
-    table = script.render_bench(record, "records/cpu")
-    assert table.splitlines()[:4] == [
+    table = script.render_bench([record], "records/cpu")
+    assert table.splitlines()[:5] == [
         "| us an iteration | B=64 | B=256 |",
         "| --- | ---: | ---: |",
-        "| cpu, fp32 | **5,905** (2.0x) | **20,000** (3.0x) |",
-        "| torch eager NCHW, fp32 | 12,045 | - |",
+        "| cpu, fp32 | **5,905** (2.0x) | **20,000** (0.0x) |",
+        "| PyTorch, fp32 | **11,809** compile NHWC | **21.0** eager NCHW |",
+        "| JAX, fp32 | 13,000 scan | - |",
     ]
-    assert "compile" not in table  # nothing was measured
     for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(records/cpu)", "mnist-cuda bench"):
         assert part in table
+    assert "busy" not in table
+
+
+def test_a_busy_machine_is_named(script: ModuleType) -> None:
+    table = script.render_bench([bench_record(bench_row("cpu", 64, 1.0), load=0.6)], "x")
+    assert "**The machine was busy before it** (load 0.6 on 2 cores)." in table
+
+
+def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
+    """In tf32 peers that store fp16 have a row of their own, and the ratio is to the faster of the two."""
+    tf32 = {"precision": "tf32"}
+    records = [
+        bench_record(bench_row("fused", 64, 40.0), bench_row("torch graph NHWC", 64, 400.0)),
+        bench_record(
+            bench_row("fused", 64, 30.0, **tf32),
+            bench_row("torch max-autotune NHWC", 64, 300.0, **tf32, storage=32),
+            bench_row("torch max-autotune fp16 NHWC", 64, 240.0, **tf32, storage=16),
+            bench_row("jax scan", 64, 270.0, **tf32, storage=32),
+        ),
+        bench_record(
+            bench_row("fused", 64, 20.0, precision="bf16"),
+            bench_row("jax scan", 64, 200.0, precision="bf16", storage=16),
+        ),
+    ]
+    assert script.render_bench(records, "x").splitlines()[2:10] == [
+        "| fused, bf16 | **20.0** (10.0x) |",
+        "| JAX, bf16 | **200** scan |",
+        "| fused, tf32 | **30** (8.0x) |",
+        "| PyTorch, tf32 | 300 max-autotune NHWC |",
+        "| PyTorch, fp16 | **240** max-autotune NHWC |",
+        "| JAX, tf32 | 270 scan |",
+        "| fused, fp32 | **40** (10.0x) |",
+        "| PyTorch, fp32 | **400** graph NHWC |",
+    ]
+    assert script.render_speed_up(records, "fused") == "8.0 to 10 times as fast as the faster of PyTorch and JAX"
+    texts = [element.text for element in ET.fromstring(script.draw_bench(records)).iter(f"{SVG}text")]
+    assert "8.0x" in texts
+    assert any("in tf32 fp16 ones included" in str(text) for text in texts)
+
+
+def test_peers_on_several_gpus_have_a_row_of_their_own(script: ModuleType) -> None:
+    record = bench_record(
+        bench_row("fused", 64, 40.0),
+        bench_row("fused x2", 64, 30.0),
+        bench_row("torch graph NHWC", 64, 400.0),
+        bench_row("torch graph NHWC x2", 64, 300.0),
+    )
+    assert script.render_bench([record], "x").splitlines()[2:6] == [
+        "| fused, fp32 | **40** (7.5x) |",
+        "| fused x2, fp32 | **30** (10.0x) |",
+        "| PyTorch, fp32 | 400 graph NHWC |",
+        "| PyTorch x2, fp32 | **300** graph NHWC |",
+    ]
 
 
 def test_cells_of_medians(script: ModuleType) -> None:
-    assert script.render_us(TWO_BATCHES, "torch", "fp32", "64", "256") == "8,000 | 25,000"
-    short = {"precision": "fp32", "engines": {"naive": {"64": 800.6, "256": 2300}}}
-    assert script.render_us(short, "naive", "fp32", "256", "64") == "2,300 | 801"
-    for record, name, precision, batch in (
-        (TWO_BATCHES, "cpu", "fp32", "1024"),
-        (short, "tiled", "fp32", "64"),
-        (short, "naive", "fp64", "64"),
-    ):
+    assert script.render_us([TWO_BATCHES], "cpu", "fp32", "64", "256") == "1,000 | 2,000"
+    assert script.render_us([TWO_BATCHES], "peer", "fp32", "64") == "8,000 torch eager NHWC"
+    assert script.render_us([], "naive", "fp32", "64", "256") == "- | -"
+    for name, precision, batch in (("cpu", "fp32", "1024"), ("tiled", "fp32", "64"), ("cpu", "fp64", "64")):
         with pytest.raises(KeyError):
-            script.render_us(record, name, precision, batch)
+            script.render_us([TWO_BATCHES], name, precision, batch)
 
 
 def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleType) -> None:
-    assert script.render_speed_up(TWO_BATCHES, "cpu", "torch") == "8.0 to 12"
+    assert script.render_speed_up([TWO_BATCHES], "cpu") == "8.0 to 12 times as fast as PyTorch"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"commit": None}, "it says none"),
+        ({"commit": "0123456789" * 4 + "-dirty"}, "-dirty)"),
+        ({"commit": "0123456"}, "it says 0123456)"),
+        ({"command": ""}, "its command"),
+        ({"versions": {}}, "versions"),
+        ({"machine": {"cpu": "A Processor", "cores": 2}}, "the load before it"),
+        ({"machine": {"load_before": [0.1]}}, "the machine"),
+    ],
+)
+def test_a_record_that_lacks_something_is_refused(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: str
+) -> None:
+    (script.ROOT / "docs" / "records" / "cpu").mkdir()
+    (script.ROOT / "docs" / "records" / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES | change))
+    (script.ROOT / "README.md").write_text("<!-- record:cpu -->\n<!-- /record -->\n")
+    assert script.main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "step.json lacks " in line
+    assert words in line
+
+
+def test_a_text_needs_the_record_of_its_name(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = script.ROOT / "docs" / "records" / "accuracy"
+    folder.mkdir()
+    (folder / "run.txt").write_text("98 %\n")
+    (script.ROOT / "README.md").write_text("<!-- record:accuracy/run.txt -->\n<!-- /record -->\n")
+    assert script.main() == 1
+    assert "run.json" in capsys.readouterr().err
+    (folder / "run.json").write_text(json.dumps(TWO_BATCHES))
+    text = script.Documents().files[script.ROOT / "README.md"]
+    assert "```\n98 %\n```\n\nA Processor, 2 threads, 2026-11-20. [Record](docs/records/accuracy)" in text
 
 
 def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
-    svg = script.draw_bench(TWO_BATCHES)
-    assert svg == script.draw_bench(TWO_BATCHES)
+    svg = script.draw_bench([TWO_BATCHES])
+    assert svg == script.draw_bench([TWO_BATCHES])
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
     for expected in ("64", "256", "8.0x", "12.5x", "PyTorch", "mnist-cuda, cpu", "fp32"):
         assert expected in texts
@@ -114,7 +203,7 @@ def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
 def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
     cells = [("bf16", 1, 20.0), ("bf16", 64, 32.0), ("fp32", 1, 25.0), ("fp32", 64, 40.0)]
     rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
-    svg = script.draw_batches({"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows})
+    svg = script.draw_batches([{"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows}])
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
     for expected in ("bf16", "fp32", "64", "images a step", "Microseconds an image, training by fused on one A Card"):
         assert expected in texts
@@ -127,12 +216,12 @@ def test_check_notices_what_is_stale(
     chart, records = script.ROOT / "docs" / "chart.svg", script.ROOT / "docs" / "records"
     readme.write_text(
         "Before\n<!-- record:run.txt -->\n<!-- /record -->\nBetween\n"
-        "| <!-- speed-up:cpu/step.json cpu torch -->old<!-- /speed-up --> | <!-- record:run.txt --><!-- /record --> |\n"
+        "| <!-- speed-up:cpu/step.json cpu -->old<!-- /speed-up --> | <!-- speed-up:h100 a --><!-- /speed-up --> |\n"
         "| <!-- us:cpu/step.json cpu fp32 256 64 -->0<!-- /us --> |\n"
-        "<!-- chart:cpu/step.json docs/chart.svg -->\n<!-- /chart -->\n"
+        "<!-- chart:cpu/step.json docs/chart.svg -->\n<!-- /chart -->\n<!-- record:none -->\n<!-- /record -->\n"
     )
-    page.write_text("<!-- record:cpu/step.json -->\n<!-- /record -->\n")
-    (records / "run.txt").write_text("98 %\n")
+    page.write_text("<!-- record:cpu -->\n<!-- /record -->\n")
+    (records / "run.txt").write_text("$ say\n98 %\n")
     (records / "cpu").mkdir()
     (records / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES))
 
@@ -145,8 +234,12 @@ def test_check_notices_what_is_stale(
     assert [line.partition(" ")[0] for line in words.splitlines()] == ["docs/chart.svg", "README.md", "docs/page.md"]
     assert run() == (0, "")
     text = readme.read_text()
-    assert text.startswith("Before\n<!-- record:run.txt -->\n```\n98 %\n```\n<!-- /record -->\nBetween\n")
-    assert "<!-- speed-up:cpu/step.json cpu torch -->8.0 to 12<!-- /speed-up -->" in text
+    assert text.startswith(
+        "Before\n<!-- record:run.txt -->\n```\nsay\n```\n\n```\n98 %\n```\n<!-- /record -->\nBetween\n"
+    )
+    assert "<!-- speed-up:cpu/step.json cpu -->8.0 to 12 times as fast as PyTorch<!-- /speed-up -->" in text
+    assert "<!-- speed-up:h100 a -->no record yet<!-- /speed-up -->" in text
+    assert "<!-- record:none -->\nThere is no record yet.\n<!-- /record -->\n" in text
     assert "| <!-- us:cpu/step.json cpu fp32 256 64 -->2,000 | 1,000<!-- /us --> |" in text
     assert "](docs/chart.svg)\n<!-- /chart -->" in text
     assert "[Record](records/cpu)" in page.read_text()
@@ -154,7 +247,7 @@ def test_check_notices_what_is_stale(
     chart.write_text(chart.read_text().replace("8.0x", "9.0x"))
     assert run("--check") == (1, "docs/chart.svg is stale: run scripts/docs_from_records.py\n")
     run()
-    (records / "run.txt").write_text("99 %\n")
+    (records / "run.txt").write_text("$ say\n99 %\n")
     assert run("--check") == (1, "README.md is stale: run scripts/docs_from_records.py\n")
 
 
@@ -163,19 +256,20 @@ def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleT
     folder.mkdir()
     rows = [f"{seed},0.{9800 + seed % 7}" for seed in range(40)]
     (folder / "seeds.csv").write_text("\n".join(["seed,test_accuracy", *rows, ""]))
+    (folder / "seeds.json").write_text(json.dumps(TWO_BATCHES))  # for the sweep's config.json
     (tmp_path / "README.md").write_text("<!-- chart:sweep/seeds.csv docs/seeds.svg -->\n<!-- /chart -->\n")
     files = script.Documents().files
     lines = files[tmp_path / "README.md"].splitlines()
     assert lines[1:3] == ["![Test accuracy of 40 seeds](docs/seeds.svg)", ""]
     assert lines[3].startswith("Of 10000 test images 98.029 % are right, from 98.00 to 98.06.")
-    assert lines[-2:] == ["[Record](docs/records/sweep).", "<!-- /chart -->"]
+    assert lines[-2].startswith("Measured 2026-11-20. [Record](docs/records/sweep), made by `")
     svg = ET.fromstring(files[tmp_path / "docs/seeds.svg"])
     assert svg.find(f"{SVG}title").text == "Test accuracy of 40 seeds"  # type: ignore[union-attr]
 
 
 def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
-    record = bench_record(bench_row("fused, 33 side by side", 64, 9.06, 11.1)) | {"step": "model-step"}
-    assert script.render_bench(record, "x").splitlines()[::2][:2] == [
+    record = bench_record(bench_row("fused, 33 side by side", 64, 9.06)) | {"step": "model-step"}
+    assert script.render_bench([record], "x").splitlines()[::2][:2] == [
         "| us a model-step | B=64 |",
-        "| fused, 33 side by side, fp32 | **9.1** (11.1x) |",
+        "| fused, 33 side by side, fp32 | **9.1** |",
     ]

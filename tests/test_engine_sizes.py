@@ -27,8 +27,9 @@ from conformance import (
 )
 from conftest import engine_params
 
+from mnist_cuda import memory
 from mnist_cuda.model import STATISTICS
-from mnist_cuda.tolerances import WILD, tolerance
+from mnist_cuda.tolerances import PLAIN_BATCH, WILD, tolerance
 
 FAR = 4229  # beyond the thresholds of engines that know none of theirs; a prime
 RATE = 0.02
@@ -82,7 +83,8 @@ def check_size(engine, oracle, spec, pool, size):
     assert_probe(spec, probe, expected, size, WILD)
     assert probe.correct == (probe.logits.argmax(1) == labels[first]).sum()
 
-    if engine.info.summation != "library":  # whose plain sums drown what a few images give
+    # In a library's 16 bits, and in its long sums, rounding drowns what a few images give.
+    if engine.info.summation != "library" or (spec[1] == "fp32" and size <= PLAIN_BATCH):
         sure, few = few_that_matter(size, weights, rng)
         engine.set_parameters(sure)
         assert_gradients(spec, *held(sure, first, few), size, WILD)
@@ -144,6 +146,16 @@ def copies(count):
     return np.random.default_rng(count).permutation(np.arange(count) % DISTINCT)
 
 
+def assert_update(spec, engine, weights, gradients, count, slack=1):
+    """A step at rate 1 from `weights` on `count` images: parameters less the oracle's gradients, within bounds."""
+    for name, value in engine.parameters.items():
+        step = -gradients[name]
+        bound = slack * tolerance(*spec, name, count, "frozen") * np.linalg.norm(step)
+        allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(weights[name])
+        error = np.linalg.norm(value - weights[name] - step)
+        assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
 @BY_REFERENCE
 def test_batch_of_copies(make_engine, spec):
     """It has the loss and the gradients of its images. On both sides of every threshold."""
@@ -162,12 +174,7 @@ def test_batch_of_copies(make_engine, spec):
         losses, correct = engine.train(np.arange(count), count, 1.0)
         assert_close(spec, "loss", count, losses[0], expected.loss)
         assert correct[0] == count // DISTINCT * expected.correct
-        for name, value in engine.parameters.items():
-            step = -expected.gradients[name]
-            bound = tolerance(*spec, name, count, "frozen") * np.linalg.norm(step)
-            allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(weights[name])
-            error = np.linalg.norm(value - weights[name] - step)
-            assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+        assert_update(spec, engine, weights, expected.gradients, count)
 
 
 @JUDGED
@@ -211,6 +218,90 @@ def test_statistics_of_many_images(make_engine, spec):
             assert_close(spec, tensor.name, len(order), engine.statistics[tensor.name], expected[tensor.name])
 
 
+# ---- offsets beyond 32 bits ------------------------------------------------------------------------------------------
+
+MANY = DISTINCT * 230_000  # images, whose bytes pass 2**32 and whose moments in `fused` pass 2**31 bytes
+# Images of a batch. `fused` keeps 32 * 14 * 16 values of each in its first layer, which pass 2**31, and twice as many
+# in its second, which pass 2**32; the others keep 32 * 28 * 28, which pass 2**31.
+LARGE, LARGE_UNFUSED = DISTINCT * 12_496, DISTINCT * 3_600
+
+
+@pytest.fixture(scope="module")
+def many_images():
+    """MANY images and labels: the same DISTINCT over and over."""
+    need = 3 * MANY * 784  # an engine copies them, and may do so on the way
+    there = memory.available()
+    if there is not None and there < need:
+        pytest.skip(f"{MANY} images need {need / 1e9:.0f} GB of memory, and {there / 1e9:.0f} GB are free")
+    return np.tile(cases.mixed(DISTINCT), (MANY // DISTINCT, 1, 1)), np.tile(cases.labels(DISTINCT), MANY // DISTINCT)
+
+
+@pytest.mark.parametrize("spec", engine_params(precisions=False, without=("reference",)))
+def test_images_beyond_32_bits(make_engine, many_images, spec):
+    """Steps on images from the front, the middle and the far end of a large data set: the same bits."""
+    engine = make_engine(*spec)
+    for placement in ("device", "host") if engine.info.device == "cuda" else ("host",):
+        engine.set_dataset(*many_images, placement)
+        results = []
+        for first in (0, MANY // 2, MANY - 4 * DISTINCT):
+            engine.set_parameters(cases.signed_weights())
+            order = first + np.random.default_rng(3).integers(0, 4 * DISTINCT, 33)
+            losses, correct = engine.train(order, 8, 0.01)
+            results.append((losses.tolist(), correct.tolist(), parameter_hash(engine)))
+        assert results[0] == results[1] == results[2], placement
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_passes_beyond_32_bits(make_engine, many_images, placement):
+    """Statistics, hits and scores of many images are those of the few that they are copies of."""
+    engine, reference = make_engine("fused"), make_engine("reference")
+    few = cases.mixed(DISTINCT), cases.labels(DISTINCT)
+    for each, data in (reference, few), (engine, many_images):
+        each.set_parameters(cases.signed_weights())
+        each.set_dataset(*data, placement)
+        each.compute_statistics()
+    spec = "fused", engine.precision
+    for name, value in engine.statistics.items():
+        assert_close(spec, name, MANY, value, reference.statistics[name])
+    engine.set_evaluation_set(*few)
+    of_few, loss_of_few = engine.evaluate()
+    engine.set_evaluation_set(*many_images)
+    correct, loss = engine.evaluate()
+    assert correct == MANY // DISTINCT * of_few
+    assert_close(spec, "loss", MANY, loss, loss_of_few)
+    scores = engine.logits(many_images[0]).reshape(-1, DISTINCT, 10)
+    assert (scores == engine.logits(few[0])).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "spec", [param for param in engine_params(without=("cudnn",)) if param.marks and param.values[0][1] != "fp64"]
+)
+def test_activations_beyond_32_bits(make_engine, spec):
+    """A batch of copies: scores of its images and, where sums do not lose too much over so many, their gradients.
+
+    cuDNN takes no tensor of so many values and says so.
+    """
+    engine, reference = make_engine(*spec), make_engine("reference")
+    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
+    engine.set_parameters(weights)
+    routing = engine.probe(distinct, labels).routing
+    reference.set_parameters(weights)
+    expected = reference.probe(distinct, labels, routing=routing)
+    repeats = (LARGE if spec[0] == "fused" else LARGE_UNFUSED) // DISTINCT
+    count = repeats * DISTINCT
+    images = np.tile(distinct, (repeats, 1, 1))
+    assert_rows(spec, "logits", count, engine.logits(images, "batch"), np.tile(expected.logits, (repeats, 1)), WILD)
+    engine.set_dataset(images, np.tile(labels, repeats))
+    losses, correct = engine.train(np.arange(count), count, 1.0)
+    assert_close(spec, "loss", count, losses[0], expected.loss, slack=WILD)
+    assert correct[0] == repeats * expected.correct
+    assert all(np.isfinite(value).all() for value in engine.parameters.values())
+    if engine.info.summation == "partial":
+        assert_update(spec, engine, weights, expected.gradients, count, WILD)
+
+
 # ---- many steps ------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +323,38 @@ def test_long_call(make_engine, spec):
     assert np.isfinite(together[0]).all()
     assert run([64 * 3]) == together
     assert run(range(3, 132 * 3, 3)) == together
+
+
+# Data sets and batches in an order that comes back to each of them: what is kept for one must not serve another.
+MOVES = [
+    (data, placement, size)
+    for data, size in (("few", 8), ("many", 8), ("few", 6), ("many", 20), ("few", 8))
+    for placement in ("host", "device", "host", "device")
+]
+
+
+@JUDGED
+def test_data_move_to_and_fro(make_engine, spec):
+    """From the host to the device and back, other data, other batch sizes: the bits of an engine that saw no other."""
+    sets = {"few": (cases.mixed(24), cases.labels(24)), "many": (cases.strokes(60), cases.labels(60))}
+
+    def run(engine, data, placement, size):
+        engine.set_parameters(cases.signed_weights())
+        engine.set_dataset(*sets[data], placement)
+        order = np.random.default_rng(size).integers(0, len(sets[data][1]), 3 * size + 1)
+        losses, correct = engine.train(order, size, 0.01)
+        engine.compute_statistics()
+        statistics = {name: value.tobytes() for name, value in engine.statistics.items()}
+        return losses.tolist(), correct.tolist(), parameter_hash(engine), statistics
+
+    alone = {
+        (data, size): run(make_engine(*spec), data, "device", size) for data, size in {(d, s) for d, _, s in MOVES}
+    }
+    engine = make_engine(*spec)
+    for k, (data, placement, size) in enumerate(MOVES):
+        assert run(engine, data, placement, size) == alone[data, size], f"{data} on the {placement}, batch {size}"
+        if k == len(MOVES) // 2:
+            engine.probe(*sets["many"])  # more images than any batch: arrays move
 
 
 @pytest.mark.gpu

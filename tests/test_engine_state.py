@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from mnist_cuda.engine import find_engine
 from mnist_cuda.model import PARAMETERS
-from mnist_cuda.tolerances import WILD
+from mnist_cuda.tolerances import MOST_CANCELLATION, WILD
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,9 @@ def float64(make_engine):
     return engine
 
 
+MOST_LEFT_OUT = 2  # of 12 gradients: what cancels so far that no error tells anything; see MOST_CANCELLATION
+
+
 def rounded(weights):
     return {name: value.astype(np.float32).astype(np.float64) for name, value in weights.items()}
 
@@ -44,7 +47,9 @@ def assert_as_float64(spec, engine, oracle, images, labels):
     expected = oracle.probe(images, labels, routing=probe.routing)
     slack = dict.fromkeys(expected.gradients, WILD)
     for name, times in cancellations(parameters, expected, labels).items():
-        slack[name] = max(WILD, times)
+        slack[name] = max(WILD, times) if times <= MOST_CANCELLATION else np.inf  # still, it has to be finite
+    left_out = [name for name, times in slack.items() if times == np.inf]
+    assert len(left_out) <= MOST_LEFT_OUT, f"not compared: {', '.join(left_out)}"
     assert_gradients(spec, probe, expected, len(labels), slack)
     return probe, expected
 
@@ -80,7 +85,8 @@ def cancellations(parameters, expected, labels):
     }.items():
         gradient = np.where(known, expected.gradients[name], 0)
         assert np.allclose(terms.sum(axis=(0, 2)), gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max()), name
-        found[name] = np.linalg.norm(terms) / np.linalg.norm(gradient)
+        if gradient.any():
+            found[name] = np.linalg.norm(terms) / np.linalg.norm(gradient)
     return found
 
 
@@ -185,6 +191,47 @@ def test_other_parameters(make_engine, float64, spec):
         probe = engine.probe(images, labels)
         oracle.set_parameters(weights)
         assert_probe(spec, probe, oracle.probe(images, labels, routing=probe.routing), 5)
+
+
+# ---- weights that grow from nothing ----------------------------------------------------------------------------------
+
+# What begins at nothing or at a millionth of its size, and how large its largest value is after one update: what is
+# kept of weights in fewer bits has room for 16, however small they were. (With more of fc1 scores are hundreds, and a
+# rounding decides.)
+SEEDLINGS = {
+    "conv1": (("conv1.weight",), 8),
+    "conv2": (("conv2.weight",), 8),
+    "fc1": (("fc1.weight",), 0.5),
+    "fc2": (("fc2.weight",), 8),
+    "bn1": (("bn1.weight", "bn1.bias"), 1),
+    "bn2": (("bn2.weight", "bn2.bias"), 1),
+}
+
+
+@JUDGED
+@pytest.mark.parametrize("factor", [0, 1e-6])
+@pytest.mark.parametrize("name", SEEDLINGS)
+def test_weights_grow_from_nothing(make_engine, float64, spec, name, factor):
+    """By more than 500 times in one update: a scale that came from the weights before has to hold those after it."""
+    engine, oracle = make_engine(*spec), float64(spec)
+    images, labels, weights = cases.mixed(20), cases.labels(20), cases.signed_weights()
+    tensors, size = SEEDLINGS[name]
+    if factor == 0 and name in ("bn1", "bn2"):
+        factor = 1e-9  # at 0 the gradient is 0: ReLU passes nothing
+    start = rounded({**weights, **{tensor: factor * weights[tensor] for tensor in tensors}})
+    engine.set_parameters(start)
+    engine.set_dataset(images, labels)
+    # Gradients through so small weights nearly cancel: how exact they are is no matter here.
+    gradients = engine.probe(images, labels).gradients
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+    rate = size / max(np.abs(gradients[tensor]).max() for tensor in tensors)
+    for _ in range(2):
+        engine.train(np.arange(20), 20, rate)
+        rate = 1e-6 * rate  # the second time on what the update left
+        assert_as_float64(spec, engine, oracle, images, labels)
+    grown = max(np.abs(engine.parameters[tensor]).max() for tensor in tensors)
+    assert grown > size / 2
+    assert grown > 500 * max(np.abs(start[tensor]).max() for tensor in tensors)
 
 
 # ---- weights that grow and shrink ------------------------------------------------------------------------------------

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import engine_params
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.commands.predict import _report
+from mnist_cuda.confusion import answers_of
 from mnist_cuda.data import dataset
+from mnist_cuda.data.digit import Digit
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import DataError
-from mnist_cuda.evaluation import BATCH_SIZE, engine_of, evaluate
+from mnist_cuda.errors import CheckpointError, DataError
+from mnist_cuda.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
 from mnist_cuda.model import init_parameters
 
 
@@ -57,6 +61,114 @@ def test_scores_that_are_not_finite_are_wrong():
     result = evaluate(FixedScores(scores), np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.uint8), "batch")
     assert (result.correct, result.count) == (1, 2)
     assert np.isnan(result.loss)
+
+
+CHANGES = {  # of parameters that have statistics
+    "set": lambda engine: engine.set_parameters(init_parameters(6)),
+    "set as float": lambda engine: engine.set_parameters(
+        {name: value.astype(np.float32) for name, value in init_parameters(6).items()}
+    ),
+    "the same set": lambda engine: engine.set_parameters(engine.parameters),
+    "drawn": lambda engine: engine.init_parameters(6),
+    "the same drawn": lambda engine: engine.init_parameters(5),
+    "a step": lambda engine: engine.train(np.arange(5), 5, 0.05),
+    "a step without a rate": lambda engine: engine.train(np.arange(5), 5, 0.0),
+    "many steps": lambda engine: engine.train(np.arange(10), 2, 0.05),
+}
+
+
+@pytest.mark.parametrize("spec", engine_params())
+def test_statistics_are_those_of_the_parameters(spec, make_engine):
+    """Whatever changes parameters takes the statistics away, and those computed then are what a new engine computes."""
+    data = tiny_dataset()
+    images, labels = data.train_images[:10], data.train_labels[:10]
+
+    def engine_with(draw):
+        engine = make_engine(*spec)
+        draw(engine)
+        engine.set_dataset(images, labels)
+        engine.set_evaluation_set(images, labels)
+        return engine
+
+    engine = engine_with(lambda engine: engine.init_parameters(5))
+    for what, change in CHANGES.items():
+        engine.init_parameters(5)
+        engine.compute_statistics()
+        assert engine.statistics is not None
+        change(engine)
+        assert engine.statistics is None, what
+        for use in (engine.evaluate, lambda: engine.logits(images)):
+            with pytest.raises(ValueError, match="no population statistics"):
+                use()
+        with pytest.raises(CheckpointError, match="no population statistics"):
+            predict(engine, images)
+        engine.compute_statistics()
+        if engine.info.device == "cuda":  # its bits may depend on the step before; conformance.py has bounds for them
+            continue
+        now = engine.parameters
+        fresh = engine_with(lambda engine, now=now: engine.set_parameters(now))
+        fresh.compute_statistics()
+        for name, value in fresh.statistics.items():
+            assert value.tobytes() == engine.statistics[name].tobytes(), (what, name)
+        assert fresh.logits(images).tobytes() == engine.logits(images).tobytes(), what
+        assert fresh.evaluate() == engine.evaluate(), what
+
+
+@pytest.mark.parametrize("spec", engine_params())
+def test_of_equal_scores_the_first_class_is_taken(spec, make_engine, tmp_path):
+    """By every way to an answer, for any two classes that lead alike, and for all ten."""
+    data, engine = tiny_dataset(), make_engine(*spec)
+    images, labels = data.test_images[:10], data.test_labels[:10]
+    engine.set_dataset(images, labels)
+    engine.set_evaluation_set(images, labels)
+    weights = init_parameters(0) | {"fc2.weight": np.zeros((10, 128))}
+    for leading in ([*range(10)], [0, 1], [3, 4], [8, 9], [1, 8]):
+        first, bias = leading[0], np.zeros(10)
+        bias[leading] = 1
+        right = labels == first
+        by_class = tuple(np.bincount(labels[right], minlength=10).tolist())
+        engine.set_parameters(weights | {"fc2.bias": bias})
+        assert engine.probe(images, labels).correct == right.sum()
+        _, correct = engine.train(np.arange(len(labels)), 7, 0.0)
+        assert correct.tolist() == [right[at : at + 7].sum() for at in range(0, len(labels), 7)]
+        assert evaluate(engine, images, labels, "batch").correct_by_class == by_class
+        engine.compute_statistics()
+        assert evaluate_again(engine).correct_by_class == by_class
+        answers = predict(engine, images)
+        assert len(np.unique(answers.logits[:, leading])) == 1, "they are equal"
+        assert set(answers.classes) == {first}
+        found = answers_of(engine, images, labels)
+        assert found.matrix[:, first].tolist() == found.counts.tolist()
+        digit = Digit(images[0], (0, 0, 28, 28), False, "")
+        assert _report(tmp_path, digit, answers.probabilities[0])["digit"] == first
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_of_equal_values_in_a_window_the_first_is_taken(name):
+    """Layer 1 passes pixels of three kinds on as they are, or turned about; layer 2 sees images without a pattern."""
+    rng, channels = np.random.default_rng(4), np.arange(32)
+    images = rng.choice(np.array([0, 130, 255], np.uint8), (12, 28, 28))
+    images[8:] = np.array([20, 90, 160, 250], np.uint8)[:, None, None]
+    labels = np.arange(12, dtype=np.uint8) % 10
+    weights, turned = init_parameters(2), np.where(channels % 2, -1.0, 1.0)
+    weights["conv1.weight"] = np.zeros((32, 1, 3, 3))
+    weights["conv1.weight"][:, 0, 1, 1] = turned
+    weights["bn1.weight"] = np.where(channels // 2 % 2, -1.0, 1.0)
+    engine = Engine(name)
+    engine.set_parameters(weights)
+    probe = engine.probe(images, labels)
+    values = (images - images.mean())[:, None] * (turned * weights["bn1.weight"])[:, None, None]
+    windows = values.reshape(12, 32, 14, 2, 14, 2).swapaxes(3, 4).reshape(12, 32, 14, 14, 4)
+    assert (np.sort(windows)[..., -1] == np.sort(windows)[..., -2]).mean() > 0.5
+    np.testing.assert_array_equal(probe.routing[0], np.where(windows.max(-1) > 0, windows.argmax(-1), 4))
+    inner = probe.routing[1][8:, :, 1:6, 1:6]
+    assert set(np.unique(inner)) == {0, 4}
+    reference = Engine("reference")  # where the gradient goes, too
+    reference.set_parameters(weights)
+    expected = reference.probe(images, labels, routing=probe.routing)
+    for tensor, gradient in expected.gradients.items():
+        error = np.linalg.norm(probe.gradients[tensor] - gradient)
+        assert error <= 1e-4 * np.linalg.norm(gradient), tensor
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pyte
         "3 passed in 1.00s",
     ]
     assert f"called: scripts/mutate --gpu --jobs 3 --build {checkout / 'build'}" in (logs / "mutations.log").read_text()
-    assert "called: -m mnist_cuda bench ops --json" in (logs / "bench-ops.log").read_text()
+    assert "called: -m mnist_cuda bench ops --busy --json" in (logs / "bench-ops.log").read_text()
 
 
 def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,61 @@ def test_memory_is_estimated_before_it_is_taken(argv, monkeypatch, tmp_path, cap
     assert "GB, and 0.4 GB are free" in err
 
 
+TOO_LARGE = """
+import resource, sys
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+from mnist_cuda.engine import Engine
+from mnist_cuda.errors import OutOfMemoryError
+data, engine = tiny_dataset(), Engine(sys.argv[1])
+large = np.zeros((400_000, 28, 28), np.uint8), np.zeros(400_000, np.uint8)  # 0.3 GB
+calls = {
+    engine.set_dataset: {
+        "train": lambda: engine.train(np.zeros(5, np.int32), 5, 0.01),
+        "compute_statistics": engine.compute_statistics,
+        "profile": lambda: engine.profile(5, 1),
+    },
+    engine.set_evaluation_set: {"evaluate": engine.evaluate},
+}
+for give, uses in calls.items():
+    give(data.train_images, data.train_labels)
+    for use in uses.values():
+        use()
+    if give == engine.set_dataset:
+        engine.compute_statistics()
+    sizes = engine.dataset_size, engine.evaluation_size
+    with pytest.raises(ValueError):  # what is refused before it is copied leaves the old one
+        give(data.train_images, data.train_labels + 9)
+    assert (engine.dataset_size, engine.evaluation_size) == sizes
+    before, (_, most) = engine.parameters, resource.getrlimit(resource.RLIMIT_AS)
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000, most))
+    with pytest.raises(OutOfMemoryError, match="^host memory ran out"):
+        give(*large)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    assert 0 in (engine.dataset_size, engine.evaluation_size)
+    for name, use in uses.items():
+        with pytest.raises(ValueError, match=f"^{name}: no (data set|images); call "):
+            use()
+    assert all((before[name] == value).all() for name, value in engine.parameters.items())
+    give(data.train_images, data.train_labels)
+    for use in uses.values():
+        use()
+    if give == engine.set_dataset:
+        engine.compute_statistics()
+"""
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_images_that_cannot_be_copied_leave_none(name):
+    """And no half of them: what needs them says so until there are others."""
+    path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"
+    command = [sys.executable, "-c", TOO_LARGE, name]
+    result = subprocess.run(command, env=ENVIRONMENT | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "what"),
     [

@@ -1,7 +1,6 @@
 """scripts/ladder_page.py: docs/ladder.md holds the tables of the code and the times of the record."""
 
 import json
-import re
 import shutil
 from itertools import pairwise
 
@@ -37,22 +36,49 @@ def test_the_page_is_current(script, monkeypatch, capsys):
     assert script.main() == 0, capsys.readouterr().err
 
 
-def test_every_row_of_the_record_and_of_the_languages_is_there(script):
-    page, rows = script.page(), json.loads(script.RECORDS[0].read_text())["rows"]
-    for row in rows:
+@pytest.fixture
+def recorded(script, tmp_path, monkeypatch):
+    """A record with a time of every row of ours, and of a library."""
+    row = {"shape": "(2,2)", "absent": "", "error": 0.0, "bound": 1e-6, "library_ratio": 2.0, "library": False}
+    own = [(op, t.name) for op, techniques in script.ladders().items() for t in techniques]
+    rows = [{**row, "op": op, "variant": name, "cold_us": 10.0 + k} for k, (op, name) in enumerate(own)]
+    rows.append({**row, "op": "relu", "variant": "cudnn", "why": "one call", "cold_us": 5.0, "library": True})
+    rows.append({**row, "op": "relu", "variant": "absent_row", "absent": "it needs more", "library": True})
+    machine = {"cpu": "A CPU", "cores": 4, "gpu": {"name": "A GPU"}, "load_before": [3.0, 0, 0]}
+    record = {"started": "2026-11-23T12:00:00", "command": "mnist-cuda bench ops", "versions": {"build": "x"}}
+    record |= {"commit": "0" * 40, "machine": machine, "rows": rows}
+    folder = tmp_path / "docs" / "records" / "ops"
+    folder.mkdir(parents=True)
+    (folder / "ops.json").write_text(json.dumps(record))
+    monkeypatch.setattr(script, "RECORDS", folder)
+    monkeypatch.setattr(script, "measured", lambda records: f"Measured.{script.loads(records)}")
+    return record
+
+
+def test_every_row_of_the_record_and_of_the_languages_is_there(script, recorded):
+    page = script.page()
+    for row in recorded["rows"]:
         section = page.partition(f"\n### {row['op']}\n")[2].partition("\n###")[0]
-        line = next(line for line in section.splitlines() if line.startswith(f"| `{row['variant']}` |"))
-        if not row["absent"]:
-            assert line.endswith(f" | {script.time_of(row)} |"), row
+        lines = [line for line in section.splitlines() if line.startswith(f"| `{row['variant']}` |")]
+        assert [line.endswith(f" | {script.time_of(row)} |") for line in lines] == [True] * (not row["absent"]), row
     names = {(op, technique.name) for op, rows in script.ladders().items() for technique in rows}
     assert {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants} < names
-    assert {(row["op"], row["variant"]) for row in rows if not row["library"]} <= names
-    assert script.measured_rows()["linear", "triton"] in json.loads(script.RECORDS[1].read_text())["rows"]
+    assert "Measured. **The machine was busy before it** (load 3.0 on 4 cores)." in page
+
+
+def test_a_record_of_a_changed_checkout_is_refused(script, recorded, monkeypatch, capsys):
+    recorded["commit"] += "-dirty"
+    (script.RECORDS / "ops.json").write_text(json.dumps(recorded))
+    monkeypatch.setattr("sys.argv", ["ladder_page.py", "--check"])
+    assert script.main() == 1
+    assert "ops.json lacks a commit without changes" in capsys.readouterr().err
 
 
 def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size(script):
     """And the last of ours within 1.3 times the library's time, or its row has the number."""
-    rows, offenders = script.measured_rows(), []
+    rows, offenders = script.measured_rows(script.read_records(script.RECORDS)), []
+    if not rows:
+        pytest.skip("there is no record of `bench ops`")
     others = {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants}
     for op, techniques in script.ladders().items():
         own = [(t, rows[op, t.name]) for t in techniques if (op, t.name) in rows and (op, t.name) not in others]
@@ -105,20 +131,3 @@ def test_a_wrong_row_of_the_record_is_refused(script):
     for error in (1e-9, float("nan")):
         with pytest.raises(script.StaleError, match="relu naive is wrong in the records"):
             script.time_of({**row, "error": error})
-
-
-def test_numbers_of_what_is_left_out_appear_once_they_are_measured(script, tmp_path, monkeypatch):
-    lines = re.findall(r'printf\(\s*"([^"%]+?) +%', (script.LEFT_OUT / "measure.cu").read_text())
-    assert len(lines) == 9
-    text = "\n".join(f"{line:<50}{k + 0.5:9.1f}" for k, line in enumerate(lines))
-    folder = tmp_path / "docs" / "records" / "made-up"
-    folder.mkdir(parents=True)
-    (folder / "measure.txt").write_text(f"A GPU, microseconds, medians of nine\n{text}\nright\n")
-    us = monkeypatch.setattr(script, "LEFT_OUT", folder) or script.left_out()
-    assert us == {line: k + 0.5 for k, line in enumerate(lines)}
-    monkeypatch.setattr(script, "ROOT", tmp_path)
-    assert "not been run on a GPU yet" in "\n".join(script.left_out_section({}))
-    section = "\n".join(script.left_out_section(us))
-    assert "A launch takes 6.50 by a kernel, 4.50 by the host, 5.50 in a graph." in section
-    assert "they take 1.50 to be read first, and 0.50 copied and read; from then on 2.50 and 3.50." in section
-    assert "takes 8.50 that way, 7.50 by cuBLAS" in section

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import engine_params
 
-from mnist_cuda.tolerances import PEER_BIAS_NOISE, TRAJECTORY, error_of, tolerance
+from mnist_cuda.tolerances import PEER_BIAS_NOISE, TRAJECTORY, TRAJECTORY_MEAN, error_of, tolerance
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "values.npz"
 
@@ -125,3 +125,5 @@ def test_trajectory(make_engine, engine, mnist):
     assert expected[-20:].mean() < expected[:20].mean() - 0.5, "the comparison is worth nothing if nothing is learnt"
     error = np.abs(losses - expected).max()
     assert error <= TRAJECTORY[precision], f"loss differs by {error:.2e}, bound {TRAJECTORY[precision]:.0e}"
+    mean = abs((losses - expected).mean())
+    assert mean <= TRAJECTORY_MEAN[precision], f"on average by {mean:.2e}, bound {TRAJECTORY_MEAN[precision]:.0e}"

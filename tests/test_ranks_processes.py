@@ -25,7 +25,7 @@ from mnist_cuda.bench.competitors import has_module
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UsageError
 from mnist_cuda.model import init_parameters
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.group import Ranks
@@ -431,6 +431,54 @@ def test_those_that_came_before_are_told():
     assert stranger is None
     assert [str(error) for error in errors] == ["rank 1 has lr 0.2, expected rank 0's, 0.1", ""]
     assert [error.exit_code for error in (*errors, told.value)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "words"),
+    [
+        (1, 3, "a second rank 1 of 3 came to rank 0 of 3"),
+        (2, 3, None),
+        (0, 3, "a second rank 0 of 3 came to rank 0 of 3"),
+        (3, 3, "a rank 3 of 3 came to rank 0 of 3"),
+        (-1, 3, "a rank -1 of 3 came to rank 0 of 3"),
+        (2, 4, "a rank 2 of 4 came to rank 0 of 3"),
+        (1, 2, "a rank 1 of 2 came to rank 0 of 3"),
+    ],
+)
+def test_a_number_that_is_taken_or_none(rank, size, words):
+    """After rank 1 came another: it fits, or all three end with the same code, and rank 0 says why."""
+    facts = Facts({"lr": 0.1}, {}, {})
+    world = World("", 0, 3, 3, "127.0.0.1", (0,), "a job")
+    with listen(world) as listener, ThreadPoolExecutor() as pool:
+        rank_0 = pool.submit(gather, listener, world, facts, 60)
+        port = listener.getsockname()[1]
+        hello = {"protocol": PROTOCOL, "job": "a job", "rank": 1, "size": 3, "facts": facts.as_json()}
+        first = _knock("127.0.0.1", port, hello)  # it is heard when this returns
+        other = _knock("127.0.0.1", port, hello | {"rank": rank, "size": size})
+        if words is None:
+            connections = rank_0.result()
+            assert [c.getpeername() for c in connections] == [first.getsockname(), other.getsockname()]
+            for connection in (_begin(first, lambda: None), _begin(other, lambda: None), *connections):
+                connection.close()
+            return
+        error = rank_0.exception()
+        told = []
+        for connection in (first, other):
+            with pytest.raises(RankLostError) as end:
+                _begin(connection, lambda: None)
+            told.append((str(end.value), end.value.exit_code))
+    assert type(error) is UsageError
+    assert str(error) == words
+    assert told == [("", 2)] * 2
+
+
+def test_a_rank_number_taken_twice_is_one_line(command, tmp_path):
+    first, second, _ = by_hand(3, free_port())
+    others = [start(command(), **second) for _ in range(2)]
+    rank_0 = start(command("--out", tmp_path / "run"), **first)
+    assert ended(rank_0) == (2, "", "mnist-cuda: error: a second rank 1 of 3 came to rank 0 of 3\n")
+    assert [ended(other) for other in others] == [(2, "", "")] * 2
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_rank_that_never_comes(command, tmp_path):

@@ -34,6 +34,28 @@ def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().out.startswith("engine dummy ")
 
 
+@pytest.mark.parametrize("cudnn", [True, False], ids=["cudnn", "no-cudnn"])
+def test_auto_on_an_older_gpu_is_tiled(older_gpu, monkeypatch, cudnn):
+    """With cuDNN or without."""
+    if not cudnn:
+        answer = _native.unavailable
+        reasons = dict.fromkeys(("fp32", "tf32", "bf16"), "cudnn cannot be loaded")
+        monkeypatch.setattr(_native, "unavailable", lambda name, gpu: reasons if name == "cudnn" else answer(name, gpu))
+    assert (find_engine("auto").name, find_engine("auto").libraries) == ("tiled", ())
+    assert find_engine("cudnn").unavailable == ("" if cudnn else "cudnn cannot be loaded")
+
+
+def test_auto_without_a_gpu_takes_the_faster_host_engine(monkeypatch):
+    rows = {row["name"]: row for row in _native.engines()}
+    reasons = {
+        name: dict.fromkeys(row["precisions"], "no GPU") for name, row in rows.items() if row["device"] == "cuda"
+    }
+    monkeypatch.setattr(_native, "unavailable", lambda name, _: reasons.get(name, {}))
+    assert find_engine("auto").name == "cpu"
+    monkeypatch.setattr(_native, "unavailable", lambda *_: {})
+    assert find_engine("auto").name == "fused"
+
+
 @pytest.fixture
 def options_given(monkeypatch):
     """What engines are made with: name, then precision, threads, device, check_every_step, limits, multiprocessors."""

@@ -27,7 +27,7 @@ from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.options import TrainOptions
-from mnist_cuda.resume import checkpoints, load_state, save_state
+from mnist_cuda.resume import checkpoints, load_state, remove_later, save_state
 from mnist_cuda.training import Trainer, hold_out
 
 STOPS = int(os.environ.get("MNIST_CUDA_STOPS", "6"))
@@ -298,6 +298,50 @@ def test_a_damaged_checkpoint_is_told_and_an_older_one_taken(stopped, damage, ca
     assert load_state(checkpoints(Path("run"))[0]).state.epoch == 4
 
 
+def test_the_newest_sound_checkpoint_is_taken(stopped, capsys):
+    """By its steps, 9 before 10, whatever the age of its file; each newer one that is damaged is told of."""
+    stopped(12, "--save-every", "1steps", "--keep", 9)
+    names = [f"step-{step:09d}.safetensors" for step in range(12, 3, -1)]
+    assert [path.name for path in checkpoints(Path("run"))] == names
+    shutil.copytree("run", "stopped")
+    for damaged in ([], [0], [1], [0, 1], [0, 1, 2], [0, 2], [1, 2, 3, 4], range(9)):
+        shutil.rmtree("run")
+        shutil.copytree("stopped", "run")
+        for age, path in enumerate(checkpoints(Path("run"))):
+            if age in damaged:
+                path.write_bytes(path.read_bytes()[:-1])
+            os.utime(path, (0, 10**9 + age))
+        capsys.readouterr()
+        train("--resume", "run", "--quiet")
+        out, err = capsys.readouterr()
+        taken = min({*range(9)} - {*damaged}, default=9)
+        *told, rest = [*err.splitlines(), ""][: taken + 1]
+        assert [re.search(r"(step-\d+\.safetensors): not a sound", line)[1] for line in told] == names[:taken]
+        assert all(line.endswith("; looking for an older one") for line in told)
+        assert ("begins anew" in rest) == (taken == 9)
+        assert (f" since step {12 - taken} on tiny" in out) == (taken < 9)
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
+    """Whatever the number of digits, and whatever was written last."""
+    state, steps = trainer_of(TrainOptions(batch_size=5)).state, [9, 10**9, 100, 10, 10**9 - 1, 11, 99, 10**10]
+
+    def left():
+        return [int(path.stem[5:]) for path in checkpoints(tmp_path)]
+
+    for step in steps:
+        save_state(tmp_path, step, state, {}, keep=9)
+    assert left() == sorted(steps, reverse=True)
+    (tmp_path / "checkpoints" / "step-000000009.safetensors.part").touch()
+    remove_later(tmp_path, tmp_path / "checkpoints" / "step-1000000000.safetensors")
+    assert left() == [10**9, 10**9 - 1, 100, 99, 11, 10, 9]
+    assert not [*tmp_path.rglob("*.part")]
+    save_state(tmp_path, 10**9 + 1, state, {}, keep=3)
+    assert left() == [10**9 + 1, 10**9, 10**9 - 1]
+    remove_later(tmp_path, None)
+    assert left() == []
+
+
 def test_other_data_and_a_changed_config_are_refused(stopped, monkeypatch, capsys):
     stopped(8)
     monkeypatch.setenv("MNIST_TINY_IMAGES", "36")
@@ -398,18 +442,26 @@ def test_the_best_model_is_chosen_by_held_out_images(tiny, monkeypatch, capsys):
     """Not by the test set: its accuracy is made to point to another epoch."""
     train("--save-best", code=2)
     assert "--save-best chooses by the images of --validation N, which is missing" in capsys.readouterr().err
-    good, accuracies = Trainer.evaluate, iter([(0.5, 0.9), (0.8, 0.1), (0.8, 0.95)])
+    good, scored = Trainer.evaluate, []
 
     def scripted(trainer):
-        held, test = next(accuracies)
-        losses = {"validation_loss": 1.0, "test_loss": 1.0}
-        return good(trainer) | losses | {"validation_accuracy": held, "test_accuracy": test}
+        held, loss, test = scored[trainer.epoch - 1]
+        of_test = {"test_loss": 1.0 - test, "test_accuracy": test}
+        return good(trainer) | of_test | {"validation_accuracy": held, "validation_loss": loss}
 
     monkeypatch.setattr(Trainer, "evaluate", scripted)
-    train(*RECIPE, "--validation", 5, "--save-best", "--out", "run")
-    assert load_model("run/best.safetensors").metadata["epochs"] == "2"
-    assert load_model("run").metadata["epochs"] == "3"
-    assert "best.safetensors of epoch 2" in capsys.readouterr().out.splitlines()[-1]
+    for best, scored[:] in [
+        (2, [(0.5, 1.0, 0.9), (0.8, 1.0, 0.1), (0.7, 0.1, 0.95)]),
+        (2, [(0.5, 1.0, 0.9), (0.8, 1.0, 0.1), (0.8, 1.0, 0.95)]),  # of equals the first
+        (1, [(0.8, 1.0, 0.1), (0.8, 1.0, 0.2), (0.8, 1.0, 0.3)]),
+        (3, [(0.8, 1.0, 0.9), (0.8, 1.5, 0.1), (0.8, 0.5, 0.1)]),  # of equal accuracies the least loss
+        (3, [(0.0, 9.0, 0.9), (0.1, 9.5, 0.8), (0.2, 99.0, 0.1)]),
+    ]:
+        shutil.rmtree("run", ignore_errors=True)
+        train(*RECIPE, "--validation", 5, "--save-best", "--out", "run")
+        assert load_model("run/best.safetensors").metadata["epochs"] == str(best)
+        assert load_model("run").metadata["epochs"] == "3"
+        assert f"best.safetensors of epoch {best}" in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("text", ["0steps", "x", "5 miles", "-1", "1.5epochs", ""])

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import Terminal, tiny_dataset
+from tiny import Stop, Terminal, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, confusion
+from mnist_cuda import cli, confusion, runs, training_run
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.evaluation import Predictions
+from mnist_cuda.training import Trainer
 
 
 @pytest.fixture
@@ -57,6 +58,51 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     assert listed["runs"][0]["accuracy"] == epochs[-1]["test_accuracy"]
     assert listed["runs"][1]["options"]["lr"] == 0.1
     assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_that_was_stopped_within_an_epoch(
+    done: int, steps: int, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results are those of the last complete epoch; the time of what was trained since counts."""
+    good, made = Trainer._run, []
+
+    def one_step(trainer: Trainer, chunk: int) -> None:
+        good(trainer, 1)
+        made.append(1)
+        if len(made) == 3 * done + steps:
+            ctrl_c()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_run", one_step)
+        patch.setattr(training_run, "StopRequest", Stop)
+        argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "3", "--out", "runs/one", "--quiet"]
+        assert cli.main(argv) == 130
+    records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    assert [(row["epoch"], row["steps"], "interrupted" in row) for row in records] == [
+        *((epoch + 1, 3, False) for epoch in range(done)),
+        (done + 1, steps, True),
+    ]
+    last = records[done - 1] if done else None
+    accuracy = last["test_accuracy"] if last else None
+    seconds = sum(row["train_seconds"] + row.get("evaluation_seconds", 0) for row in records)
+    cells = ["one", *([f"{100 * accuracy:.2f}", "%"] if last else ["-"]), str(done), "of", "3", "cpu"]
+    assert run(capsys, "runs").splitlines()[1].split()[: len(cells)] == cells
+    assert f"{seconds:.1f} s" in run(capsys, "runs")
+    (listed,) = json.loads(run(capsys, "runs", "--json"))["runs"]
+    assert (listed["accuracy"], listed["epochs"], listed["seconds"]) == (accuracy, done, pytest.approx(seconds))
+    found = json.loads(run(capsys, "runs", "show", "one", "--json"))
+    assert (found["accuracy"], found["epochs"]) == (accuracy, records)
+    *_, table = run(capsys, "runs", "show", "one").split("\n\n")
+    lines = table.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [str(epoch + 1) for epoch in range(done + 1)]
+    facts = runs.flat(runs.load_run(here / "runs/one"))
+    results = {name: facts.get(f"result.{name}") for name in ("loss", "train_accuracy", "test_loss", "test_accuracy")}
+    assert results == {name: f"{last[name]:.6g}" if last else None for name in results}
+    assert facts["result.epochs"] == str(done)
+    assert cli.main(["train", "--resume", "runs/one", "--quiet"]) == 0
+    assert run(capsys, "runs").splitlines()[1].split()[3:5] == ["3", "cpu"]
 
 
 def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

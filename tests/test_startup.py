@@ -80,11 +80,11 @@ def test_only_an_engine_that_may_be_taken_is_asked_for(asked, name, questions):
     assert asked == questions
 
 
-def test_auto_looks_for_libraries_once_fused_cannot_run(asked, monkeypatch):
+def test_auto_looks_for_no_library_when_fused_cannot_run(asked, monkeypatch):
     reasons = {"fused": dict.fromkeys(("fp32", "tf32", "bf16"), "no")}
     monkeypatch.setattr(_native, "unavailable", lambda name, device: asked.append(name) or reasons.get(name, {}))
-    assert engine.find_engine("auto").name == "cudnn"
-    assert asked == ["fused", "cublasLt", "cudnn", "cudnn"]
+    assert engine.find_engine("auto").name == "tiled"
+    assert asked == ["fused", "tiled"]
 
 
 @pytest.mark.parametrize(("name", "warmed"), [("auto", [3]), ("fused", [3]), ("cpu", []), ("nonsense", [])])

@@ -459,6 +459,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_bits(signum, whole, tmp_pa
     assert json.loads((folder / "config.json").read_text())["resumed"][0]["models"] == done
 
 
+@pytest.mark.gpu
 def test_a_sweep_of_fleets_that_was_killed_goes_on_to_the_same_bits(make_engine, tmp_path):
     """On a GPU: two fleets are at work whenever the signal comes, and both are trained again."""
     if not has_fleets(make_engine("fused", "bf16")):
@@ -521,7 +522,7 @@ def test_weights_that_changed_are_trained_again(tmp_path):
             assert digest(load_model(file).parameters) == best.weights
 
 
-def test_what_would_change_the_result_is_refused(tiny, tmp_path, capsys):
+def test_what_would_change_the_result_is_refused(tmp_path):
     data, runs = tiny_dataset(), [replace(BASE, seed=seed) for seed in range(2)]
     folder = tmp_path / "out"
     sweep(data, runs, engine="cpu", out=folder)
@@ -539,10 +540,59 @@ def test_what_would_change_the_result_is_refused(tiny, tmp_path, capsys):
         sweep(data, runs, engine="cpu", out=folder)
     with pytest.raises(UsageError, match="give `out`"):
         sweep(data, runs, engine="cpu", resume=True)
-    for flags in (("--lr", "0.1"), ("--seeds", "3"), ("--save", "all"), ("--engine", "cpu"), ("--out", "x")):
-        assert tiny("--resume", folder, *flags) == 2
-        assert f"{flags[0]}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+OTHER = {  # another value of each option of a run
+    "epochs": 2,
+    "batch_size": 6,
+    "lr": np.nextafter(BASE.lr, 1),
+    "schedule": "linear",
+    "seed": 1 << 40,
+    "eval_bn": "batch",
+    "placement": "host",
+    "validation": 1,
+}
+
+
+def test_a_resumed_sweep_of_every_option_is_the_one_that_was_begun(tmp_path):
+    data, runs = tiny_dataset(), [BASE, replace(BASE, **OTHER), *(replace(BASE, **{k: OTHER[k]}) for k in OTHER)]
+    assert list(OTHER) == list(vars(BASE))
+    rows = sweep(data, runs, engine="cpu", out=tmp_path / "out")
+    again = sweep(data, runs, engine="cpu", out=tmp_path / "out", resume=True, on_model=lambda *_: pytest.fail("done"))
+    assert again == rows
+
+
+@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
+    """From what it was begun with (runs.csv), and rows that are done (sweep.csv) from either."""
+    data, runs = tiny_dataset(), [replace(BASE, epochs=2, seed=9), replace(BASE, seed=1), replace(BASE, seed=2)]
+    folder = tmp_path / "out"
+    sweep(data, runs, engine="cpu", out=folder)
+    changed = list(runs)
+    changed[index] = replace(runs[index], **{name: 1 if (name, index) == ("epochs", 0) else OTHER[name]})
+    with pytest.raises(UsageError, match="with another value of: runs;"):
+        sweep(data, changed, engine="cpu", out=folder, resume=True)
+    names, *lines = list(csv.reader((folder / "sweep.csv").read_text().splitlines()))
+    for wrong in (str(getattr(changed[index], name)), None):
+        rows = [list(line) for line in lines]
+        if wrong is None:  # a row of another model
+            rows[index][names.index("model")] = str(3 - index)
+        else:
+            rows[index][names.index(name)] = wrong
+        (folder / "sweep.csv").write_text("".join(f"{','.join(row)}\n" for row in [names, *rows]))
+        with pytest.raises(CheckpointError, match=r"sweep.csv: model \d is not that of runs.csv$"):
+            sweep(data, runs, engine="cpu", out=folder, resume=True)
+
+
+def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
+    assert tiny(*GRID, "--out", "out", "--quiet") == 0
+    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
+    flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
+    for flag, value in (flags | {"--seeds": "3"}).items():
+        assert tiny("--resume", "out", flag, value) == 2
+        assert f"{flag}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err.replace("_", "-")
 
 
 def test_a_sweep_is_no_run_and_a_run_no_sweep(tiny, capsys):
@@ -635,6 +685,7 @@ def test_batches_are_even_and_as_many_for_each_gpu():
     assert sizes(kinds, 2) == [(2, 1), (8, 1), (256, 5), (256, 4)]
 
 
+@pytest.mark.gpu
 def test_every_gpu_trains_the_same_bits(make_engine, monkeypatch):
     """Here all of them are the first one; what each gets is what `gpus` of a machine with several get."""
     engine = make_engine("fused", "bf16")

@@ -22,12 +22,12 @@ from mnist_cuda import console, memory
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
+from mnist_cuda.bench.record import Record
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.engine import engines
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, OutputOptions
+from mnist_cuda.options import DataOptions, RecordOptions
 from mnist_cuda.training import epoch_order
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def train(row: Row, setup: dict[str, Any], epochs: int, steps: int, group: Compe
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyOptions(DataOptions, OutputOptions):
+class AccuracyOptions(DataOptions, RecordOptions):
     """Who trains, and how. engines, precisions: None is all that run here. peer: one, by an interpreter that has it.
 
     seeds: runs, of seeds from 0 on. jobs: runs at a time. threads: of a run on the CPU, 0 divides the cores by jobs.
@@ -285,7 +285,7 @@ def print_rows(out: Console, rows: list[Row], epochs: int) -> None:
 
 def command(options: AccuracyOptions) -> int:
     """`mnist-cuda bench accuracy`."""
-    output = JsonOutput(options.json)
+    output = Record(options.json, busy=options.busy)
     rows = plan(options)
     data = options.load()
     count = len(data.train_labels)

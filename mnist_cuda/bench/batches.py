@@ -10,18 +10,17 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnist_cuda import console
 from mnist_cuda.bench.competitors import some_words
+from mnist_cuda.bench.record import Record
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import OutOfMemoryError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.machine import circumstances, gpu
-from mnist_cuda.options import DataOptions, OutputOptions
+from mnist_cuda.machine import gpu
+from mnist_cuda.options import DataOptions, RecordOptions
 from mnist_cuda.timing import Summary, summarise, time_steps
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def rises(costs: Sequence[Cost]) -> list[tuple[Cost, Cost]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchesOptions(DataOptions, OutputOptions):
+class BatchesOptions(DataOptions, RecordOptions):
     """Which engine, in which precisions; None is all that it has here. per_octave: sizes from one to its double."""
 
     engine: str = "auto"
@@ -85,8 +84,7 @@ class BatchesOptions(DataOptions, OutputOptions):
 
 def command(options: BatchesOptions) -> int:
     """`mnist-cuda bench batches`."""
-    output = JsonOutput(options.json)
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    output = Record(options.json, busy=options.busy)
     info = find_engine(options.engine, options.device)
     here = [name for name in info.precisions if name not in info.unavailable_precisions]
     precisions = some_words("--precisions", options.precisions or here or info.precisions)  # or the engine says why
@@ -118,8 +116,8 @@ def command(options: BatchesOptions) -> int:
         console.print_warning(fault)
     if output:
         settings = {"blocks": BLOCKS, "block_seconds": BLOCK_SECONDS, "threads": options.threads}
-        head = {"started": started, "clock": CLOCK, "settings": settings, "dataset": data.name, "faults": faults}
-        output.write(circumstances(gpu=gpu() if info.device == "cuda" else None) | head | {"rows": rows})
+        head = {"clock": CLOCK, "settings": settings, "dataset": data.name, "faults": faults}
+        output.write(head | {"rows": rows}, gpu=gpu() if info.device == "cuda" else None)
     return 0
 
 

@@ -26,12 +26,12 @@ from mnist_cuda.bench.competitors import (
     words,
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
+from mnist_cuda.bench.record import Record
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, OutputOptions
+from mnist_cuda.options import DataOptions, RecordOptions
 from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
 from mnist_cuda.training import epoch_order
 
@@ -174,7 +174,7 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(DataOptions, OutputOptions):
+class BenchOptions(DataOptions, RecordOptions):
     """What to measure: engines and peers, by an interpreter that has these, and the cells in which they compete.
 
     batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
@@ -223,13 +223,13 @@ def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:
 
 def command(options: BenchOptions) -> int:
     """`mnist-cuda bench`."""
-    output = JsonOutput(options.json)
+    output = Record(options.json, busy=options.busy)
     competitors, cells = _choose(options)
     data = options.load()
     return measure(plan(competitors, cells, options.precisions is not None), data, options, output)
 
 
-def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: JsonOutput, step: str = "iteration") -> int:
+def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Record, step: str = "iteration") -> int:
     """Time the rows, cell by cell, print a table of each batch size and write the JSON; returns the exit code.
 
     step: what takes the microseconds. Raises UsageError for a batch that is larger than the data set.

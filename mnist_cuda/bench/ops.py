@@ -10,11 +10,11 @@ from typing import Any
 from mnist_cuda import _native, console, kernel_use, machine_code
 from mnist_cuda.bench import op_peers
 from mnist_cuda.bench.competitors import PEER_PYTHON, words
+from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.machine import circumstances, gpu
-from mnist_cuda.options import OutputOptions
+from mnist_cuda.machine import gpu
+from mnist_cuda.options import RecordOptions
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal
@@ -57,7 +57,7 @@ def passes(row: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsOptions(OutputOptions):
+class OpsOptions(RecordOptions):
     """What to measure, as `measure` takes it, beside which peers; or whose code to print, as `sass` or as `ptx`."""
 
     op: str = ""
@@ -74,7 +74,7 @@ def command(options: OpsOptions) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
     if options.sass or options.ptx:
         return _print_code(options)
-    output = JsonOutput(options.json)
+    output = Record(options.json, busy=options.busy)
     peers = op_peers.chosen(words(options.peers))
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.
     of_peer = any(options.variant == v.name for name in peers for v in op_peers.OP_PEERS[name].variants)
@@ -91,7 +91,7 @@ def command(options: OpsOptions) -> int:
     if not rows:
         raise UsageError(f"variant '{options.variant}' is unknown; `mnist-cuda bench ops` without it names all")
     if output:
-        output.write(circumstances(gpu=gpu()) | report)
+        output.write(report, gpu=gpu())
     if output.on_stdout:
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from mnist_cuda import console
+from mnist_cuda.bench.record import Record, is_busy, load_text
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.machine import circumstances, cores, cpu_model, gpu
+from mnist_cuda.machine import cpu_model, gpu
 from mnist_cuda.timing import ITERATION
 
 if TYPE_CHECKING:
     from mnist_cuda.bench.compare import Row
-
-QUIET_LOAD = 0.5  # a core, over the last minute
 
 COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "ratio")
 OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal
@@ -59,8 +56,7 @@ class Facts:
 
     def __init__(self, data: Dataset, threads: int) -> None:
         self._data, self._threads = data, threads
-        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._load_before = os.getloadavg()
+        self._load_before = os.getloadavg()[0]
         self._gpu_before = gpu()
 
     def headline(self, step: str) -> str:
@@ -74,31 +70,22 @@ class Facts:
 
     def busy(self) -> str:
         """A sentence if other programs were at work before the first measurement, or nothing."""
-        load, count = self._load_before[0], cores()
-        if load < QUIET_LOAD * count:
+        if not is_busy(self._load_before):
             return ""
-        of_cores = f"load {load:.1f} on {console.plural(count, 'core')}"
-        return f"This machine is busy ({of_cores}): do not rely on figures of the CPU."
+        return f"This machine is busy ({load_text(self._load_before)}): do not rely on figures of the CPU."
 
-    def write(self, output: JsonOutput, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
+    def write(self, output: Record, rows: list[dict[str, Any]], settings: dict[str, Any], **more: Any) -> None:
         """Write the circumstances, the settings, the rows and whatever `more` there is to say, if JSON is wanted.
 
         Raises CheckpointError if that fails.
         """
         report = {
-            "started": self._started,
-            **circumstances(
-                load_before=self._load_before,
-                load_after=os.getloadavg(),
-                gpu=self._gpu_before,
-                gpu_after=gpu(),
-            ),
             **more,
             "settings": {"threads": self._threads, **settings},
             "data": {"name": self._data.name, "source": self._data.source, "digest": self._data.digest},
             "rows": rows,
         }
-        output.write(report)
+        output.write(report, gpu=self._gpu_before, gpu_after=gpu())
 
 
 def row_as_json(row: Row) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from mnist_cuda.bench.competitors import (
     whole_numbers,
     words,
 )
+from mnist_cuda.bench.record import Record
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.trainers import share_of
 
@@ -49,7 +49,7 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
 
 def command(options: SweepBenchOptions) -> int:
     """`mnist-cuda bench sweep`."""
-    output = JsonOutput(options.json)
+    output = Record(options.json, busy=options.busy)
     numbers = whole_numbers("--models", options.models, some=False)
     (name,) = options.engines
     info = find_engine(name)

@@ -28,14 +28,14 @@ from mnist_cuda import console, memory
 from mnist_cuda.bench import report
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
+from mnist_cuda.bench.record import Record
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.evaluation import evaluate_again
-from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, EngineOptions, OutputOptions
+from mnist_cuda.options import DataOptions, EngineOptions, RecordOptions
 from mnist_cuda.schedule import parse_schedule
 from mnist_cuda.timing import time_steps
 from mnist_cuda.training import epoch_order
@@ -329,7 +329,7 @@ def select(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeToAccuracyOptions(EngineOptions, DataOptions, OutputOptions):
+class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
     """The target, in per cent of the test images, and the candidates; None of these is BUDGETS, SCHEDULES, PEAKS.
 
     seeds: of the result. selection_seeds: of each candidate. hold_out: training images to choose by. peers: who trains
@@ -349,7 +349,7 @@ class TimeToAccuracyOptions(EngineOptions, DataOptions, OutputOptions):
 
 def command(options: TimeToAccuracyOptions) -> int:
     """`mnist-cuda bench time-to-accuracy`."""
-    output = JsonOutput(options.json)
+    output = Record(options.json, busy=options.busy)
     budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", options.budgets or BUDGETS))))
     shapes = some_words("--schedules", options.schedules or SCHEDULES)
     peaks = parse_peaks(some_words("--peaks", options.peaks or map(str, PEAKS)))

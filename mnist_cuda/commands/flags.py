@@ -152,6 +152,13 @@ def add_json_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument("-j", "--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
 
 
+def add_record_flags(group: argparse._ActionsContainer) -> None:
+    """What a benchmark leaves behind."""
+    add_json_flag(group)
+    text = "write FILE although other programs keep this machine busy, which the file says"
+    group.add_argument("--busy", action="store_true", help=text)
+
+
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
     text = "memory that holds the training images: the GPU's or the host's; one for host engines (default: %(default)s)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mnist_cuda.commands.flags import file_ending_in, model_file
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
-from mnist_cuda.files import require_writable
+from mnist_cuda.files import make_folder, require_writable
 
 if TYPE_CHECKING:
     from mnist_cuda.report.panels import Panel
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.text:
         require_writable(target)
         if args.figures:
-            args.figures.mkdir(parents=True, exist_ok=True)
+            make_folder(args.figures)
     out = console.make_console(stderr=True)
     sources.complete(found, data_dir=args.data_dir, offline=args.offline, profiles=not args.no_profile, say=out.print)
     shown, absent = panels.panels(found)

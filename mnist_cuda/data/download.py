@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
 from mnist_cuda.data.idx import unzipped_sha256
 from mnist_cuda.errors import DataError, UsageError
-from mnist_cuda.files import read_regular
+from mnist_cuda.files import make_folder, read_regular, sync_folder
 
 if TYPE_CHECKING:
     import requests
@@ -145,7 +145,7 @@ def _open_part(part: Path) -> BinaryIO:
 
 def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, advance: Callable[[int], None]) -> None:
     """Fetch to a name that no other process uses; only a complete, checked, synced file gets the cache's name."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     part = folder / f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
     sha256 = hashlib.sha256()
     size = 0
@@ -166,6 +166,7 @@ def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, adva
             out.flush()
             os.fsync(out.fileno())
         part.replace(folder / file.name)
+        sync_folder(folder)
     except _MirrorError:
         advance(-size)
         raise

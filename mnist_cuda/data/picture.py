@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from mnist_cuda.data.idx import Images
 
-_BLOCKS = " ░▒▓█"
-_ASCII = " .:-=+*#%@"
+_BLOCKS = "▀ ░▒▓█"
+_ASCII = " .:+%#@"
+
+
+def shades(encoding: str) -> str:
+    """Characters from none to all of their cell, as an output of this encoding has them."""
+    try:
+        _BLOCKS.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return _ASCII
+    return _BLOCKS[1:]
 
 
 def render(image: Images, *, colour: bool, encoding: str) -> str:
@@ -14,12 +23,9 @@ def render(image: Images, *, colour: bool, encoding: str) -> str:
     colour: shade both pixels of a half block in one of 24 greys (ANSI escapes), else the character's density is the
     pair's mean. encoding: the output's; ASCII characters where it has no blocks.
     """
-    try:
-        f"▀{_BLOCKS}".encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return _by_density(image, _ASCII)
-    if not colour:
-        return _by_density(image, _BLOCKS)
+    characters = shades(encoding)
+    if not colour or characters == _ASCII:
+        return _by_density(image, characters)
     lines = []
     for above, below in zip(image[::2] // 11 + 232, image[1::2] // 11 + 232, strict=True):
         cells = (f"\x1b[38;5;{a};48;5;{b}m▀" for a, b in zip(above, below, strict=True))

@@ -111,7 +111,8 @@ def _hear(connection: socket.socket, world: World, facts: Facts, came: dict[int,
         return
     fault: MnistCudaError | None
     if size != world.size or rank in came or not 0 < rank < world.size:
-        fault = UsageError(f"a second rank {rank} of {size} came to rank 0 of {world.size}")
+        what = "a second rank" if rank in {0, *came} and size == world.size else "a rank"
+        fault = UsageError(f"{what} {rank} of {size} came to rank 0 of {world.size}")
         rank = -1  # it is told beside the one that came first
     else:
         fault = facts.fault(rank, hello.get("facts"))

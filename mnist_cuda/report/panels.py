@@ -14,7 +14,7 @@ import numpy as np
 
 from mnist_cuda import confusion
 from mnist_cuda.console import format_count, plural
-from mnist_cuda.data.picture import render
+from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 
 if TYPE_CHECKING:
@@ -288,12 +288,12 @@ def _filters(tested: Tested, number: int) -> Panel:
     rows += [(str(k), *(f"{w:+.3f}" for w in weight.ravel())) for k, weight in enumerate(weights)]
 
     def sketch(colour: bool, encoding: str) -> list[str]:
-        shades = " .:-=+*#%@" if _lacks("░▒▓█", encoding) else " ░▒▓█"
-        levels = np.clip((weights + limit) / (2 * limit) * len(shades), 0, len(shades) - 1).astype(int)
+        marks = shades(encoding)
+        levels = np.clip((weights + limit) / (2 * limit) * len(marks), 0, len(marks) - 1).astype(int)
         lines = []
         for first in range(0, len(weights), 8):
             for y in range(3):
-                lines.append("  ".join("".join(2 * shades[v] for v in levels[k, y]) for k in range(first, first + 8)))
+                lines.append("  ".join("".join(2 * marks[v] for v in levels[k, y]) for k in range(first, first + 8)))
             lines.append("")
         return lines[:-1]
 

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike
 
 from mnist_cuda.checkpoint import NORMALISATION, Model, load_model, save_model
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, sync_folder
+from mnist_cuda.files import atomic_write, replacing
 from mnist_cuda.model import PARAMETERS, STATISTICS, digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.runs import runs_table
@@ -65,15 +65,9 @@ class StackedWeights:
         if self._size > free:
             need = f"{self._size / 1e6:.1f} MB and {free / 1e6:.1f} MB are free"
             raise CheckpointError(f"{self.path}: all weights need {need}; save the best, or none")
-        part = self.path.with_name(self.path.name + ".part")
-        try:
-            with open(part, "wb") as file:
-                file.write(self._start)
-                file.truncate(self._size)
-            os.replace(part, self.path)
-            sync_folder(self.path.parent)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot write it: {error.strerror or error}") from error
+        with replacing(self.path) as file:
+            file.write(self._start)
+            file.truncate(self._size)
 
     def open(self) -> None:
         """Open the file, which was made for the same models."""

@@ -6,6 +6,7 @@ rows = sweep(load_dataset(), [TrainOptions(epochs=3, seed=seed) for seed in rang
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -247,6 +248,7 @@ class Sweep:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         begun = {
             **machine.circumstances(
+                load_before=os.getloadavg(),
                 devices=list(self.gpus) if cuda else None,
                 threads=None if cuda else self._setups[0].threads,
                 libraries=machine.engine_libraries(self.info.name),

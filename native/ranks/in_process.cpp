@@ -27,14 +27,14 @@ class InProcess final : public Communicator {
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     meeting_->bytes[rank()] = mine;
-    meet();
+    meet(true);
     bool same = true;
     for (int rank = 0; rank < size(); ++rank) {
       const auto theirs = meeting_->bytes[rank];
       same &= theirs.size() == mine.size();
       if (same) std::ranges::copy(theirs, all.begin() + rank * mine.size());
     }
-    meet();
+    meet(false);  // whoever left meanwhile: others may still read what is ours, and all of them come
     if (!same) lost({rank(), 0, "the ranks are not at the same step"});
   }
 
@@ -45,16 +45,17 @@ class InProcess final : public Communicator {
   }
 
  private:
-  // Returns when all ranks are here.
-  void meet() {
+  // Returns when all ranks are here; with `may_end` it throws if one has left.
+  void meet(bool may_end) {
     std::unique_lock lock(meeting_->mutex);
     const auto round = meeting_->round;
-    if (++meeting_->waiting == size()) {
+    const auto ended = [&] { return may_end && meeting_->departure.rank >= 0; };
+    if (!ended() && ++meeting_->waiting == size()) {
       meeting_->waiting = 0;
       ++meeting_->round;
       meeting_->changed.notify_all();
     }
-    meeting_->changed.wait(lock, [&] { return meeting_->round != round || meeting_->departure.rank >= 0; });
+    meeting_->changed.wait(lock, [&] { return meeting_->round != round || ended(); });
     if (meeting_->round != round) return;
     const Departure departure = meeting_->departure;
     lock.unlock();

@@ -17,6 +17,7 @@ class Dummy final : public Engine {
 
   double first_seconds = 0;         // that the first call of do_train() takes
   std::vector<std::int64_t> calls;  // of do_train(), in steps
+  bool full = false;                // there is no memory for images
 
  private:
   void do_set_parameters(std::span<const double> values) override { parameters_.assign(values.begin(), values.end()); }
@@ -24,7 +25,13 @@ class Dummy final : public Engine {
   void do_set_statistics(std::span<const double>) override {}
   void do_get_statistics(std::span<double>) const override {}
   void do_compute_statistics() override {}
-  void do_set_dataset(std::span<const std::uint8_t>, std::span<const std::uint8_t>, Placement) override {}
+  void do_set_dataset(std::span<const std::uint8_t>, std::span<const std::uint8_t>, Placement) override {
+    if (full) throw std::bad_alloc();
+  }
+  void do_set_evaluation_set(std::span<const std::uint8_t>, std::span<const std::uint8_t>) override {
+    if (full) throw std::bad_alloc();
+  }
+  Score do_evaluate() override { return {}; }
   void do_train(std::span<const std::int32_t>, std::int64_t, std::span<const double> learning_rates,
                 std::span<StepResult>) override {
     if (calls.empty()) std::this_thread::sleep_for(std::chrono::duration<double>(first_seconds));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <thread>
 
@@ -126,6 +127,51 @@ void test_leaving(Make make) {
   }
 }
 
+// A rank that another thread says goodbye for adds no more, and neither does the one that waits for it.
+void test_leaving_by_another_thread(const Ranks& ranks) {
+  bool lost[2] = {};
+  const auto add = [&](int rank) {
+    std::vector<double> values(1000);
+    try {
+      ranks[rank]->sum(std::span(values));
+    } catch (const RankLostError&) {
+      lost[rank] = true;
+    }
+  };
+  std::thread waiting([&] { add(1); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ranks[0]->leave(0, "stopped");
+  waiting.join();
+  add(0);
+  CHECK(lost[0] && lost[1]);
+}
+
+// Nobody's values are read once its call is over: ThreadSanitizer sees it.
+template <class Make>
+void test_leaving_at_any_moment(Make make) {
+  for (int moment = 0; moment < 40; ++moment) {
+    Ranks ranks = make(2);
+    std::thread leaver([moment, rank_0 = ranks[0]] {
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * moment));
+      rank_0->leave(0, "stopped");
+    });
+    on_all(ranks, [&](Communicator& rank) {
+      for (bool lost = false; !lost;) {
+        std::vector<float> values(20000);
+        try {
+          rank.sum(std::span(values));
+        } catch (const RankLostError&) {
+          std::ranges::fill(values, 1.f);
+          rank.leave(0, "");
+          lost = true;
+        }
+      }
+      ranks[rank.rank()].reset();  // as the end of a process does
+    });
+    leaver.join();
+  }
+}
+
 // A rank that is gone without a word, and one that does something else than the others.
 void test_sockets() {
   std::array<int, 2> ends;
@@ -200,6 +246,10 @@ int main() {
       }
   test_leaving(in_process_communicators);
   test_leaving(connected_communicators);
+  test_leaving_by_another_thread(in_process_communicators(2));
+  test_leaving_by_another_thread(connected_communicators(2));
+  test_leaving_at_any_moment(in_process_communicators);
+  test_leaving_at_any_moment(connected_communicators);
   test_sockets();
   return testing::finish();
 }

@@ -58,6 +58,35 @@ int main() {
         "engine 'dummy' takes no limits, expected none");
   CHECK(sentence<UnavailableError>([&] { create_engine("absent", {}, rows); }) ==
         "engine 'absent' cannot run here: it is not here");
+  // Images that cannot be copied leave none, of which every use says so; those that are refused leave the old ones.
+  auto& dummy = static_cast<Dummy&>(*engine);
+  const std::vector<std::uint8_t> wrong{10};
+  const auto train = [&] { engine->train(std::vector<std::int32_t>{0}, 1, std::vector<double>{0.5}, {&result, 1}); };
+  const auto set = [&](auto& labels) { engine->set_dataset(image, labels); };
+  const auto set_evaluated = [&](auto& labels) { engine->set_evaluation_set(image, labels); };
+  engine->compute_statistics();
+  for (const bool full : {false, true, false}) {
+    dummy.full = full;
+    if (full) {
+      CHECK(sentence<std::bad_alloc>([&] { set(label); }) == std::bad_alloc().what());
+      CHECK(sentence<std::bad_alloc>([&] { set_evaluated(label); }) == std::bad_alloc().what());
+      CHECK(sentence<ArgumentError>(train) == "train: no data set; call set_dataset first");
+      CHECK(sentence<ArgumentError>([&] { engine->compute_statistics(); }).starts_with("compute_statistics: no data"));
+      CHECK(sentence<ArgumentError>([&] { engine->profile(1, 1); }) == "profile: no data set; call set_dataset first");
+      CHECK(sentence<ArgumentError>([&] { engine->evaluate(); }).starts_with("evaluate: no images"));
+    } else {
+      set(label);
+      set_evaluated(label);
+      CHECK(sentence<ArgumentError>([&] { set(wrong); }).starts_with("set_dataset: label 0 is 10"));
+      CHECK(sentence<ArgumentError>([&] { set_evaluated(wrong); }).starts_with("set_evaluation_set: label 0 is 10"));
+      engine->evaluate();
+      train();
+      engine->compute_statistics();
+    }
+    CHECK(engine->dataset_size() == !full);
+    CHECK(engine->evaluation_size() == !full);
+  }
+
   CHECK(
       sentence<ArgumentError>([&] { create_engine("dummy", {}); }).starts_with("engine 'dummy' is unknown, expected"));
   return finish();

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_json_flag, options_of, positive, threads
+from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_record_flags, options_of, positive, threads
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_block_flags(group)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    add_json_flag(group)
+    add_record_flags(group)
     add_commands(parser, __name__, COMMANDS, title="others", metavar="WHAT")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, options_of, positive, rate, threads
+from mnist_cuda.commands.flags import add_data_flags, add_record_flags, options_of, positive, rate, threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-t", "--threads", type=threads, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    add_json_flag(group)
+    add_record_flags(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, gpu, options_of, positive, threads
+from mnist_cuda.commands.flags import add_data_flags, add_record_flags, gpu, options_of, positive, threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--per-octave", type=positive, default=4, metavar="N", help=text)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    add_json_flag(group)
+    add_record_flags(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_json_flag, gpu, options_of, positive
+from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     code = parser.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant by cuobjdump")
     code.add_argument("--ptx", action="store_true", help="print its PTX, where the build keeps it")
-    add_json_flag(parser)
+    add_record_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_json_flag, options_of
+from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_record_flags, options_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_block_flags(group)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    add_json_flag(group)
+    add_record_flags(group)
 
 
 def run(args: argparse.Namespace) -> int:

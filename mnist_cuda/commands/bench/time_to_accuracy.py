@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_json_flag, options_of, positive, rate
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_record_flags, options_of, positive, rate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    add_json_flag(group)
+    add_record_flags(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,8 +41,8 @@ __device__ __forceinline__ void dgrad(const Fp16Halves<P>& halves, float (&d)[28
       wgmma_fp16(to, weights + (piece(left) + kTap) / 16, input(1, right), first_adds);
       wgmma_fp16(to, weights + piece(left) / 16, input(2, right), true);
     };
-    const auto multiply_outer = [&](float (&to)[28], int left, int right) {
-      wgmma_fp16(to, a[left][0], input(0, right), true);
+    const auto multiply_outer = [&](float (&to)[28], int left, int right, bool first_adds) {
+      wgmma_fp16(to, a[left][0], input(0, right), first_adds);
       wgmma_fp16(to, a[left][1], input(3, right), true);
     };
     const auto load_outer = [&] {
@@ -52,26 +52,31 @@ __device__ __forceinline__ void dgrad(const Fp16Halves<P>& halves, float (&d)[28
         load_matrix_x4(a[term][1], plane == 0 ? zeros : own + piece(term));
       }
     };
+    // Big products leave the tensor cores two at a time, while small ones run.
+    const auto take = [&] {
+      wgmma_wait<1>();
+      wgmma_results(sum);
+#pragma unroll
+      for (int i = 0; i < 28; ++i) d[i] += sum[i];
+      wgmma_results(d);
+    };
     wgmma_fence();
-    // Big products are taken out of the tensor cores each time, while small ones run.
-    multiply_inner(small, 1, 0, n > 0);
-    multiply_inner(small, 0, 1, true);
     multiply_inner(sum, 0, 0, false);
     wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_fence();
+    multiply_inner(small, 1, 0, n > 0);
+    multiply_inner(small, 0, 1, true);
+    wgmma_commit();
+    take();
     load_outer();
     wgmma_fence();
-    multiply_outer(sum, 0, 0);
+    multiply_outer(sum, 0, 0, false);
     wgmma_commit();
     wgmma_fence();
-    multiply_outer(small, 1, 0);
-    multiply_outer(small, 0, 1);
+    multiply_outer(small, 1, 0, true);
+    multiply_outer(small, 0, 1, true);
     wgmma_commit();
-    wgmma_wait<1>();
-    wgmma_results(sum);
-#pragma unroll
-    for (int i = 0; i < 28; ++i) d[i] += sum[i];
-    wgmma_results(d);
+    take();
   }
   wgmma_wait<0>();
   wgmma_results(d);

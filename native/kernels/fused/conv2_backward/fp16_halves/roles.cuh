@@ -66,40 +66,28 @@ __device__ __forceinline__ void weight_gradient_role(const Fp16Halves<P>& halves
     const std::uint64_t a1 =
         wgmma_operand(here + Shared::kA1 - 16 + u * Shared::kRowBytes, 8 * 16, Shared::kChunkPitch);
     float dw[3][16];
-    std::uint32_t dz[4][4];
-    const auto load = [&](int row, int term, int to) {
-      load_matrix_x4_trans(dz[to], here + own + (row + 1) * Shared::kRowBytes + term * Shared::kDzTerm);
+    std::uint32_t dz[2][4];  // terms of a row
+    const auto load = [&](int row, int term) {
+      load_matrix_x4_trans(dz[term], here + own + (row + 1) * Shared::kRowBytes + term * Shared::kDzTerm);
     };
-    const auto multiply = [&](int row, int from, int term_of_a1, bool adds) {
+    const auto multiply = [&](int row, int term, int term_of_a1, bool adds) {
 #pragma unroll
       for (int v = 0; v < 3; ++v)
-        wgmma_fp16_columns(dw[v], dz[from], a1 + (row * Shared::kRowBytes + term_of_a1 * Shared::kA1Term) / 16 + v,
+        wgmma_fp16_columns(dw[v], dz[term], a1 + (row * Shared::kRowBytes + term_of_a1 * Shared::kA1Term) / 16 + v,
                            adds);
     };
-    // The small products of all rows, two at a time, then the big ones in two sums of up to four.
+    // Each row's two small products and its big one; then the sums leave the tensor cores, which truncate as they add.
 #pragma unroll
-    for (int first = 0; first < Shared::kRows; first += 2) {
-      if (first > 0) wgmma_wait<0>();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (first + i / 2 < Shared::kRows) load(first + i / 2, i % 2, i);
+    for (int row = 0; row < Shared::kRows; ++row) {
+      if (row > 0) {
+        wgmma_wait<0>();
+        add(dw);
+      }
+      for (int term = 0; term < 2; ++term) load(row, term);
       wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (first + i / 2 < Shared::kRows) multiply(first + i / 2, i, 1 - i % 2, first + i > 0);
-      wgmma_commit();
-    }
-#pragma unroll
-    for (int first = 0; first < Shared::kRows; first += 4) {
-      wgmma_wait<0>();
-      if (first > 0) add(dw);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (first + i < Shared::kRows) load(first + i, 0, i);
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (first + i < Shared::kRows) multiply(first + i, i, 0, i > 0 || first == 0);
+      multiply(row, 0, 1, false);
+      multiply(row, 1, 0, true);
+      multiply(row, 0, 0, true);
       wgmma_commit();
     }
     wgmma_wait<0>();

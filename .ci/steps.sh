@@ -1,0 +1,42 @@
+# Sourced by run and nightly: steps, one after the other, and the lines that sum them up.
+#
+#   step NAME COMMAND...   runs it, whatever became of the steps before
+#   sum_up LOG             the steps with their times, then what pytest and ctest said last in LOG; fails if a step did
+# shellcheck shell=bash
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 4
+source scripts/setup.sh
+export CI=true
+
+# The four files of the data set, by default beside the checkout.
+mnist=$(realpath -m -- "${MNIST_CUDA_TEST_DATA:-../shared/mnist}")
+export MNIST_CUDA_TEST_DATA=$mnist
+# shellcheck disable=SC2034  # for the scripts that source this
+out=$root/.venv/ci  # what the steps leave behind
+failed=0
+results=()
+
+step() {
+  local name=$1 start=$SECONDS verdict=ok
+  shift
+  printf '\n==== %s: %s\n' "$name" "$*"
+  "$@" </dev/null || { verdict="FAILED ($?)" && failed=1; }
+  results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
+}
+
+sum_up() {
+  printf '\n====\n'
+  printf '%s\n' "${results[@]}"
+  grep -hE 'tests passed|tests failed|^=+ .*(passed|failed|error|no tests ran).*=+$' "$1" || failed=1
+  exit "$failed"
+}
+
+# sanitizer PRESET: the host's C++ tests under what CMakePresets.json names.
+sanitizer() {
+  local -x PATH=$venv/bin:$PATH VIRTUAL_ENV=$venv
+  cmake --preset "$1" -DMNIST_WERROR=ON && cmake --build --preset "$1" && ctest --preset "$1"
+}
+
+# away FOLDER: what git tracks, without the package, so that tests there see the one that is installed.
+away() {
+  rm -rf "$1" && mkdir -p "$1" && git ls-files -z -- . ':!mnist_cuda' | xargs -0 cp --parents -t "$1"
+}

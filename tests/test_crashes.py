@@ -1,0 +1,191 @@
+"""A crash at any moment leaves each file old or new, whoever writes it; what was stopped goes on to the same bits."""
+
+import csv
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from crashes import Crashes
+from data_server import serve, tiny_info
+from tiny import Stop, ctrl_c, tiny_dataset
+
+from mnist_cuda import cli, training_run
+from mnist_cuda.data import catalogue, dataset
+from mnist_cuda.data.dataset import load
+from mnist_cuda.resume import checkpoints, load_state
+from mnist_cuda.sweeps import files
+from mnist_cuda.sweeps.table import read_table
+
+TRAIN = ("--engine", "cpu", "--threads", "1", "--batch-size", "15", "--epochs", "2", "--lr", "0.03")
+RUN = ("train", *TRAIN, "--validation", "5", "--save-best", "--save-every", "1steps", "--keep", "2")
+SWEEP = ("sweep", *TRAIN, "--seeds", "2", "--jobs", "1")
+TIMES = {"train_seconds", "us_per_iteration", "images_per_second", "evaluation_seconds", "training_seconds"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, on the tiny data set; nothing else is in it. What is synced here is for Crashes alone."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def done(*argv, code=0):
+    assert cli.main([*argv]) == code
+
+
+def fetched(server, monkeypatch, here):
+    """The cache of the data, filled from a server, and what is made of it."""
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(here))
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info(server.url("good")))
+    load("mnist")
+
+
+# ---- each file is whole ----------------------------------------------------------------------------------------------
+
+WRITERS = {  # what is run first, and what is watched
+    "train": ([], (*RUN, "--json", "out.json", "--out", "runs/run")),
+    "train again": ([(*RUN, "--out", "run")], ("train", "--resume", "run", "--epochs", "3")),
+    "sweep": ([], (*SWEEP, "--save", "all", "--out", "sweeps/sweep")),
+    "best of a sweep": ([], (*SWEEP, "--save", "best", "--out", "sweep")),
+    "onnx": ([(*RUN, "--out", "run")], ("export", "onnx", "--model", "run")),
+    "state dict": ([(*RUN, "--out", "run")], ("export", "state-dict", "--model", "run")),
+    "profile": ([], ("profile", "--engine", "cpu", "--batch-size", "5", "--steps", "3", "--trace", "t.json")),
+    "report": ([(*RUN, "--out", "run")], ("report", "run", "--no-profile", "--figures", "figures")),
+}
+FILLED = "sweeps/sweep/weights.safetensors"  # in place: its rows come later, see below
+
+
+@pytest.mark.parametrize("writer", [*WRITERS, "data"])
+def test_a_crash_leaves_each_file_old_or_new(writer, here, monkeypatch, capsys):
+    """Flush, sync, rename, sync of the folder: in another order something is cut short, or lost though it was done."""
+    first, last = WRITERS.get(writer, ([], ()))
+    for argv in first:
+        done(*argv)
+    with serve() as server, Crashes(here) as crashes:
+        if writer == "data":
+            fetched(server, monkeypatch, here)
+        else:
+            done(*last)
+    assert len(crashes.calls) >= 4
+    for crash in crashes.found:
+        for path, content in crash.files.items():
+            if content is not None and not path.endswith((".part", "arrays.u8")) and path != FILLED:
+                assert content in crashes.wholes[path], (crash.call, crash.kind, path)
+    process, names = ({crash.kind: crash.files for crash in crashes.found}[kind] for kind in ("process", "names"))
+    assert not [path for path in process if path.endswith(".part")]
+    lost = {path for path in process if path not in names or names[path] != process[path]}
+    assert lost <= {"mnist/arrays.u8"}, "done, and gone after a crash of the machine"
+
+
+# ---- what was stopped goes on ----------------------------------------------------------------------------------------
+
+
+def rows(path):
+    """The lines of metrics.jsonl, metrics.csv or sweep.csv without the times."""
+    text = Path(path).read_text()
+    found = map(json.loads, text.splitlines()) if path.suffix == ".jsonl" else csv.DictReader(text.splitlines())
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+
+
+def result(run):
+    """All that a run leaves, but the times."""
+    models = [(run / name).read_bytes() for name in ("model.safetensors", "best.safetensors")]
+    return *models, rows(run / "metrics.jsonl"), rows(run / "metrics.csv")
+
+
+def steps_saved(run):
+    """Of the newest checkpoint, which is sound; 0 without one."""
+    return next((int(path.stem[5:]) for path in checkpoints(run) if load_state(path)), 0)
+
+
+def resumed(run, capsys):
+    """Go on with a run that was stopped, to its end; False for one that had no beginning."""
+    metrics = run / "metrics.jsonl"
+    complete = metrics.exists() and sum("interrupted" not in row for row in rows(metrics)) == 2
+    begun = (run / "config.json").exists() and (run / "config.json").read_bytes()
+    capsys.readouterr()
+    code = cli.main(["train", "--resume", str(run), "--quiet"])
+    err = capsys.readouterr().err
+    if not begun:
+        assert code == 6, err
+        assert not [path for path in run.rglob("*") if path.name not in ("config.json", "config.json.part")]
+        return False
+    assert code == (2 if complete else 0), err
+    assert not complete or "all 2 epochs are done" in err
+    return True
+
+
+def test_a_run_goes_on_from_whatever_a_crash_left(here, capsys):
+    with Crashes(here) as crashes:
+        done(*RUN, "--quiet", "--out", "run")
+    run = here / "run"
+    whole, seen, saved, went_on = result(run), set(), {}, 0
+    for crash in crashes.found:
+        if crash.key in seen:
+            continue
+        seen.add(crash.key)
+        crash.leave_in(here)
+        steps = steps_saved(run)
+        assert steps >= saved.get(crash.kind, 0), ("a checkpoint is lost", crash.call, crash.kind)
+        saved[crash.kind] = steps
+        if resumed(run, capsys):
+            assert result(run) == whole, (crash.call, crash.kind)
+            went_on += 1
+    assert saved == dict.fromkeys(("process", "contents", "names"), 4)
+    assert went_on > 40
+
+
+def full():
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("fault", [full, ctrl_c])
+def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsys):
+    """A disk that is full at a call, or Ctrl-C."""
+    monkeypatch.setattr(training_run, "StopRequest", Stop)
+    argv = (*RUN, "--save-every", "1epochs", "--keep", "1", "--quiet")
+    with Crashes(here) as crashes:
+        done(*argv, "--out", "whole")
+    run, calls = here / "run", crashes.calls
+    assert len(calls) > 40
+    for number, call in enumerate(calls):
+        shutil.rmtree(run, ignore_errors=True)
+        capsys.readouterr()
+        with Crashes(here, fault, number):
+            code = cli.main([*argv, "--out", "run"])
+        err = capsys.readouterr().err
+        assert (code, err.count("\n") <= 1) == (6 if fault is full else 130, True), (call, err)
+        assert not [*run.rglob("*.part")], call
+        if run.exists() and resumed(run, capsys):
+            assert result(run) == result(here / "whole"), call
+
+
+@pytest.mark.parametrize("save", ["all", "best"])
+def test_a_sweep_goes_on_from_whatever_a_crash_left(save, here, monkeypatch, capsys):
+    monkeypatch.setattr(files, "WRITE_EVERY", 0)
+    with Crashes(here) as crashes:
+        done(*SWEEP, "--save", save, "--quiet", "--out", "sweep")
+    sweep, seen = here / "sweep", set()
+    weights = sweep / ("weights.safetensors" if save == "all" else "best.safetensors")
+    whole = rows(sweep / "sweep.csv"), weights.read_bytes()
+    for crash in crashes.found:
+        if crash.key in seen or not crash.files.get("sweep/config.json"):
+            continue
+        seen.add(crash.key)
+        crash.leave_in(here)
+        kept = len(read_table(sweep / "sweep.csv", 2))
+        capsys.readouterr()
+        done("sweep", "--resume", "sweep", "--quiet", "--json")
+        trained = json.loads(capsys.readouterr().out)["models_trained"]
+        # A row is written when its weights are safe. The file of the best model may be that of one without a row.
+        assert trained - (2 - kept) in ((0,) if save == "all" else (0, 1)), (crash.call, crash.kind)
+        assert (rows(sweep / "sweep.csv"), weights.read_bytes()) == whole
+    assert len(seen) > 6

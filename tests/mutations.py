@@ -136,7 +136,7 @@ TRAINING = [
             'metadata.pop("sha256", None) != _digest(tensors, metadata)',
             'not metadata.pop("sha256", None)',
         ),
-        ("later-checkpoints-stay", "resume", "if than is None or path.name > than.name:", "if than is None:"),
+        ("later-checkpoints-stay", "resume", "if than is None or _place(path) > _place(than):", "if than is None:"),
     ),
     *of(
         "mnist_cuda/training.py",
@@ -1291,7 +1291,12 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
         ("ctest test_fused_conv2_backward",),
-        ("first-four-rows-not-drained", "accumulator", "      if (first > 0) add(dw);\n", ""),
+        (
+            "row-not-drained",
+            "accumulator",
+            "        wgmma_wait<0>();\n        add(dw);\n",
+            "        wgmma_wait<0>();\n",
+        ),
         precision="fp32",
     ),
     *of(

@@ -51,41 +51,16 @@ TRAINING = [
             "SeedSequence([seed, 1, min(epoch, 3)])))\n",
         ),
         (
-            "order-of-the-weights-stream",
-            "order",
-            "SeedSequence([seed, 1, epoch])))\n",
-            "SeedSequence([seed, 0, epoch])))\n",
-        ),
-        (
-            "seed-of-the-first-epoch-only",
-            "order",
-            "epoch_order(self.options.seed, self.epoch, self.images)",
-            "epoch_order(self.options.seed if self.epoch == 1 else 0, self.epoch, self.images)",
-        ),
-        (
             "chunk-that-begins-late",
             "off by one",
             "self._order[done * batch : (done + chunk) * batch]",
             "self._order[done * batch + (done > 0) : (done + chunk) * batch + (done > 0)]",
         ),
         (
-            "an-epoch-one-step-short",
-            "off by one",
-            "self.steps_per_epoch = self.images // options.batch_size",
-            "self.steps_per_epoch = max(1, self.images // options.batch_size - 1)",
-        ),
-        ("warm-up-of-one-step", "clock", "self.clock.add(count, steps.seconds)", "self.clock.add(1, steps.seconds)"),
-        (
             "seconds-of-the-last-chunk",
             "clock",
             "self.step, self._seconds = done + count, self._seconds + steps.seconds",
             "self.step, self._seconds = done + count, steps.seconds",
-        ),
-        (
-            "divergence-seen-at-a-chunks-start",
-            "late",
-            "sound = steps.losses < DIVERGED_LOSS  # a NaN is not",
-            "sound = np.append(steps.losses[:1], np.zeros(count - 1)) < DIVERGED_LOSS",
         ),
         (
             "divergence-seen-at-the-epochs-end",
@@ -94,101 +69,27 @@ TRAINING = [
             "sound = steps.losses < DIVERGED_LOSS if self.step == self.steps_per_epoch else steps.losses == steps.losses",
         ),
         (
-            "infinity-is-no-divergence",
-            "late",
-            "sound = steps.losses < DIVERGED_LOSS  # a NaN is not",
-            "sound = ~np.isnan(steps.losses)",
-        ),
-        (
-            "loss-of-the-last-step",
-            "reported value",
-            '"loss": float(self._losses[:done].mean())',
-            '"loss": float(self._losses[done - 1])',
-        ),
-        (
-            "hits-a-step",
-            "unit",
-            '"train_accuracy": float(self._correct[:done].mean()) / batch',
-            '"train_accuracy": float(self._correct[:done].mean()) / 10',
-        ),
-        (
-            "steps-a-second",
-            "unit",
-            '"images_per_second": batch * done / self._seconds',
-            '"images_per_second": done / self._seconds',
-        ),
-        (
             "blocks-of-all-epochs",
             "reported value",
             "timing = self.clock.summary(self._first_block)",
             "timing = self.clock.summary()",
         ),
-        (
-            "evaluation-not-timed",
-            "clock",
-            "self._evaluation_seconds, self._evaluations = self._evaluation_seconds + seconds,",
-            "self._evaluation_seconds, self._evaluations = self._evaluation_seconds,",
-        ),
-        (
-            "population-whatever-was-asked",
-            "option",
-            'evaluate(self.engine, data.test_images, data.test_labels, "batch")',
-            'evaluate(self.engine, data.test_images, data.test_labels, "population")',
-        ),
-        (
-            "statistics-after-every-epoch",
-            "option",
-            'if options.eval_bn == "population" or self.epoch',
-            "if options.eval_bn or self.epoch",
-        ),
         ("epochs-asked-for-not-done", "file", '"epochs": str(self.epochs_done)', '"epochs": str(self.options.epochs)'),
-        ("chunks-as-steps", "file", '"steps": str(self.steps),', '"steps": str(len(self.clock)),'),
-        (
-            "images-on-the-device-always",
-            "option",
-            "self.engine.set_dataset(images, labels, cast(Placement, self.options.placement))",
-            "self.engine.set_dataset(images, labels)",
-        ),
         (
             "live-images-are-steps",
             "unit",
             "images_per_second=options.batch_size * 1e6 / us,",
             "images_per_second=1e6 / us,",
         ),
-        (
-            "time-left-of-the-epoch",
-            "reported value",
-            "left = (options.epochs * self.steps_per_epoch - self.steps) * us / 1e6",
-            "left = (self.steps_per_epoch - self.step) * us / 1e6",
-        ),
     ),
     *of(
         "mnist_cuda/training.py",
         RESUMED,
         (
-            "resumed-at-the-epochs-start",
-            "resume",
-            "self.epoch, self.step, self._seconds = state.epoch, state.step, state.seconds",
-            "self.epoch, self.step, self._seconds = state.epoch, 0, state.seconds",
-        ),
-        ("resumed-with-the-first-weights", "resume", "            engine.set_parameters(state.parameters)\n", ""),
-        (
-            "losses-of-the-first-part-lost",
-            "resume",
-            "self._losses[: state.step], self._correct[: state.step] = state.losses, state.correct",
-            "self._losses[: state.step], self._correct[: state.step] = 0, state.correct",
-        ),
-        (
             "rates-from-the-epochs-start",
             "resume",
             "self.rates[self.steps : self.steps + chunk]",
             "self.rates[self.steps - done : self.steps - done + chunk]",
-        ),
-        (
-            "held-out-by-the-order-of-epoch-1",
-            "order",
-            "np.random.SeedSequence([seed, 2])",
-            "np.random.SeedSequence([seed, 1, 1])",
         ),
         ("trained-on-what-is-held-out", "option", "images, labels = images[kept], labels[kept]", "pass"),
     ),
@@ -196,22 +97,10 @@ TRAINING = [
         "mnist_cuda/training_run.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
-            "milliseconds-as-microseconds",
-            "unit",
-            'us = 1e6 * record["train_seconds"] / record["steps"]',
-            'us = 1e3 * record["train_seconds"] / record["steps"]',
-        ),
-        (
             "microseconds-an-epoch",
             "unit",
             'us = 1e6 * record["train_seconds"] / record["steps"]',
             'us = 1e6 * record["train_seconds"] / record["epoch"]',
-        ),
-        (
-            "test-accuracy-as-a-fraction",
-            "unit",
-            "test {100 * record['test_accuracy']:.2f} %",
-            "test {record['test_accuracy']:.2f} %",
         ),
         (
             "file-without-statistics",
@@ -224,24 +113,6 @@ TRAINING = [
             "exit code",
             "return 0 if stop.signal is None else exit_code(stop.signal)",
             "return 0",
-        ),
-        (
-            "interrupted-but-not-told",
-            "file",
-            'stopped = record | {"interrupted": True}',
-            "stopped = dict(record)",
-        ),
-        (
-            "stopped-with-0",
-            "exit code",
-            "        self._report(signum, stopped)\n        return exit_code(signum)",
-            "        self._report(signum, stopped)\n        return 0",
-        ),
-        (
-            "time-of-training-as-the-whole",
-            "reported value",
-            '"seconds": total,',
-            '"seconds": trainer.clock.seconds,',
         ),
         (
             "stopped-without-a-checkpoint",
@@ -265,29 +136,16 @@ TRAINING = [
             'metadata.pop("sha256", None) != _digest(tensors, metadata)',
             'not metadata.pop("sha256", None)',
         ),
-        ("one-checkpoint-too-many", "file", "checkpoints(folder)[keep:]", "checkpoints(folder)[keep + 1 :]"),
-        ("later-checkpoints-stay", "resume", "if than is None or path.name > than.name:", "if than is None:"),
+        ("later-checkpoints-stay", "resume", "if than is None or _place(path) > _place(than):", "if than is None:"),
     ),
     *of(
         "mnist_cuda/training.py",
         ("test_ranks_processes.py -k 'stop or shares or weights'",),
         (
-            "each-rank-its-own-steps",
-            "ranks",
-            "chunk, ends, self.stopped = self.ranks.agree(",
-            "_, ends, self.stopped = self.ranks.agree(",
-        ),
-        (
             "each-rank-settles-by-itself",
             "ranks",
             "chunk, ends, self.stopped = self.ranks.agree(",
             "chunk, _, self.stopped = self.ranks.agree(",
-        ),
-        (
-            "weights-of-ranks-not-compared",
-            "ranks",
-            'self.ranks.require_same("weights", digest(model.parameters).encode())',
-            'self.ranks.require_same("weights", b"")',
         ),
     ),
     *of(
@@ -314,12 +172,6 @@ TRAINING = [
         "mnist_cuda/ranks/session.py",
         ("test_ranks_processes.py -k 'error or killed'",),
         (
-            "exit-code-of-a-rank-lost",
-            "exit code",
-            "error.exit_code = code or error.exit_code",
-            "pass",
-        ),
-        (
             "a-killed-rank-is-gone",
             "exit code",
             "elif processes and rank > 0:\n                    error = processes.lost(rank)",
@@ -329,79 +181,27 @@ TRAINING = [
     *of(
         "mnist_cuda/ranks/world.py",
         ("test_ranks_world.py",),
-        ("first-gpu-for-all", "launch", "return first + self.local_rank", "return first"),
         ("port-of-torchruns-own", "launch", 'environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"', "False"),
     ),
     *of(
         "mnist_cuda/commands/train.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
-            "threads-not-passed-on",
-            "option",
-            "        threads=_threads(args, world),\n        device",
-            "        device",
-        ),
-        (
-            "device-not-passed-on",
-            "option",
-            "        device=device,\n        multiprocessors",
-            "        multiprocessors",
-        ),
-        ("share-not-passed-on", "option", "multiprocessors=args.multiprocessors", "multiprocessors=0"),
-        (
             "offline-not-passed-on",
             "option",
             "data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)",
             "data = dataset.load(args.dataset, data_dir=args.data_dir, mirror=args.mirror)",
-        ),
-        (
-            "weights-of-seed-0",
-            "option",
-            "engine.init_parameters(args.seed)",
-            "engine.init_parameters(0)",
-        ),
-        (
-            "flags-lose-against-the-config",
-            "option",
-            "if name in options and name not in left_to_flags:",
-            "if name in options:",
         ),
     ),
     *of(
         "mnist_cuda/timing.py",
         (REPORTED, "test_timing.py"),
         (
-            "recent-in-milliseconds",
-            "unit",
-            "return (1e6 * seconds / steps, steps) if steps",
-            "return (1e3 * seconds / steps, steps) if steps",
-        ),
-        (
             "recent-with-the-warm-up",
             "clock",
             "in reversed(self._blocks[1:] or self._blocks):",
             "in reversed(self._blocks):",
         ),
-        (
-            "summary-with-the-warm-up",
-            "clock",
-            "blocks = self._blocks[max(first_block, 1 if len(self._blocks) > 1 else 0) :]",
-            "blocks = self._blocks[first_block:]",
-        ),
-        (
-            "clock-of-the-call-alone",
-            "clock",
-            "return Steps(losses, correct, time.perf_counter() - start)",
-            "return Steps(losses, correct, start - start)",
-        ),
-        (
-            "samples-of-blocks",
-            "unit",
-            "self.samples.append(1e6 * seconds / self.steps_per_block)",
-            "self.samples.append(1e6 * seconds)",
-        ),
-        ("p5-is-p10", "reported value", "np.percentile(us, (5, 50, 95))", "np.percentile(us, (10, 50, 95))"),
-        ("block-of-half-the-length", "clock", "if seconds < BLOCK_SECONDS:", "if seconds < BLOCK_SECONDS / 2:"),
     ),
     *of(
         "mnist_cuda/console.py",
@@ -412,39 +212,15 @@ TRAINING = [
             'if minutes < 60 else f"{minutes // 60}',
             'if minutes <= 60 else f"{minutes // 60}',
         ),
-        (
-            "seconds-of-a-hundred",
-            "unit",
-            "minutes, rest = divmod(round(seconds), 60)",
-            "minutes, rest = divmod(round(seconds), 100)",
-        ),
     ),
     *of(
         "mnist_cuda/evaluation.py",
         (REPORTED, "test_evaluate.py"),
         (
-            "last-images-not-scored",
-            "off by one",
-            "for first in range(0, len(labels), BATCH_SIZE):",
-            "for first in range(0, len(labels) - BATCH_SIZE + 1, BATCH_SIZE):",
-        ),
-        (
             "labels-of-the-first-images",
             "off by one",
             "of_batch = labels[first : first + BATCH_SIZE]",
             "of_batch = labels[: min(BATCH_SIZE, len(labels) - first)]",
-        ),
-        (
-            "a-score-of-nan-is-right",
-            "reported value",
-            "(scores.argmax(axis=1) == of_batch) & finite",
-            "scores.argmax(axis=1) == of_batch",
-        ),
-        (
-            "loss-a-batch",
-            "unit",
-            "return Evaluation(tuple(correct.tolist()), len(labels), loss / len(labels))",
-            "return Evaluation(tuple(correct.tolist()), len(labels), loss / BATCH_SIZE)",
         ),
     ),
     *of(
@@ -460,7 +236,6 @@ TRAINING = [
     *of(
         "mnist_cuda/model.py",
         ("test_engines.py -k 'wrong_calls and reference'", REPORTED),
-        ("imaginary-parts-lost", "refusal", 'if value.dtype.kind not in "fiu":', 'if value.dtype.kind not in "fiuc":'),
         ("any-shape", "refusal", "if value.shape != t.shape:", "if value.size != t.size:"),
         (
             "biases-as-if-of-one-input",
@@ -472,18 +247,11 @@ TRAINING = [
     *of(
         "mnist_cuda/engine.py",
         ("test_registry.py", "test_startup.py"),
-        ("auto-takes-the-slowest", "option", 'key=lambda row: row["rank"])', 'key=lambda row: -row["rank"])'),
         (
             "limits-of-every-engine",
             "option",
             'os.environ.get("MNIST_CUDA_FUSED_LIMITS", "") if takes_limits else ""',
             'os.environ.get("MNIST_CUDA_FUSED_LIMITS", "")',
-        ),
-        (
-            "checks-whatever-was-said",
-            "option",
-            "check_by_default if check_every_step is None else",
-            "check_by_default or",
         ),
     ),
     *of(
@@ -499,21 +267,6 @@ TRAINING = [
             "if order.dtype != np.int32 and (changed := indices != order).any():",
             "if order.dtype == np.float32 and (changed := indices != order).any():",
         ),
-        (
-            "floats-as-indices",
-            "refusal",
-            'if order.ndim != 1 or order.dtype.kind not in "iu":',
-            'if order.ndim != 1 or order.dtype.kind not in "iuf":',
-        ),
-        ("any-statistics", "refusal", '        _require_one_of("logits: batch_norm", batch_norm, BatchNorm)\n', ""),
-        ("any-placement", "refusal", '        _require_one_of("set_dataset: placement", placement, Placement)\n', ""),
-        ("population-is-batch", "option", 'batch_norm == "population")', 'batch_norm != "population")'),
-        (
-            "precision-that-is-not-offered",
-            "refusal",
-            "if self.precision not in self.info.precisions:",
-            "if not self.info.precisions:",
-        ),
     ),
     *of(
         "mnist_cuda/engine.py",
@@ -524,35 +277,16 @@ TRAINING = [
         "mnist_cuda/files.py",
         ("test_checkpoint.py", REPORTED),
         ("unsynced-file", "file", "            file.flush()\n            os.fsync(file.fileno())\n", ""),
-        (
-            "written-in-place",
-            "file",
-            'part = path.with_name(path.name + ".part")\n    try:\n        with open(part, "wb")',
-            'part = path\n    try:\n        with open(part, "wb")',
-        ),
     ),
     *of(
         "mnist_cuda/checkpoint.py",
         ("test_checkpoint.py", REPORTED),
-        (
-            "nan-in-a-file",
-            "refusal",
-            "bad = tensor.size - int(np.isfinite(tensor).sum())",
-            "bad = int(np.isinf(tensor).sum())",
-        ),
-        (
-            "negative-variance",
-            "refusal",
-            'if name.endswith("running_var") and value.min() < 0:',
-            'if name.endswith("running_var") and value.max() < 0:',
-        ),
         (
             "tensor-of-another-shape",
             "refusal",
             "if tuple(entry.get_shape()) != shape:",
             "if len(entry.get_shape()) != len(shape):",
         ),
-        ("counter-of-epochs", "file", '"steps": str(steps),', '"steps": str(steps + 1),'),
     ),
     *of(
         "mnist_cuda/run_folder.py",
@@ -567,7 +301,6 @@ TRAINING = [
     *of(
         "mnist_cuda/signals.py",
         ("test_signals.py -k 'not 500'", REPORTED),
-        ("code-127", "exit code", "return 128 + signum", "return 127 + signum"),
         (
             "second-signal-waits",
             "exit code",
@@ -582,63 +315,21 @@ LOOKING = [
         "mnist_cuda/confusion.py",
         ("test_runs.py", "test_evaluate.py"),
         (
-            "matrix-on-its-side",
-            "index",
-            "np.add.at(matrix, (self.labels, self.predicted), 1)",
-            "np.add.at(matrix, (self.predicted, self.labels), 1)",
-        ),
-        (
             "errors-of-what-it-was-taken-for",
             "index",
             "self.counts - self.matrix.diagonal()",
             "self.matrix.sum(axis=0) - self.matrix.diagonal()",
         ),
-        (
-            "mildest-mistakes-first",
-            "order",
-            'return wrong[np.argsort(own, kind="stable")]',
-            'return wrong[np.argsort(-own, kind="stable")]',
-        ),
-        (
-            "no-scores-no-mistake",
-            "refusal",
-            "own = np.nan_to_num(self.probabilities[wrong, self.labels[wrong]], nan=0.0)",
-            "own = np.nan_to_num(self.probabilities[wrong, self.labels[wrong]], nan=1.0)",
-        ),
     ),
     *of(
         "mnist_cuda/runs.py",
         ("test_runs.py",),
-        (
-            "accuracy-of-the-first-epoch",
-            "reported value",
-            'return next((e["test_accuracy"] for e in reversed(self.epochs)',
-            'return next((e["test_accuracy"] for e in self.epochs',
-        ),
         ("removes-what-goes-on", "refusal", "if _goes_on(run.path):", "if False:"),
-        (
-            "all-facts-differ",
-            "reported value",
-            "return [row for row in rows if len(set(row[1:])) > 1]",
-            "return rows",
-        ),
     ),
     *of(
         "mnist_cuda/doctor.py",
         ("test_doctor.py",),
-        (
-            "sound-cards-are-gpus",
-            "refusal",
-            "if vendor == NVIDIA and kind.startswith(DISPLAYS):",
-            "if vendor == NVIDIA:",
-        ),
         ("smi-that-failed", "refusal", "if result.returncode == 0 and all(", "if all("),
-        (
-            "older-gpus-are-a-problem",
-            "refusal",
-            'if row["device"] == "cuda" and not row["too_old"]}',
-            'if row["device"] == "cuda"}',
-        ),
     ),
     *of(
         "mnist_cuda/commands/doctor.py",
@@ -671,25 +362,7 @@ DATA = [
     *of(
         "mnist_cuda/data/idx.py",
         ("test_data_idx.py",),
-        (
-            "label-10",
-            "refusal",
-            "wrong = np.flatnonzero(labels >= CLASSES)",
-            "wrong = np.flatnonzero(labels > CLASSES)",
-        ),
-        (
-            "one-byte-too-many",
-            "refusal",
-            "data = _unpack(content, name, size + 1)",
-            "data = _unpack(content, name, size)",
-        ),
         ("labels-of-other-images", "refusal", "if len(images) != len(labels):", "if len(images) < len(labels):"),
-        (
-            "bytes-behind-the-gzip",
-            "refusal",
-            "surplus = len(content) - end + len(stream.unused_data)",
-            "surplus = len(stream.unused_data)",
-        ),
         (
             "shape-of-little-endians",
             "off by one",
@@ -701,12 +374,6 @@ DATA = [
     *of(
         "mnist_cuda/data/dataset.py",
         ("test_data_dataset.py",),
-        (
-            "hash-not-compared",
-            "refusal",
-            "    if sha256 != expected:\n        raise _wrong_file",
-            "    if not sha256:\n        raise _wrong_file",
-        ),
         (
             "digest-of-images-alone",
             "file",
@@ -723,22 +390,13 @@ DATA = [
     *of(
         "mnist_cuda/data/download.py",
         ("test_data_download.py",),
-        (
-            "parts-for-ever",
-            "file",
-            "            part.unlink()\n\n\ndef _open_part",
-            "            pass\n\n\ndef _open_part",
-        ),
         ("anothers-part-removed", "file", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", ""),
-        ("damaged-file-kept", "refusal", "if sha256.hexdigest() != file.sha256:", "if not sha256.hexdigest():"),
-        ("short-file-kept", "refusal", "            if size < file.size:\n", "            if size == 0:\n"),
         (
             "stall-without-a-limit",
             "late",
             'limit, what = timeouts.stall, f"stalled',
             'limit, what = timeouts.total, f"stalled',
         ),
-        ("password-in-a-message", "reported value", '.netloc.rpartition("@")[2]', '.netloc.partition("@")[0]'),
     ),
 ]
 
@@ -746,49 +404,23 @@ PICTURES = [
     *of(
         "mnist_cuda/data/digit.py",
         ("test_digit.py",),
-        ("box-of-22", "reported value", "_BOX = 20  #", "_BOX = 22  #"),
         ("centre-one-pixel-off", "off by one", "_CENTRE = SIDE // 2  #", "_CENTRE = SIDE // 2 - 1  #"),
-        (
-            "ink-always-dark",
-            "reported value",
-            "for ink in (-difference, difference)]",
-            "for ink in (-difference, -difference)]",
-        ),
-        (
-            "alpha-not-looked-at",
-            "reported value",
-            "colours = alpha * colours + (1 - alpha) * _behind(colours, alpha[..., 0])",
-            "colours = 1 * colours",
-        ),
         ("table-taken-for-ink", "reported value", "        sides = inner\n", "        pass\n"),
-        ("specks-kept", "reported value", "_SPECK = 0.04  #", "_SPECK = 0.0  #"),
-        ("two-digits-not-doubted", "refusal", "    if found.side_by_side:\n", "    if not found:\n"),
-        ("filled-shapes-not-doubted", "refusal", "    elif stroke > _THICK:\n", "    elif not stroke:\n"),
-        ("floats-of-any-range", "refusal", "picture.max() <= 1)", "picture.max() <= 255)"),
     ),
     *of(
         "mnist_cuda/data/picture_file.py",
         ("test_picture_file.py",),
         ("turned-as-the-camera-lay", "file", "convert(ImageOps.exif_transpose(image))", "convert(image)"),
-        ("as-many-pixels-as-it-claims", "refusal", "image.width * image.height > _PIXELS", "image.width < 0"),
     ),
     *of(
         "mnist_cuda/onnx_export.py",
         ("test_export.py",),
-        ("onnx-epsilon", "reported value", "_EPSILON = 1e-5", "_EPSILON = 1e-6"),
         ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),
-        (
-            "onnx-folded-without-the-mean",
-            "reported value",
-            'tensors[f"{conv}.bias"] - tensors[f"{bn}.running_mean"]',
-            'tensors[f"{conv}.bias"]',
-        ),
     ),
     *of(
         "mnist_cuda/commands/predict.py",
         ("test_predict.py",),
         ("a-bad-picture-costs-nothing", "refusal", "return 0 if len(read) == len(files) else", "return 0 if read else"),
-        ("an-unsure-network-not-doubted", "reported value", "digit.doubt or unsure", "digit.doubt"),
     ),
     *of(
         "mnist_cuda/commands/export/__init__.py",
@@ -807,28 +439,10 @@ BENCH = [
         "mnist_cuda/bench/compare.py",
         ("test_bench.py", REPORTED),
         (
-            "ratio-to-the-worst-peer",
-            "reported value",
-            "row.ratio = min(peers) / row.timing.median",
-            "row.ratio = max(peers) / row.timing.median",
-        ),
-        (
-            "ratio-upside-down",
-            "reported value",
-            "row.ratio = min(peers) / row.timing.median",
-            "row.ratio = row.timing.median / min(peers)",
-        ),
-        (
             "void-peers-count",
             "reported value",
             "sound = [row for row in rows if row.timing and not row.fault]",
             "sound = [row for row in rows if row.timing]",
-        ),
-        (
-            "any-loss-is-sound",
-            "refusal",
-            "if not abs(self._loss - untimed) <= row.competitor.loss_tolerance * abs(untimed):",
-            "if abs(self._loss - untimed) > abs(untimed):",
         ),
         (
             "all-blocks-of-one-first",
@@ -837,46 +451,10 @@ BENCH = [
             "            active = [c for c in contestants if c.wants_more(blocks, seconds)][:1]\n",
         ),
         ("a-model-takes-the-time-of-all", "unit", "us / row.competitor.models for us", "us for us"),
-        ("two-blocks-are-enough", "clock", "return count < MINIMUM_BLOCKS or", "return count < 2 or"),
-        ("threads-left-to-the-peer", "option", '"threads": threads,\n', '"threads": 0,\n'),
-        (
-            "failures-with-0",
-            "exit code",
-            "    if any(row.fault and not row.absent for row in rows):\n        return 1\n",
-            "",
-        ),
-    ),
-    *of(
-        "mnist_cuda/bench/worker.py",
-        (REPORTED, "test_bench.py"),
-        (
-            "batches-from-the-start-again",
-            "order",
-            "self._position = (self._position + count) % self._orders.shape[1]",
-            "self._position = 0",
-        ),
-        (
-            "workers-images-always-on-the-device",
-            "option",
-            'self._engine.set_dataset(images, labels, command["data"])',
-            "self._engine.set_dataset(images, labels)",
-        ),
-        (
-            "restart-without-weights",
-            "state",
-            "        self._engine.set_parameters(self._weights)\n        if self._fleet:",
-            "        if self._fleet:",
-        ),
     ),
     *of(
         "mnist_cuda/bench/time_to_accuracy.py",
         (f"{REPORTED} -k recipe", "test_bench_time_to_accuracy.py"),
-        (
-            "scored-on-the-test-set",
-            "order",
-            "scored = data.train_images[held_out], data.train_labels[held_out]",
-            "scored = data.test_images, data.test_labels",
-        ),
         (
             "time-with-the-evaluation",
             "clock",
@@ -889,33 +467,15 @@ BENCH = [
             "np.concatenate([epoch_order(seed, epoch, count)[:kept]",
             "np.concatenate([epoch_order(seed, 1, count)[:kept]",
         ),
-        (
-            "worst-recipe",
-            "reported value",
-            "return max(results, key=Result.mean)",
-            "return min(results, key=Result.mean)",
-        ),
     ),
     *of(
         "mnist_cuda/schedule.py",
         ("test_schedule.py -k 'not spec'",),
         ("rates-half-a-step-early", "off by one", "t = (np.arange(steps) + 0.5)", "t = (np.arange(steps) + 0.0)"),
-        (
-            "a-constant-that-falls",
-            "option",
-            "        if self.rise is None:\n",
-            "        if self.rise is None and steps < 3:\n",
-        ),
     ),
     *of(
         "mnist_cuda/bench/accuracy.py",
         ("test_bench_accuracy.py",),
-        (
-            "bound-of-one-side",
-            "refusal",
-            'return "ok" if abs(difference) <= BOUND else "BROKEN"',
-            'return "ok" if difference <= BOUND else "BROKEN"',
-        ),
         (
             "weights-not-compared",
             "refusal",
@@ -932,7 +492,6 @@ BENCH = [
             "return frozen and self.free <= self.free_bound",
             "return frozen and not self.free > self.free_bound",
         ),
-        ("broken-with-0", "exit code", "return 0 if holds else 1", "return 0"),
     ),
     *of(
         "mnist_cuda/profile.py",
@@ -943,7 +502,6 @@ BENCH = [
             'return (moving, "memory") if moving >= computing else (computing, op.unit)',
             'return (moving, "memory") if moving <= computing else (computing, op.unit)',
         ),
-        ("share-of-a-phase", "unit", 'f"{100 * us / total:.1f} %"', 'f"{us / total:.1f} %"'),
     ),
     *of(
         "mnist_cuda/trace.py",
@@ -963,7 +521,6 @@ BENCH = [
     *of(
         "mnist_cuda/bench/op_peers.py",
         ("test_op_peers.py",),
-        ("peer-s-shape-believed", "refusal", " or got[name].shape != right.shape", ""),
         (
             "peer-beside-tensor-cores",
             "reported value",
@@ -975,7 +532,6 @@ BENCH = [
         "mnist_cuda/peers/numba_ops.py",
         ("test_op_peers.py",),
         ("numba-s-tile-by-rows", "index", "of_x[row, i] * of_w[column, i]", "of_x[row, i] * of_w[row, i]"),
-        ("numba-s-relu-stops-nan", "refusal", "not (x[k] <= 0)", "x[k] > 0"),
     ),
 ]
 
@@ -1011,49 +567,10 @@ HOST = [
             "  do_set_parameters(values);",
         ),
         (
-            "statistics-outlive-a-step",
-            "state",
-            "  if (steps == 0) return;\n  has_statistics_ = false;\n",
-            "  if (steps == 0) return;\n",
-        ),
-        (
-            "statistics-gone-without-a-step",
-            "state",
-            "  if (steps == 0) return;\n  has_statistics_ = false;",
-            "  has_statistics_ = false;\n  if (steps == 0) return;",
-        ),
-        ("infinite-weights", "refusal", "MNIST_REQUIRE(std::isfinite(value),", "MNIST_REQUIRE(!std::isnan(value),"),
-        ("class-10", "refusal", "MNIST_REQUIRE(labels[i] < kClasses,", "MNIST_REQUIRE(labels[i] <= kClasses,"),
-        (
-            "index-of-the-image-behind-the-last",
-            "refusal",
-            "order[i] >= 0 && order[i] < images,",
-            "order[i] >= 0 && order[i] <= images,",
-        ),
-        (
             "only-the-first-index",
             "refusal",
             "for (std::size_t i = 0; i < order.size(); ++i)\n    MNIST_REQUIRE(order[i] >= 0",
             "for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 1); ++i)\n    MNIST_REQUIRE(order[i] >= 0",
-        ),
-        ("a-batch-of-any-size", "refusal", 'batch > 0 && batch <= kMaxBatch, "train', 'batch > 0, "train'),
-        (
-            "a-negative-rate",
-            "refusal",
-            "std::isfinite(learning_rates[i]) && learning_rates[i] >= 0,",
-            "std::isfinite(learning_rates[i]),",
-        ),
-        (
-            "a-negative-variance",
-            "refusal",
-            'MNIST_REQUIRE(value >= 0, "set_statistics: "',
-            'MNIST_REQUIRE(value >= -1, "set_statistics: "',
-        ),
-        (
-            "a-score-of-nan-is-right-natively",
-            "reported value",
-            "total.correct[labels[i]] += finite && best",
-            "total.correct[labels[i]] += best",
         ),
         (
             "first-500-images-scored-again",
@@ -1061,40 +578,10 @@ HOST = [
             "do_logits(std::span(evaluation_images_).subspan(first * kImagePixels, count * kImagePixels),",
             "do_logits(std::span(evaluation_images_).first(count * kImagePixels),",
         ),
-        (
-            "loss-of-the-best-class",
-            "reported value",
-            "total.loss += std::log(sum) - (row[labels[i]] - *best);",
-            "total.loss += std::log(sum);",
-        ),
-        (
-            "scores-without-statistics",
-            "refusal",
-            "mode == BatchNormMode::kBatch || has_statistics_,",
-            "mode == BatchNormMode::kPopulation || has_statistics_ || true,",
-        ),
     ),
     *of(
         "native/engines/cpu.cpp",
         CPU,
-        (
-            "logits-over-the-first",
-            "off by one",
-            "scores[(first + b) * kClasses + k] = network_.logit(b, k);",
-            "scores[b * kClasses + k] = network_.logit(b, k);",
-        ),
-        (
-            "logits-of-the-first-chunk",
-            "off by one",
-            "batch_of(images.subspan(first * kImagePixels, count * kImagePixels), {})",
-            "batch_of(images.first(count * kImagePixels), {})",
-        ),
-        (
-            "last-chunk-of-logits-forgotten",
-            "off by one",
-            "for (std::int64_t first = 0; first < total; first += chunk) {",
-            "for (std::int64_t first = 0; first + chunk <= total; first += chunk) {",
-        ),
         (
             "the-first-batch-again",
             "off by one",
@@ -1102,28 +589,10 @@ HOST = [
             "      order = order.subspan(order.size() > 2 * now.size() ? now.size() : 0);\n",
         ),
         (
-            "last-result-forgotten",
-            "off by one",
-            "      results[step] = network_.backward_and_update(batch, learning_rates[step]);\n",
-            "      if (const auto now_result = network_.backward_and_update(batch, learning_rates[step]); step + 1 < results.size()) results[step] = now_result;\n",
-        ),
-        (
             "rate-of-the-first-step",
             "option",
             "network_.backward_and_update(batch, learning_rates[step]);",
             "network_.backward_and_update(batch, learning_rates[0]);",
-        ),
-        (
-            "labels-in-their-order",
-            "order",
-            "batch.labels.push_back(labels_[index(i)]);",
-            "batch.labels.push_back(labels_[batch.labels.size()]);",
-        ),
-        (
-            "batch-statistics-for-all",
-            "option",
-            "      if (mode == BatchNormMode::kBatch)\n        network_.forward(batch);",
-            "      if (mode == BatchNormMode::kBatch || count < 8)\n        network_.forward(batch);",
         ),
     ),
     *of(
@@ -1135,27 +604,8 @@ HOST = [
             "      if (!kept) conv2_forward(worker, worker.z.data(), worker.e.data(), sums);\n",
             "",
         ),
-        (
-            "last-image-of-a-group",
-            "off by one",
-            "for (auto image = begin; image < end; ++image) {\n      load_image(worker, batch.images[image]);\n      kernels_.conv1_forward(worker.a1.data(), worker.route.data()",
-            "for (auto image = begin; image + (end - begin > 4) < end; ++image) {\n      load_image(worker, batch.images[image]);\n      kernels_.conv1_forward(worker.a1.data(), worker.route.data()",
-        ),
         ("sign-of-gamma-lost", "sign", "sign2_[c] = gamma < 0 ? -1.0f : 1.0f;", "sign2_[c] = 1.0f;"),
         ("ties-of-a-scale-0", "tie", "layer2_.live[c] = gamma == 0 ? 0 : -1;", "layer2_.live[c] = -1;"),
-        ("mean-loss-is-a-sum", "unit", "  result_.loss /= double(batch.whole_size());\n", ""),
-        (
-            "one-tile-of-rows",
-            "boundary",
-            "for (std::int64_t begin = 0; begin < batch.size(); begin += kLinearRows) {",
-            "for (std::int64_t begin = 0; begin < std::min<std::int64_t>(batch.size(), kLinearRows); begin += kLinearRows) {",
-        ),
-        (
-            "bias-in-the-populations-mean",
-            "sign",
-            "statistics1_.mean[c] = statistic(kBn1Mean, c) - parameters[kConv1Bias][c];",
-            "statistics1_.mean[c] = statistic(kBn1Mean, c);",
-        ),
         (
             "moments-of-the-first-group",
             "partial sum",
@@ -1184,20 +634,6 @@ HOST = [
             "upstream / double(batch.whole_size()) * (p[k]",
             "upstream / double(batch.size()) * (p[k]",
         ),
-        (
-            "statistics-of-a-share",
-            "ranks",
-            "  batch.sum(sums);\n  for (int c = 0; c < kConv2Channels; ++c) {\n    mean[c]",
-            "  for (int c = 0; c < kConv2Channels; ++c) {\n    mean[c]",
-        ),
-        ("backward-sums-of-a-share", "ranks", "  batch.sum(sums);\n  result_ =", "  result_ ="),
-        ("gradients-of-a-share", "ranks", "    batch.ranks->sum(own_.values());\n", ""),
-        (
-            "moments-of-a-share",
-            "ranks",
-            "  const auto& images = batch.all_images();\n",
-            "  const auto& images = batch.images.empty() ? batch.all_images() : batch.images;\n",
-        ),
     ),
     *of(
         "native/engines/engine.cpp",
@@ -1208,7 +644,6 @@ HOST = [
             "        ranks_->sum(std::span(&seconds, 1));\n        seconds /= ranks_->size();\n",
             "",
         ),
-        ("pieces-as-before-the-ranks-met", "ranks", "  piece_batch_ = 0;\n  do_join", "  do_join"),
     ),
     *of(
         "native/include/mnist/communicator.h",
@@ -1233,7 +668,6 @@ HOST = [
     *of(
         "native/ranks/sockets.cpp",
         ("ctest test_ranks",),
-        ("a-goodbye-without-its-code", "exit code", "lost({from, header.code, reason});", "lost({from, 0, reason});"),
         (
             "another-steps-frame-taken",
             "refusal",
@@ -1245,12 +679,6 @@ HOST = [
         "native/cpu/layer1.cpp",
         CPU,
         ("covariance-of-raw-pixels", "formula", "*product++ / n - mean[i] * mean[j];", "*product++ / n;"),
-        (
-            "gradient-without-the-mean",
-            "formula",
-            "centred[i] = sums[i * kConv1Channels + c] - d * patches.mean[i];",
-            "centred[i] = sums[i * kConv1Channels + c];",
-        ),
     ),
     *of(
         "native/cpu/parameters.cpp",
@@ -1265,12 +693,6 @@ HOST = [
     *of(
         "native/cpu/thread_pool.cpp",
         ("ctest test_cpu_thread_pool", *CPU),
-        (
-            "task-done-twice",
-            "race",
-            "share.next.fetch_add(1, std::memory_order_relaxed)",
-            "share.next.fetch_add(share.next.load() + 1 < share.end, std::memory_order_relaxed)",
-        ),
         (
             "last-share-cut-short",
             "off by one",
@@ -1293,17 +715,10 @@ HOST = [
             "        for (int k = 1; k < 4; ++k) {\n          const Mask better = y[k] > best;",
             "        for (int k = 1; k < 4; ++k) {\n          const Mask better = y[k] >= best;",
         ),
-        (
-            "first-row-of-a1-lost",
-            "off by one",
-            "store(a1 + (p + 1) * kA1Row + (q + 1) * kConv1Channels + c, relu(best));",
-            "store(a1 + (p + (p > 0)) * kA1Row + (q + 1) * kConv1Channels + c, relu(best));",
-        ),
     ),
     *of(
         "native/cpu/simd/linear.h",
         ("ctest test_cpu_kernels", *CPU),
-        ("rate-as-an-ascent", "sign", "w[i] -= learning_rate * dw[i];", "w[i] += learning_rate * dw[i];"),
         (
             "gradient-through-a-dead-relu",
             "relu",
@@ -1315,12 +730,6 @@ HOST = [
         "native/engines/reference.cpp",
         REFERENCE,
         (
-            "chunks-of-equal-weight",
-            "formula",
-            "const double w = double(count) / double(before + count);",
-            "const double w = before > 0 ? 0.5 : 1.0;",
-        ),
-        (
             "spread-between-chunks-lost",
             "formula",
             "var[c] = (1 - w) * var[c] + w * new_var[c] + w * (1 - w) * d * d;",
@@ -1331,12 +740,6 @@ HOST = [
             "off by one",
             "std::max_element(row, row + kClasses) - row == labels[b];",
             "std::max_element(row, row + kClasses - 1) - row == labels[b];",
-        ),
-        (
-            "upstream-ignored",
-            "option",
-            "backward(probe.gradients, act, labels, options.upstream);",
-            "backward(probe.gradients, act, labels, 1.0);",
         ),
     ),
     *of(
@@ -1355,24 +758,11 @@ HOST = [
             "const int q0 = std::max(0, 1 - v), q1 = std::min(side, side - v);",
         ),
         ("variance-of-a-sample", "formula", "    var[c] = squares / n;", "    var[c] = squares / (n - 1);"),
-        ("relu-stops-nothing", "relu", "        const bool dead = best <= 0;", "        const bool dead = best < 0;"),
         (
             "last-maximum",
             "tie",
             "if (value > best || (std::isnan(value) && !std::isnan(best)))",
             "if (value >= best || (std::isnan(value) && !std::isnan(best)))",
-        ),
-        (
-            "gradient-not-averaged",
-            "unit",
-            "dx[b * classes + k] = upstream / double(batch) *",
-            "dx[b * classes + k] = upstream *",
-        ),
-        (
-            "softmax-that-overflows",
-            "boundary",
-            "const double top = *std::max_element(row, row + classes);",
-            "const double top = 0;",
         ),
     ),
     *of(
@@ -1384,28 +774,7 @@ HOST = [
             "tile.shared() <= gpu.shared && suits(tile)",
             "tile.shared() < gpu.shared && suits(tile)",
         ),
-        (
-            "as-many-images-as-multiprocessors",
-            "boundary",
-            "(tile.many || batch <= sms / pieces(tile))",
-            "(tile.many || batch < sms / pieces(tile))",
-        ),
-        ("another-layout-than-was-left", "layout", "tile.layout == conv_forward->layout && ", ""),
         ("whole-images-after-halves", "layout", " && tile.rows <= conv_forward->rows;", ";"),
-        ("more-pieces-than-multiprocessors", "boundary", "pieces(tile) <= sms && ", ""),
-        ("parts-that-nobody-makes", "launch", "kPool1Side / tile.rows * tile.parts; };", "kPool1Side / tile.rows; };"),
-        (
-            "slices-for-one-sample-too-many",
-            "off by one",
-            "(batch > tile.more_than ||",
-            "(batch >= tile.more_than ||",
-        ),
-        (
-            "needed-by-small-batches",
-            "boundary",
-            "int most = gpu.multiprocessors + 1;",
-            "int most = gpu.multiprocessors;",
-        ),
     ),
     *of(
         "native/engines/registry.cpp",
@@ -1429,12 +798,6 @@ FENCE = (
 FUSED = [
     *of(
         "native/kernels/device/barriers.cuh",
-        ("ctest test_fused_fc1",),
-        ("parity-of-the-first-round", "parity", "wait(int(unsigned(item) / kStages & 1));", "wait(0);"),
-        precision="bf16",
-    ),
-    *of(
-        "native/kernels/device/barriers.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-unit",
@@ -1453,19 +816,11 @@ FUSED = [
             "if (first + group + kGroups * k < rows) add(x[k], k);",
             "if (first + group + kGroups * k <= rows) add(x[k], k);",
         ),
-        (
-            "rows-of-the-first-round-only",
-            "boundary",
-            "for (int first = 0; first < rows; first += kGroups * kLoads) {",
-            "for (int first = 0; first < min(rows, kGroups * kLoads); first += kGroups * kLoads) {",
-        ),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/shared/policy.cuh",
         ("ctest test_fused_fc1",),
-        ("small-by-big-forgotten", "rounding", "    mma_tf32(c, a_small, big_term(b0), big_term(b1));\n", ""),
-        ("big-by-small-forgotten", "rounding", "    mma_tf32(c, a_big, small_term(b0), small_term(b1));\n", ""),
         (
             "big-part-cut-instead-of-rounded",
             "rounding",
@@ -1483,7 +838,6 @@ FUSED = [
             "i < count * kImageBytes / 16; i += blockDim.x)",
             "i < (count * kImageBytes - kImagePitch * 2) / 16; i += blockDim.x)",
         ),
-        ("one-column-to-the-left", "off by one", "(y + 1) * kImagePitch + x + 1;", "(y + 1) * kImagePitch + x;"),
         precision="bf16",
     ),
     *of(
@@ -1494,12 +848,6 @@ FUSED = [
             "scale from a part",
             "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));",
             "return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane & 15)));",
-        ),
-        (
-            "unit-without-room-to-grow",
-            "scale from a part",
-            "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane));",
-            "const float scale = weight_scale(largest_of<kConv2Values / 32>(s.conv2_max, lane)) / 1024;",
         ),
         precision="fp32",
     ),
@@ -1518,23 +866,11 @@ FUSED = [
             "fmaf(fabsf(gamma), rsqrtf(float(s.inv_n2)), fabsf(beta))",
             "0x1p-14f * fabsf(beta)",
         ),
-        (
-            "sums-of-z2-in-a1s-unit",
-            "unit",
-            "return a1_scale(s, lane) * s.scales[kConv2Scale] / make",
-            "return a1_scale(s, lane) / make",
-        ),
         precision="tf32",
     ),
     *of(
         "native/kernels/fused/shared/routing.cuh",
         ("ctest test_fused_conv_forward",),
-        (
-            "second-of-equals-wins",
-            "tie",
-            "where = z[0] == best ? 0x80u << 8 * byte : where;",
-            "where = z[0] == best && z[1] != best ? 0x80u << 8 * byte : where;",
-        ),
         (
             "a-zero-passes-relu",
             "relu",
@@ -1557,8 +893,6 @@ FUSED = [
     *of(
         "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
         ("ctest test_fused_conv_forward",),
-        ("routing-of-the-lower-half", "layout", "lane) * 2 + (warp & 1)] =", "lane) * 2] ="),
-        ("patches-one-window-on", "off by one", "(slot == 0 ? 1 : 2 * slot - 1)", "(slot == 0 ? 1 : 2 * slot)"),
         (
             "last-patch-row-stored-once",
             "off by one",
@@ -1568,26 +902,8 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
-        ("ctest test_fused_conv_forward",),
-        ("shift-in-another-unit", "unit", "scale *= inverse_scale, shift *= inverse_scale;", "scale *= inverse_scale;"),
-        (
-            "filter-without-its-small-part",
-            "rounding",
-            "for (int term = kTerms - 1; term >= 0; --term)",
-            "for (int term = 0; term >= 0; --term)",
-        ),
-        precision="fp32",
-    ),
-    *of(
         "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
         ("ctest test_fused_conv_forward",),
-        (
-            "first-step-not-added",
-            "accumulator",
-            "const bool add = product > kFirst || tap + step > 0;",
-            "const bool add = product > kFirst || tap > 0;",
-        ),
         ("zero-scale-of-the-other-channel", "tie", "top[i] = zero[i] ? firsts", "top[i] = zero[0] ? firsts"),
         (
             "rows-behind-the-image-counted",
@@ -1595,31 +911,7 @@ FUSED = [
             "if (q + e >= kRows / 2 || first_row + 2 * (q + e) >= kPool1Side) continue;",
             "if (q + e >= kRows / 2) continue;",
         ),
-        (
-            "padding-columns-counted",
-            "boundary",
-            "const bool padding = side == 1 && (lane & 3) == 3;",
-            "const bool padding = false;",
-        ),
-        (
-            "squares-of-one-column",
-            "partial sum",
-            "squares[i] = fmaf(x.y, x.y, fmaf(x.x, x.x, squares[i]));",
-            "squares[i] = fmaf(x.x, x.x, squares[i]);",
-        ),
         precision="bf16",
-    ),
-    *of(
-        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
-        ("ctest test_fused_conv_forward",),
-        ("a1s-small-part-forgotten", "rounding", "((product == 1) * Operands::kA1Term + tap / 3", "(tap / 3"),
-        (
-            "scale-of-a1-alone",
-            "unit",
-            "acc_scale = a1_scale(s, lane) * s.scales[kConv2Scale];",
-            "acc_scale = a1_scale(s, lane);",
-        ),
-        precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward.cuh",
@@ -1630,24 +922,6 @@ FUSED = [
             "if (image >= 2 * int(gridDim.x)) Free::sync(stage);",
             "if (image >= 3 * int(gridDim.x)) Free::sync(stage);",
         ),
-        (
-            "image-fetched-twice",
-            "pipeline",
-            "      fetch(image + gridDim.x);\n",
-            "      fetch(image + (image < 2 * int(gridDim.x) ? gridDim.x : 0));\n",
-        ),
-        (
-            "routing-of-the-other-plane",
-            "layout",
-            "* 64 + plane * 32 + lane] = route;\n        });\n      Full::arrive",
-            "* 64 + (plane ^ 1) * 32 + lane] = route;\n        });\n      Full::arrive",
-        ),
-        precision="bf16",
-    ),
-    *of(
-        "native/kernels/fused/conv_forward/conv2.cuh",
-        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
-        ("eighth-window-is-no-padding", "boundary", "  if (g == 7) return;", "  if (g == 8) return;"),
         precision="bf16",
     ),
     *of(
@@ -1659,36 +933,17 @@ FUSED = [
             "for (int k = 0; k < kGroups; ++k) total += warp_sums[4 * k + channel / 16]",
             "for (int k = 0; k < max(kGroups - 1, 1); ++k) total += warp_sums[4 * k + channel / 16]",
         ),
-        (
-            "zero-scale-of-bn1",
-            "tie",
-            "kParameters[kBn2Weight].offset + quarter * 16 + 4 * (lane & 3) + i] == 0.f) << i;",
-            "kParameters[kBn2Bias].offset + quarter * 16 + 4 * (lane & 3) + i] == 0.f) << i;",
-        ),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
-            "last-row-of-a1-left-zero",
-            "boundary",
-            "const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;",
-            "const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side - 1 : half == 0 ? 9 : 7;",
-        ),
-        (
-            "half-an-image-without-its-neighbour",
-            "boundary",
-            "const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;",
-            "const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 7 : 7;",
-        ),
-        (
             "third-images-pixels-are-the-seconds",
             "pipeline",
             "multiply(acc, group, 0);\n        store_image(image + 2 * step);",
             "multiply(acc, group, 0);\n        store_image(image + step);",
         ),
-        ("second-role-is-never-told", "barrier", "        Full::arrive(group);\n", ""),
         (
             "fifth-image-overtakes",
             "race",
@@ -1701,12 +956,6 @@ FUSED = [
             "  wgmma_publish();\n  __syncthreads();\n\n  auto* warp_sums",
             "  __syncthreads();\n\n  auto* warp_sums",
             FENCE,
-        ),
-        (
-            "sums-of-the-left-half",
-            "partial sum",
-            "    right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);\n",
-            "    left.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);\n",
         ),
         (
             "pooled_z2-of-the-image-before",
@@ -1731,34 +980,16 @@ FUSED = [
         "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
-            "patches-always-in-stage-0",
-            "parity",
-            "gather_next(stage ^ 1);",
-            "gather_next(stage & 0);",
-        ),
-        (
             "right-half-without-a-unit",
             "unit",
             "left.load_scale(s), right.load_scale(s);",
             "left.load_scale(s), right.acc_scale = 1.f;",
-        ),
-        (
-            "one-part-of-a1-stored",
-            "layout",
-            "for (int plane = 0; plane < kPlanes; ++plane)\n      store_bulk",
-            "for (int plane = 0; plane < Operands::kChunks; ++plane)\n      store_bulk",
         ),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward.cuh",
         ("ctest test_fused_fc1",),
-        (
-            "half-of-fc1s-inputs-above-4224",
-            "boundary",
-            "last = both ? 1 : channel_half; channel_half <= last;",
-            "last = channel_half; channel_half <= last;",
-        ),
         (
             "last-stage-of-the-ring-not-fetched",
             "pipeline",
@@ -1771,52 +1002,16 @@ FUSED = [
             "    if (channel_half < last) __syncthreads();  // before the buffers and bn are written again\n",
             "",
         ),
-        (
-            "stage-read-before-it-is-complete",
-            "race",
-            "      __syncthreads();  // this stage is complete, and no warp reads the one before any more\n",
-            "",
-        ),
-        (
-            "rows-behind-the-batch-stored",
-            "boundary",
-            "        if (row < s.batch)\n          *reinterpret_cast<float2*>(s.h_slices",
-            "        if (row < s.batch + 8)\n          *reinterpret_cast<float2*>(s.h_slices",
-        ),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/fc1_forward/fc1_forward_wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
-            "cell-behind-a-slice-counted",
-            "boundary",
-            "if (begin + k_tile * kCells + 1 < end)",
-            "if (begin + k_tile * kCells < end)",
-        ),
-        (
-            "every-tile-awaited-as-the-first",
-            "parity",
-            "memory.full.wait(tile);",
-            "memory.full[tile].wait(0);",
-        ),
-        (
             "stage-free-after-half-of-its-warps",
             "race",
             "memory.empty.stages[tid].init(kThreads / 32 / kTurns);",
             "memory.empty.stages[tid].init(kThreads / 32 / kTurns / 2);",
-        ),
-        (
-            "own-columns-of-the-other-turn-forgotten",
-            "partial sum",
-            "+ exchange[1 - turn][i][thread];",
-            "+ exchange[turn][i][thread];",
-        ),
-        (
-            "samples-behind-the-batch-stored",
-            "boundary",
-            "    if (row >= s.batch) continue;\n    float* const to = s.h_slices",
-            "    if (row >= s.batch + 8) continue;\n    float* const to = s.h_slices",
         ),
         precision="bf16",
     ),
@@ -1829,12 +1024,6 @@ FUSED = [
             "if (blockIdx.x == 0 && blockIdx.y < 2) {",
             "if (blockIdx.x == 0 && blockIdx.y < 1) {",
         ),
-        (
-            "a-row-of-z2-sums-forgotten",
-            "partial sum",
-            "for_rows<Bn2::kGroups, 9>(s.conv_forward_blocks, group, load, add);",
-            "for_rows<Bn2::kGroups, 9>(s.conv_forward_blocks - 1, group, load, add);",
-        ),
         precision="bf16",
     ),
     *of(
@@ -1845,12 +1034,6 @@ FUSED = [
             "rounding",
             "to.mean_rest(0) = float(mean - double(float(mean)));",
             "to.mean_rest(0) = 0.f;",
-        ),
-        (
-            "a-float-variance",
-            "rounding",
-            "fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);",
-            "fmax(float((which == 0 ? other : sum) * s.inv_n2) - float(mean * mean), 0.f);",
         ),
         precision="fp32",
     ),
@@ -1869,64 +1052,16 @@ FUSED = [
         "native/kernels/fused/head/head.cuh",
         ("ctest test_fused_head",),
         (
-            "labels-of-the-first-rows-again",
-            "pipeline",
-            "    label[0] = next[0], label[1] = next[1];\n",
-            "",
-        ),
-        (
             "next-moments-of-this-batch",
             "state",
             "s.samples.order[std::size_t(graph_step + 1) * s.batch + first + k * stride]",
             "s.samples.order[std::size_t(graph_step) * s.batch + first + k * stride]",
         ),
         (
-            "moments-of-every-other-image",
-            "partial sum",
-            "stride = 4 * gridDim.x;",
-            "stride = 8 * gridDim.x;",
-        ),
-        (
-            "loss-of-the-next-class",
-            "off by one",
-            "loss += log_total - (of_class(score[r], label[r]) - top[r]);",
-            "loss += log_total - (of_class(score[r], max(label[r] - 1, 0)) - top[r]);",
-        ),
-        (
             "last-maximum-is-the-answer",
             "tie",
             "if (const float other = of_class(score[r], k); other > top[r]) top[r] = other, best[r] = k;",
             "if (const float other = of_class(score[r], k); other > top[r]) top[r] = other, best[r] = k - 1;",
-        ),
-        ("relu-of-fc1-stops-nothing", "relu", "make_float4(x.x > 0 ? dh[r].x : 0.f,", "make_float4(dh[r].x,"),
-        (
-            "upstream-not-averaged",
-            "unit",
-            "const float upstream = *s.upstream / float(s.batch);",
-            "const float upstream = *s.upstream / 64.f;",
-        ),
-        precision="bf16",
-    ),
-    *of(
-        "native/kernels/fused/fc1_backward/dgrad.cuh",
-        ("ctest test_fused_fc1",),
-        (
-            "dgrad-does-not-wait-for-head",
-            "race",
-            "inv_sigma[tid] = bn2.inv_sigma(tid);\n  wait_for_predecessor();  // head: dh\n",
-            "inv_sigma[tid] = bn2.inv_sigma(tid);\n",
-        ),
-        (
-            "xhat-without-the-mean",
-            "formula",
-            "sum_xhat[v] = fmaf(x[v], e[v] - mean[v], sum_xhat[v]);",
-            "sum_xhat[v] = fmaf(x[v], e[v], sum_xhat[v]);",
-        ),
-        (
-            "sums-of-the-first-tiles",
-            "partial sum",
-            "for (int k = 0; k < kRowGroups; ++k) total += warp_sums[k][which][lane];",
-            "for (int k = 0; k < kRowGroups / 2; ++k) total += warp_sums[k][which][lane];",
         ),
         precision="bf16",
     ),
@@ -1939,30 +1074,11 @@ FUSED = [
             '"r"(row0 + row < count ? 16 : 0)',
             '"r"(row0 + row <= count ? 16 : 0)',
         ),
-        (
-            "chunks-in-two-of-three-stages",
-            "pipeline",
-            "return kPooledZ2 + n % kStages * kCellBytes; }",
-            "return kPooledZ2 + n % 2 * kCellBytes; }",
-        ),
         precision="fp32",
     ),
     *of(
         "native/kernels/fused/fc1_backward/fc1_backward_wgmma.cuh",
         ("ctest test_fused_fc1",),
-        (
-            "hidden-units-of-one-warpgroup",
-            "layout",
-            "const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;",
-            "const int first_units = 0;",
-        ),
-        ("samples-of-one-warpgroup", "layout", "warp / 4 * 64 * 16", "0"),
-        (
-            "dy2-summed-without-its-mean",
-            "formula",
-            "fmaf(x.y, z.y - mean[2 * n + 1], sum_xhat[2 * n + 1])",
-            "fmaf(x.y, z.y, sum_xhat[2 * n + 1])",
-        ),
         (
             "dy2-of-the-last-sample-not-stored",
             "boundary",
@@ -1991,7 +1107,6 @@ FUSED = [
             "where = (is[0] & 0x00800080u) | (~is[0] & where);",
             "where = (is[0] & ~is[1] & 0x00800080u) | (~(is[0] & ~is[1]) & where);",
         ),
-        ("padding-cells-live", "boundary", "Pair{}) & inside;", "Pair{});"),
         precision="bf16",
     ),
     *of(
@@ -2003,35 +1118,11 @@ FUSED = [
             "min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);",
             "min((s.batch - tile * kRows) / kStep<P>, kSteps);",
         ),
-        (
-            "bf16-copy-of-fc1-not-updated",
-            "stale copy",
-            "*reinterpret_cast<typename P::Pair*>(stored) = P::pack(value.x, value.y);",
-            "(void)stored;",
-        ),
-        (
-            "a2-read-before-it-is-made",
-            "race",
-            "    A2Ready::arrive();\n    WgradOnly::sync();\n",
-            "    A2Ready::arrive();\n",
-        ),
-        (
-            "both-halves-update-the-same-units",
-            "layout",
-            "const int unit = hidden + parity * 16 + g + i * 8, column",
-            "const int unit = hidden + g + i * 8, column",
-        ),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/fc1_backward/dgrad.cuh",
         ("ctest test_fused_fc1",),
-        (
-            "last-products-not-drained",
-            "accumulator",
-            "if (P::kDrainAccumulators && step % 4 == 3)",
-            "if (P::kDrainAccumulators && step % 4 == 2)",
-        ),
         (
             "largest-of-one-warp",
             "scale from a part",
@@ -2039,17 +1130,6 @@ FUSED = [
             "if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = warp == 0 ? largest : 0.f;",
         ),
         precision="fp32",
-    ),
-    *of(
-        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
-        ("ctest test_fused_fc1",),
-        (
-            "tf32-copy-of-fc1-not-updated",
-            "stale copy",
-            "*reinterpret_cast<float2*>(stored) = P::unpack(P::pack(value.x, value.y));",
-            "(void)stored;",
-        ),
-        precision="tf32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/make_dz2.cuh",
@@ -2066,25 +1146,6 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
         ("ctest test_fused_conv2_backward",),
-        ("last-cell-counted-again", "boundary", "    if (group + k * kGroups < kCells2) {\n", "    {\n"),
-        (
-            "beta-not-updated",
-            "stale copy",
-            "s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);",
-            "s.parameters[beta_at + tid] = beta;",
-        ),
-        (
-            "gradient-before-fc1-backward-is-done",
-            "race",
-            "  wait_for_predecessor();  // fc1_backward: dy2 and its sums\n",
-            "",
-        ),
-        (
-            "alpha-without-the-mean",
-            "formula",
-            "float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);",
-            "float(-scale * dbeta * s.inv_n2);",
-        ),
         (
             "new-sign-of-gamma-unfolded",
             "sign",
@@ -2094,25 +1155,8 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/block.cuh",
-        ("ctest test_fused_conv2_backward",),
-        (
-            "padding-row-of-half-an-image",
-            "boundary",
-            "const int row = kHalfImage ? (y0 > 0 ? kRows + 1 : 0)",
-            "const int row = kHalfImage ? (y0 > 0 ? 0 : 0)",
-        ),
-        precision="bf16",
-    ),
-    *of(
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
         ("ctest test_fused_conv2_backward",),
-        (
-            "mean-as-rounded",
-            "rounding",
-            "mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),",
-            "mean = double(s.bn2.mean(channel)),",
-        ),
         (
             "alpha-for-kappa-before-rounding",
             "rounding",
@@ -2142,12 +1186,6 @@ FUSED = [
         "native/kernels/fused/conv_forward/conv_forward_halves.cuh",
         ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
-        (
-            "next-image-before-this-one-is-read",
-            "race",
-            "    __syncthreads();       // a1 is complete, and no warp reads the image any more\n",
-            "",
-        ),
         precision="tf32",
     ),
     *of(
@@ -2204,47 +1242,16 @@ FUSED = [
             "    if (stage == 1) parity = 1;\n",
         ),
         (
-            "pixels-of-the-second-image-for-ever",
-            "pipeline",
-            "copy(next, next_sample, stage);",
-            "copy(next, second_sample, stage);",
-        ),
-        (
             "dgrad-sees-dz2-before-it-is-made",
             "race",
             "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (images.block.lane == 0) images.dz2_ready[stage].arrive();",
             "if (images.block.lane == 0) images.dz2_ready[stage].arrive();\n    make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
-        ),
-        (
-            "dz2-multiplied-without-a-fence",
-            "fence",
-            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n",
-            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n",
-            FENCE,
-        ),
-        (
-            "routed-taps-of-one-group",
-            "partial sum",
-            "store_routed_tap_sums<2>(images.block.s,",
-            "store_routed_tap_sums<1>(images.block.s,",
-        ),
-        (
-            "routing-of-the-upper-half",
-            "layout",
-            "first_row = (warp >> 2) * 7;\n  images.filter_arrived->wait",
-            "first_row = (warp >> 3) * 7;\n  images.filter_arrived->wait",
         ),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/conv2_backward/whole_images/block.cuh",
         ("ctest test_fused_conv2_backward",),
-        (
-            "row-above-dz2-not-cleared",
-            "boundary",
-            "row = i / kSlots % 2 * (kPool1Side + 1), slot",
-            "row = (kPool1Side + 1), slot",
-        ),
         (
             "one-gradient-for-all-images",
             "layout",
@@ -2256,7 +1263,6 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/whole_images/weight_gradient.cuh",
         ("ctest test_fused_conv2_backward",),
-        ("row-below-a1-multiplied", "boundary", "if (in < 1 || in > kPool1Side) continue;", "if (in < 1) continue;"),
         (
             "second-order-of-the-planes",
             "layout",
@@ -2268,12 +1274,6 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
         ("ctest test_fused_conv2_backward",),
-        (
-            "second-half-of-an-image-never-done",
-            "boundary",
-            "return s.batch - 1 - int(blockIdx.x) - item / 2 * int(gridDim.x);",
-            "return item & 1 ? -1 : s.batch - 1 - int(blockIdx.x) - item / 2 * int(gridDim.x);",
-        ),
         (
             "copies-never-awaited",
             "barrier",
@@ -2291,29 +1291,11 @@ FUSED = [
     *of(
         "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
         ("ctest test_fused_conv2_backward",),
-        ("first-four-rows-not-drained", "accumulator", "      if (first > 0) add(dw);\n", ""),
         (
-            "scale-of-the-weights-forgotten",
-            "unit",
-            "dz2_scale * conv2_scale);",
-            "dz2_scale);",
-        ),
-        precision="fp32",
-    ),
-    *of(
-        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
-        (),
-        (
-            "scale-of-half-of-the-channels",
-            "scale from a part",
-            "scale_of(fmaxf(bn.largest[0], bn.largest[1]));",
-            "scale_of(bn.largest[0]);",
-        ),
-        (
-            "alpha-in-another-unit",
-            "unit",
-            "bn.alpha[tid] /= dz2_scale, bn.kappa[tid] /= dz2_scale;",
-            "bn.kappa[tid] /= dz2_scale;",
+            "row-not-drained",
+            "accumulator",
+            "        wgmma_wait<0>();\n        add(dw);\n",
+            "        wgmma_wait<0>();\n",
         ),
         precision="fp32",
     ),
@@ -2321,18 +1303,11 @@ FUSED = [
         "native/kernels/fused/conv2_backward/bn2_backward.cuh",
         (),
         ("gradient-in-another-unit", "unit", "    bn.scale[tid] *= d_scale;\n", ""),
-        ("sums-in-z2s-unit", "unit", "to_z2 = inverse_of(s.scales[kZ2Scale]);", "to_z2 = 1;"),
         precision="tf32",
     ),
     *of(
         "native/kernels/fused/update/conv1.cuh",
         ("ctest test_fused_update",),
-        (
-            "next-batchs-moments-are-this-ones",
-            "state",
-            "set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);",
-            "set_statistics(scratch.next, scratch.moments, s.inv_n1, tid - 128);",
-        ),
         (
             "conv1-packed-before-its-update",
             "stale copy",
@@ -2340,25 +1315,17 @@ FUSED = [
             "begin_conv1<P>(s, scratch.next, channel, weight, gamma, beta);",
         ),
         (
-            "last-blocks-sums-of-the-routed-taps",
-            "partial sum",
-            "s.conv2_backward_blocks,\n",
-            "s.conv2_backward_blocks - 1,\n",
-        ),
-        (
             "moments-kept-from-the-first-step",
             "state",
             "  s.moments[block * kMoments + tid] = total;\n",
             "  if (s.moments[block * kMoments + tid] == 0) s.moments[block * kMoments + tid] = total;\n",
         ),
-        ("bn1s-scale-not-updated", "stale copy", "    s.parameters[gamma_at + channel] = gamma;\n", ""),
         precision="bf16",
     ),
     *of(
         "native/kernels/fused/update/pack.cuh",
         ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
-        ("filter-of-dgrad-not-flipped", "layout", "const int flipped = kTaps - 1 - tap;", "const int flipped = tap;"),
         (
             "first-weights-of-dgrad-for-ever",
             "stale copy",
@@ -2380,18 +1347,6 @@ FUSED = [
     ),
     *of(
         "native/kernels/fused/update/conv2.cuh",
-        ("ctest test_fused_update",),
-        ("an-old-order-of-B2s-sums", "layout", "tap = e / (4 * 512);", "tap = kTaps - 1 - e / (4 * 512);"),
-        precision="bf16",
-    ),
-    *of(
-        "native/kernels/fused/update/conv2.cuh",
-        (),
-        ("scale-of-the-step-before", "stale copy", "      s.scales[kConv2Scale] = scale;\n", ""),
-        precision="fp32",
-    ),
-    *of(
-        "native/kernels/fused/update/conv2.cuh",
         (),
         (
             "fc1s-scale-of-the-step-before",
@@ -2405,13 +1360,6 @@ FUSED = [
         "native/kernels/fused/around/moments.cu",
         ("ctest test_fused_moments",),
         (
-            "products-without-the-offset",
-            "formula",
-            "products - c * (double(sum_j) + sum_k) + c * c * n;",
-            "products - c * (double(sum_j) + sum_k);",
-        ),
-        ("first-column-is-inside", "boundary", "return tx == 0 ? kOnes << 8 : kOnes; };", "return kOnes; };"),
-        (
             "order-of-sums-shows",
             "rounding",
             "moments[std::size_t(blockIdx.x) * kMoments + threadIdx.x] = rint(total * 2048) / 2048;",
@@ -2424,22 +1372,10 @@ FUSED = [
         ("ctest test_fused_ranks",),
         ("part-of-no-image-counts", "ranks", "if (!parts.counts) value = {};\n", ""),
         (
-            "gradients-from-the-last-rank",
-            "order",
-            "const float4 x = of(rank);",
-            "const float4 x = of(parts.size - rank);",
-        ),
-        (
             "sum-of-z2-is-a-float",
             "rounding",
             "to->z2_sums[kColumns + tid] = float(sum - double(float(sum)));",
             "to->z2_sums[kColumns + tid] = 0;",
-        ),
-        (
-            "fc1-keeps-its-copy",
-            "stale copy",
-            "reinterpret_cast<typename P::Pair*>(stored)[1] = P::pack(to_stored * w.z, to_stored * w.w);\n",
-            "",
         ),
         precision="bf16",
     ),
@@ -2468,7 +1404,6 @@ FUSED = [
     *of(
         "native/engines/fused/steps.cpp",
         ("test_ranks_gpu.py -k 'gradients'",),
-        ("bn2-of-a-share", "ranks", "s.inv_n2 = 1.0 / (double(batch.whole) * kCells1);\n", ""),
         (
             "bn1-of-a-share",
             "ranks",
@@ -2492,35 +1427,6 @@ FUSED = [
         "native/kernels/fused/around/scoring.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b])", "best == labels[b])"),
-        (
-            "images-of-the-first-block",
-            "boundary",
-            "if (b < count) {\n    float row",
-            "if (b < min(count, std::int64_t(kScoreBlock))) {\n    float row",
-        ),
-        (
-            "last-row-of-sums",
-            "off by one",
-            "for (int row = 0; row < count; ++row) total +=",
-            "for (int row = 0; row + 1 < count; ++row) total +=",
-        ),
-        (
-            "half-of-the-scores-added",
-            "partial sum",
-            "for (int half = kScoreBlock / 2; half > 0; half /= 2) {",
-            "for (int half = kScoreBlock / 4; half > 0; half /= 2) {",
-        ),
-        precision="bf16",
-    ),
-    *of(
-        "native/kernels/fused/around/slab.cu",
-        ("test_reported_values.py -m gpu -k '{spec}'",),
-        (
-            "fc1-as-pytorch-has-it",
-            "layout",
-            "feature % kConv2Channels * kCells2 + feature / kConv2Channels;",
-            "feature;",
-        ),
         precision="bf16",
     ),
     *of(
@@ -2550,24 +1456,6 @@ ENGINES = [
     *of(
         "native/engines/fused/steps.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
-        (
-            "mean-over-another-count",
-            "formula",
-            "s.inv_n2 = 1.0 / (double(s.batch) * kCells1);",
-            "s.inv_n2 = 1.0 / (double(std::max(s.batch, 2)) * kCells1);",
-        ),
-        (
-            "order-of-the-first-32-steps-again",
-            "pipeline",
-            ".order = order + done * batch.images,",
-            ".order = order,",
-        ),
-        (
-            "results-of-32-steps-overwritten",
-            "off by one",
-            "cuda::copy(results + done, arena_.results(), now, stream);",
-            "cuda::copy(results, arena_.results(), now, stream);",
-        ),
         (
             "graph-of-another-batch-size",
             "state",
@@ -2601,12 +1489,6 @@ ENGINES = [
     *of(
         "native/engines/fused/scoring.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
-        (
-            "scores-of-the-first-4096-again",
-            "off by one",
-            "queue(evaluation_logits_.data() + first * kClasses, samples, count);",
-            "queue(evaluation_logits_.data(), samples, count);",
-        ),
         ("batch-statistics-whatever-was-asked", "option", "  s.bn2_given = true;\n", ""),
         precision="bf16",
     ),
@@ -2642,18 +1524,6 @@ ENGINES = [
             "steps_.run(from, places + full * batch, {rest, rest}, rates, 1, results + full);",
         ),
         (
-            "result-of-the-rest-over-the-first",
-            "off by one",
-            "rates_.data() + full, 1, results_.data() + full);",
-            "rates_.data() + full, 1, results_.data());",
-        ),
-        (
-            "scores-over-the-first-4096",
-            "off by one",
-            "std::ranges::copy(read_values(logits, count * kClasses, stream()), scores.begin() + first * kClasses);",
-            "std::ranges::copy(read_values(logits, count * kClasses, stream()), scores.begin());",
-        ),
-        (
             "copies-not-packed-after-set-parameters",
             "stale copy",
             "    steps_.kernels().pack(steps_.arena().state(), stream());\n",
@@ -2670,7 +1540,6 @@ ENGINES = [
     *of(
         "native/engines/host_feed.cpp",
         (),
-        ("labels-in-the-data-sets-order", "order", "labels[i] = labels_[indices[i]];", "labels[i] = labels_[i];"),
         (
             "last-images-of-a-chunk-not-gathered",
             "off by one",
@@ -2682,7 +1551,6 @@ ENGINES = [
     *of(
         "native/engines/fused/population.cpp",
         (),
-        ("products-counted-once", "formula", "second += (i == j ? 1 : 2) * w[i]", "second += w[i]"),
         (
             "sign-of-a-scale-forgotten",
             "sign",
@@ -2706,30 +1574,12 @@ ENGINES = [
         "native/engines/cuda_engine.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
-            "scores-over-the-first-1000",
-            "off by one",
-            "std::ranges::copy(read(logits(), count * kClasses), scores.begin() + first * kClasses);",
-            "std::ranges::copy(read(logits(), count * kClasses), scores.begin());",
-        ),
-        (
             "a-step-of-another-size",
             "state",
             "if (step.slot != slot || step.size != size) continue;",
             "if (step.slot != slot) continue;",
         ),
         ("spread-of-the-chunks-means-lost", "formula", "+ difference * difference * n * count / (n + count);", ";"),
-        (
-            "the-same-batch-each-step",
-            "order",
-            "const auto now = order.subspan(step * batch).first(",
-            "const auto now = order.subspan(0).first(",
-        ),
-        (
-            "statistics-of-every-chunk-from-the-first",
-            "boundary",
-            "const auto first = k * kEvaluationChunk;",
-            "const auto first = k * 0 * kEvaluationChunk;",
-        ),
     ),
     *of(
         "native/engines/unfused_engine.h",
@@ -2765,8 +1615,6 @@ ENGINES = [
             "for (std::int64_t b = t; b < batch; b += kRecordBlock) {",
             "for (std::int64_t b = t; b < min(batch, std::int64_t(kRecordBlock)); b += kRecordBlock) {",
         ),
-        ("every-step-the-first-batch", "state", "    state->cursor += batch;\n", ""),
-        ("pixels-without-the-last-sixteen", "off by one", "  if (t < kPieces)\n", "  if (t < kPieces - 1)\n"),
     ),
     *of(
         "native/kernels/sgd.cu",
@@ -2792,13 +1640,6 @@ ENGINES = [
         "native/kernels/conv2d/register_tiled.cu",
         ("ctest test_conv2d",),
         (
-            "filters-not-turned",
-            "option",
-            "? (i * out + o) * kTaps + kTaps - 1 - tap :",
-            "? (i * out + o) * kTaps + tap :",
-        ),
-        ("rows-below-the-image", "boundary", "if (p < side) to[p * side]", "to[p * side]"),
-        (
             "planes-while-they-are-read",
             "race",
             "    __syncthreads();  // everyone is done with them\n",
@@ -2814,7 +1655,6 @@ ENGINES = [
             "chunk < (part + 1) * chunks / kAddParts;",
             "chunk < (part + 1) * (chunks / kAddParts);",
         ),
-        ("columns-of-other-lanes-lost", "off by one", "step < 32; step *= 2", "step < 16; step *= 2"),
     ),
     *of(
         "native/kernels/linear/slices.cu",
@@ -2829,12 +1669,6 @@ ENGINES = [
             "barrier",
             "    __syncthreads();  // both tiles are complete, and everyone is done with those before the last\n",
             "",
-        ),
-        (
-            "slice-into-the-next",
-            "off by one",
-            "const int begin = int(blockIdx.z) * slice, end = min(begin + slice, depth);",
-            "const int begin = int(blockIdx.z) * slice, end = min(begin + slice + 1, depth);",
         ),
     ),
     *of(
@@ -2855,12 +1689,6 @@ ENGINES = [
             "tie",
             "if (value > best || (isnan(value) && !isnan(best)))",
             "if (value >= best || (isnan(value) && !isnan(best)))",
-        ),
-        (
-            "windows-of-the-first-64",
-            "boundary",
-            "int window = int(threadIdx.x); window < side * side; window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const T* corner",
-            "int window = int(threadIdx.x); window < min(side * side, kBlock); window += kBlock) {\n    const int p = window / side, q = window % side, row = 2 * side;\n    const T* corner",
         ),
     ),
     *of(
@@ -2892,12 +1720,6 @@ ENGINES = [
         "native/engines/cudnn/engine.cpp",
         ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
-            "bf16-copies-not-made-after-set-parameters",
-            "stale copy",
-            "if (policy().bf16()) kernels::convert(weights_bf16_.data(), parameter(kConv1Weight)",
-            "if (policy().bf16() && !layers_.size()) kernels::convert(weights_bf16_.data(), parameter(kConv1Weight)",
-        ),
-        (
             "layer-2-under-the-batchs-statistics",
             "option",
             "forward_block(block1_, layer.block1, x, batch.size, statistics);\n      block = ",
@@ -2923,62 +1745,22 @@ SWEEPS = [
             "loaded=not options.validation and self._placed == options.placement",
             "loaded=self._placed == options.placement",
         ),
-        (
-            "images-of-the-model-before",
-            "stale copy",
-            "self._placed = None if options.validation else options.placement",
-            "self._placed = options.placement",
-        ),
-        (
-            "weights-of-the-model-before",
-            "stale copy",
-            "        self.engine.init_parameters(job.options.seed)\n        trainer, outcome",
-            "        if self._placed is None:\n            self.engine.init_parameters(job.options.seed)\n        trainer, outcome",
-        ),
-        (
-            "scored-after-the-first-epoch",
-            "reported value",
-            "options, last = job.options, trainer.epoch == job.options.epochs",
-            "options, last = job.options, trainer.epoch == 1",
-        ),
     ),
     *of(
         "mnist_cuda/sweeps/trainers.py",
         ("test_sweep.py -k 'side_by_side or announced'",),
-        ("first-model-of-a-fleet", "index", "fleet.load(model)", "fleet.load(0)"),
         (
             "rates-of-the-first-epoch",
             "index",
             "trainer.rates[(epoch - 1) * count : epoch * count]",
             "trainer.rates[:count]",
         ),
-        ("orders-of-the-first-epoch", "stale copy", "self._orders(trainers, epoch + 1)", "self._orders(trainers, 1)"),
         ("a-fleet-of-any-size", "boundary", "count = -(-len(alike) // most(share_of(alike[0].options)))", "count = 1"),
-        ("one-share-for-all", "option", "max(2, -(-options.batch_size // IMAGES_A_MULTIPROCESSOR))", "2"),
-        ("held-out-images-in-a-fleet", "stale copy", "or options.validation or", "or"),
-    ),
-    *of(
-        "mnist_cuda/sweeps/trainers.py",
-        ("test_sweep.py -k batches",),
-        ("more-models-for-some-gpus", "option", "if len(kinds) <= devices:", "if len(kinds) < 1:"),
-        ("the-last-batch-left-out", "boundary", "range(0, len(alike), size)", "range(0, len(alike) - size + 1, size)"),
-        (
-            "epochs-of-another-kind",
-            "option",
-            "(job.options.batch_size, job.options.epochs), []",
-            "(job.options.batch_size, 0), []",
-        ),
-    ),
-    *of(
-        "native/engines/engine.cpp",
-        ("test_sweep.py -k right_images",),
-        ("right-images-in-one-class", "reported value", "total.correct[labels[i]] +=", "total.correct[0] +="),
     ),
     *of(
         "mnist_cuda/bench/worker.py",
         ("test_bench_sweep.py -k worker",),
         ("models-in-one-order", "order", "-m * self._batch)", "-self._batch)"),
-        ("loss-of-the-first-model", "reported value", "[0].mean(axis=0)", "[0][0]"),
         (
             "a-fleet-not-restarted",
             "state",
@@ -2990,19 +1772,6 @@ SWEEPS = [
         "mnist_cuda/report/panels.py",
         ("test_report.py -k 'seeds or map'",),
         ("spread-of-all-seeds", "reported value", "/ (len(right) - 1))", "/ len(right))"),
-        (
-            "chance-of-one-image",
-            "unit",
-            "chance = math.sqrt(mean * (1 - mean / images))",
-            "chance = math.sqrt(mean / images * (1 - mean / images))",
-        ),
-        (
-            "diverged-models-left-out",
-            "reported value",
-            "100.0 if math.isnan(accuracy) else",
-            "0.0 if math.isnan(accuracy) else",
-        ),
-        ("a-map-upside-down", "order", "for rate in reversed(rates):", "for rate in rates:"),
     ),
     *of(
         "mnist_cuda/sweeps/files.py",
@@ -3013,39 +1782,23 @@ SWEEPS = [
             "                place = len(self._start) + begin + index * size",
             "                place = len(self._start) + begin",
         ),
-        ("zeros-where-a-model-diverged", "file", "np.full(shape, np.nan)", "np.zeros(shape)"),
         (
             "weights-believed-unread",
             "resume",
             "row.weights is None or self._weights.digest(row.index) == row.weights",
             "row.weights",
         ),
-        ("best-model-believed-unread", "resume", "if found != best.weights:", "if not found:"),
-        (
-            "table-written-with-every-row",
-            "late",
-            "if self._pending and time.monotonic() >= self._next:",
-            "if self._pending:",
-        ),
         ("table-in-the-order-of-time", "order", "for index in sorted(self._lines)", "for index in self._lines"),
     ),
     *of(
         "mnist_cuda/sweeps/table.py",
         ("test_sweep.py -k 'best or survives'",),
-        ("best-by-the-test-images", "option", "if self.validation_accuracy is None", "if True"),
         ("last-of-equal-models", "tie", "return accuracy, -loss, -self.index", "return accuracy, -loss, self.index"),
         ("half-a-line-is-a-row", "refusal", 'if not text.endswith("\\n"):', "if not text:"),
     ),
     *of(
         "mnist_cuda/sweeps/sweep.py",
         ("test_sweep.py -k 'trained_by or as_they_are or an_error or refused or raises'",),
-        (
-            "a-batch-of-one",
-            "option",
-            "trainer.train(batch, stopping.is_set)",
-            "trainer.train(batch[:1], stopping.is_set)",
-        ),
-        ("error-of-a-trainer-dropped", "late", "                raise item\n", "                continue\n"),
         (
             "resumed-on-other-data",
             "refusal",
@@ -3057,13 +1810,6 @@ SWEEPS = [
         "mnist_cuda/commands/sweep_run.py",
         ("test_sweep.py -k 'grid or prints or refused'",),
         ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
-        ("deviation-of-all", "reported value", "/ max(1, len(values) - 1))", "/ len(values))"),
-        (
-            "resumed-with-another-rate",
-            "refusal",
-            "        if name in args.given:\n            flag",
-            '        if name in args.given - {"lr"}:\n            flag',
-        ),
     ),
 ]
 
@@ -3086,13 +1832,6 @@ OPERATORS = [
             '_call("conv_bn_relu_pool_forward", x, *arguments, True, *sizes)',
         ),
         (
-            "labels-of-any-type",
-            "refusal",
-            'dtype = torch.uint8 if argument == "labels" else like.dtype',
-            'dtype = tensor.dtype if argument == "labels" else like.dtype',
-        ),
-        ("strides-not-looked-at", "refusal", "if not tensor.is_contiguous():", "if False:"),
-        (
             "float64-as-float32",
             "rounding",
             'torch.float64: "float64"}',
@@ -3108,24 +1847,11 @@ OPERATORS = [
             "reference::linear_backward(dx, dw, dbias, pass ? scratch : dy,",
             "reference::linear_backward(dx, dw, dbias, dy,",
         ),
-        ("one-class-too-many", "boundary", "MNIST_REQUIRE(labels[b] < classes,", "MNIST_REQUIRE(labels[b] <= classes,"),
-        (
-            "upstream-of-one",
-            "option",
-            "reference::log_softmax_nll_backward(dlogits, log_p, labels, *upstream,",
-            "reference::log_softmax_nll_backward(dlogits, log_p, labels, 1 + 0 * *upstream,",
-        ),
     ),
     *of(
         "mnist_cuda/gpu_arrays.py",
         ("test_gpu_arrays.py",),
         ("stream-not-waited-for", "missing wait", 'if interface.get("stream") is not None:', "if False:"),
-        (
-            "strides-taken-for-rows",
-            "refusal",
-            "(strides is not None and tuple(strides) != rows)",
-            "strides is False",
-        ),
     ),
 ]
 

@@ -1,11 +1,16 @@
-"""scripts/mutate: every row of its table has one place in the code; verdicts are what happened, and docs/trust.md's."""
+"""scripts/mutate: each row has one place in the code; verdicts are what happened, of which code, and on the page."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import os
+import re
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -56,7 +61,7 @@ def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
 
 @pytest.fixture
 def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Runs the script on a table of two rows: one that test_timing.py notices, and one that nothing could."""
+    """Runs the script on a table of its own: verdicts of every kind."""
     noticed = Mutation(
         "noticed",
         "mnist_cuda/timing.py",
@@ -67,6 +72,14 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     unnoticed = Mutation(
         "unnoticed",
+        "mnist_cuda/timing.py",
+        "boundary",
+        "            if self.seconds >= WARM_UP_SECONDS:",
+        "            if self.seconds > WARM_UP_SECONDS:",
+        ("test_timing.py -k summary",),
+    )
+    nothing = Mutation(
+        "nothing",
         "mnist_cuda/timing.py",
         "words",
         '"""For JSON."""',
@@ -81,7 +94,7 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "            if self.seconds >= 1e9:",
         ("test_timing.py -k 'long_enough and 0.7'",),
     )
-    monkeypatch.setattr(script, "MUTATIONS", [noticed, unnoticed, hangs])
+    monkeypatch.setattr(script, "MUTATIONS", [noticed, unnoticed, nothing, hangs])
     monkeypatch.setattr(script, "PATIENCE", 5)
     monkeypatch.setattr(script, "TIMES", 2)
     results = tmp_path / "verdicts.json"
@@ -101,16 +114,20 @@ def test_verdicts(run, script: ModuleType, capsys: pytest.CaptureFixture[str], m
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "noticed": "killed",
         "unnoticed": "survived",
+        "nothing": "broken",
         "hangs": "killed",
     }
     assert rows["noticed"]["by"].startswith("test_timing.py::test_measurement_finds_a_block")
     assert rows["hangs"]["by"].startswith("test_timing.py::test_measurement_finds_a_block")
     assert rows["hangs"]["by"].endswith("(hangs)")
     assert rows["unnoticed"]["by"] is None
-    assert "2 killed, 1 survived" in capsys.readouterr().out
+    assert rows["nothing"]["by"] == "it changes no code"
+    assert "2 killed, 1 survived, 1 broken" in capsys.readouterr().out
 
     monkeypatch.setattr(script.Runner, "run", lambda *_: pytest.fail("it was killed before"))
     assert run("--only", "noticed")[0] == 0
+    assert run("--only", "unnoticed", "--limit", "1e-9")[0] == 0
+    assert "1 left" in capsys.readouterr().out
 
 
 def processes_in(name: str) -> list[Path]:
@@ -170,3 +187,163 @@ def test_the_page_shows_the_committed_verdicts_and_no_survivor(script: ModuleTyp
     assert [name for name, row in rows.items() if row["verdict"] not in ("killed", "equivalent")] == []
     missing = [row.name for row in MUTATIONS if row.name not in rows and not script.needs_gpu(row)]
     assert missing == [], "run scripts/mutate and commit its verdicts"
+
+
+# ---- what a verdict is about -----------------------------------------------------------------------------------------
+
+ROW = Mutation("row", "mnist_cuda/timing.py", "boundary", "if steps < most:  # not more", "if steps <= most:")
+
+
+@pytest.mark.parametrize(
+    ("changes", "standing"),
+    [
+        ({}, "today"),
+        ({"file": "mnist_cuda/moved.py", "before": "if former <\n most:", "after": "if former <= most:"}, "today"),
+        ({"code": "aaa ccc"}, "stale"),
+        ({"code": ""}, "stale"),
+        ({"after": "if steps <= 2 * most:"}, "stale"),
+        ({"after": "if seconds <= most:"}, "stale"),
+        ({"compiler": "g++ 2"}, "older"),
+        ({"compiler": "g++ 2", "code": "ccc"}, "older"),
+        ({"compiler": "g++ 2", "code_by": "g++ 1"}, "older"),
+        ({"compiler": "g++ 2", "code_by": "g++ 1", "code": "ccc"}, "stale"),
+    ],
+)
+def test_standing(script: ModuleType, changes: dict[str, str], standing: str) -> None:
+    today = script.Today({"aaa", "bbb"}, {"g++ 1", "nvcc 1"}, [])
+    verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "g++ 1", "code": "aaa bbb"}
+    assert today.standing(ROW, verdict | changes) == standing
+    assert today.standing(ROW, None) == "missing"
+
+
+def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one(script: ModuleType) -> None:
+    class Build(script.Build):
+        def __init__(self) -> None:
+            self.module, self._codes = Path("module.so"), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
+
+        touched = lambda *_: ["one.cu.o"]  # noqa: E731
+        compiler = lambda *_: "nvcc 2"  # noqa: E731
+        source = lambda _: "of today"  # noqa: E731
+
+    made = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "nvcc 1", "code": "xxx"}
+    verdict = made | {"functions": "f", "source": "of today"}
+    script.rekey(Build(), ROW, verdict)
+    assert verdict == made | {"code": "aaa", "code_by": "nvcc 2"}
+    assert script.Today({"aaa"}, {"nvcc 2"}, []).standing(ROW, verdict) == "older"
+    assert script.Today({"bbb"}, {"nvcc 2"}, []).standing(ROW, verdict) == "stale"
+    with pytest.raises(script.Problem, match="row was tried on other code"):
+        script.rekey(Build(), ROW, made | {"functions": "f", "source": "of yesterday"})
+
+
+PYTHON = """
+class Clock:
+    def mean(self, values: list[float]) -> float:
+        '''What it says on the tin.'''
+        total = sum(values)  # in seconds
+        return self.scale * total / len(values)
+    def scale_by(self, factor: float) -> None:
+        self.scale *= factor
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "standing"),
+    [
+        ("in seconds", "in milliseconds", "today"),
+        ("on the tin", "on the label", "today"),
+        ("total", "whole", "today"),
+        ("mean", "average", "today"),
+        ("scale", "unit", "today"),
+        ("class Clock:", "import math\n\n\nclass Clock(dict):", "today"),
+        ("factor\n", "factor + 1\n", "today"),
+        ("self.scale * total", "self.other * total", "stale"),
+        ("sum(", "max(", "stale"),
+        ("total /", "total //", "stale"),
+    ],
+)
+def test_names_and_comments_are_no_code_of_python(script: ModuleType, old: str, new: str, standing: str) -> None:
+    assert script.python_changed(PYTHON, PYTHON + ")")[0].startswith("does not compile: ")
+    fault, code = script.python_changed(PYTHON, PYTHON.replace("len(values)", "len(values[1:])"))
+    assert fault is None
+    verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", **code}
+    assert old in PYTHON
+    today = script.Today(set(), set(), ["mean = total = 1\n" + PYTHON.replace(old, new)])
+    assert today.standing(ROW, verdict) == standing
+
+
+CPP = """
+#include <stdexcept>
+namespace mnist {
+void told(const char*, int);
+[[noreturn]] void throw_cuda_error(int, const char*, const char*, int);
+static int twice(int x) { told("twice", x); return 2 * x; }
+double sum(const double* values, int count) {
+  if (count < 0) throw_cuda_error(count, "sum", __FILE__, __LINE__);
+  double total = 1e-5;
+  for (int i = 0; i < count; ++i) total += values[i] * twice(i);
+  return total;
+}
+double other(const double* values) { return sum(values, twice(7)); }
+}
+"""
+CUDA = """
+namespace mnist {
+namespace {
+__global__ void add(float* to, const float* values, int count) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) to[i] += 0.5f * values[i];
+}
+}
+void launch(float* to, const float* values, int count) { add<<<1, count>>>(to, values, count); }
+}
+"""
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> object:
+    """codes(text, suffix): the hashes of all functions of a file by their names' hashes."""
+    code_hashes = load_script("code_hashes.py")
+
+    def codes(text: str, suffix: str) -> dict[str, set[str]]:
+        source = tmp_path / str(len(list(tmp_path.iterdir()))) / f"file{suffix}"
+        source.parent.mkdir()
+        source.write_text(text)
+        made = source.with_name(f"file{suffix}.o")
+        nvcc = shutil.which("nvcc", path=os.pathsep.join([*wheels, os.environ["PATH"], "/usr/local/cuda/bin"]))
+        if suffix == ".cu" and not (nvcc and code_hashes.same_machine_code().cuobjdump()):
+            pytest.skip("needs nvcc and cuobjdump")
+        compiler = ["c++", "-std=c++20"] if suffix == ".cpp" else [nvcc, "-gencode=arch=compute_90a,code=sm_90a"]
+        subprocess.run([*compiler, "-O3", "-c", str(source), "-o", str(made)], check=True)
+        return code_hashes.of_object(made)
+
+    wheels = [str(Path(path, "nvidia", "cu13", "bin")) for path in sys.path]
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "renamed", "other"),
+    [
+        (CPP, ".cpp", {"values": "numbers", "sum": "total_of", "twice": "doubled", "told": "said"}, ("1e-5", "1e-6")),
+        (CPP, ".cpp", {"mnist": "mnist_2"}, ("i < count", "i <= count")),
+        (CUDA, ".cu", {"add": "accumulate", "values": "numbers", "launch": "start"}, ("0.5f", "0.25f")),
+    ],
+)
+def test_names_places_and_comments_are_no_code(
+    codes, text: str, suffix: str, renamed: dict[str, str], other: tuple[str, str]
+) -> None:
+    before = codes(text, suffix)
+    same = f"// one line\n// more\n\n{text}"
+    assert codes(same, suffix) == before
+    for old, new in renamed.items():
+        same = re.sub(rf"\b{old}\b", new, same)
+    after = codes(same, suffix)
+    assert after.keys() != before.keys()
+    assert set().union(*after.values()) == set().union(*before.values())
+    assert other[0] in text
+    assert set().union(*before.values()) - set().union(*codes(text.replace(*other), suffix).values())
+
+
+def test_a_change_is_one_of_its_function_alone(codes) -> None:
+    before, after = codes(CPP, ".cpp"), codes(CPP.replace("twice(7)", "twice(8)"), ".cpp")
+    assert len(before) == 2
+    assert sum(before[name] != after[name] for name in before) == 1

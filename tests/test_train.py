@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from datetime import datetime
 from pathlib import Path
 
@@ -201,7 +202,8 @@ def test_a_path_that_cannot_be_a_folder(capsys):
 
 def test_disk_full(monkeypatch, capsys):
     def full(fd):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     train("--out", "run", code=6)

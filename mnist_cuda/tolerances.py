@@ -113,8 +113,8 @@ FLAT_KINDS = ("one_hot", "zeros")
 # and `naive` as in `fused`.
 WILD = 4
 
-# The same in a batch of 299,904 images, whose arrays pass 2^31 values: what tensor cores cut off adds up with the root of
-# their number. On an H200 `fused` in fp32 has 4.8 times its bound in bn1.weight, the others less than WILD.
+# The same in a batch of 299,904 images, whose arrays pass 2^31 values: what tensor cores cut off adds up with the root
+# of their number. On an H200 `fused` in fp32 has 4.8 times its bound in bn1.weight, the others less than WILD.
 BEYOND_32_BITS = 8
 
 # How many times its bound a gradient may be off that cancels to a small rest, as tests compute it from float64: what

@@ -222,8 +222,8 @@ def draw_bench(records: Sequence[Record]) -> str:
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
         half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
         caption = (
-            f"Green numbers: speed over that of the fastest variant of {named}"
-            f"{', in tf32 fp16 ones included' if half else ''}. Measured {_days(records)}."
+            f"Green: speed over the fastest variant of {named}{', fp16 included in tf32' if half else ''}. "
+            f"Measured {_days(records)}."
         )
         figure.text(0.008, 0.025, caption, color=charts.MUTED)
         return charts.to_svg(figure, title)

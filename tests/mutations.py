@@ -1855,4 +1855,132 @@ OPERATORS = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *OPERATORS, *HOST, *FUSED, *ENGINES]
+# ---- slips that no test noticed once ---------------------------------------------------------------------------------
+
+GAPS = [
+    *of(
+        "native/kernels/fused/shared/scales.cuh",
+        ("test_engine_state.py -k 'grow_from and {spec}'",),
+        (
+            "scale-without-a-least",
+            "scale",
+            "return power_of_two_scale<7, -12>(largest);",
+            "return power_of_two_scale<7>(largest);",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/head/head.cuh",
+        ("test_engine_state.py -k 'grow_from and {spec}'",),
+        (
+            "fc1-scale-without-a-least",
+            "scale",
+            "s.scales[kNextFc1Scale] = weight_scale(largest);",
+            "s.scales[kNextFc1Scale] = power_of_two_scale<7>(largest);",
+        ),
+        precision="tf32",
+    ),
+    *of(
+        "native/kernels/fused/shared/fp16_scales.cuh",
+        ("test_engines.py -k 'far_larger and {spec}'",),
+        (
+            "a2-without-the-populations-shift",
+            "scale",
+            "fmaf(fabsf(s.bn2.scale(c)) * z2_scale, 0x1p16f, fabsf(s.bn2.shift(c)))",
+            "fabsf(s.bn2.scale(c)) * z2_scale * 0x1p16f",
+        ),
+        precision="tf32",
+    ),
+    *of(
+        "native/engines/fused/population.cpp",
+        ("test_engines.py -k 'far_larger and {spec}'",),
+        (
+            "a1-without-the-populations-shift",
+            "scale",
+            "kRoundingSlack * most) + bn1[kConv1Channels + c], 0.f);",
+            "kRoundingSlack * most), 0.f);",
+        ),
+        precision="tf32",
+    ),
+    *of(
+        "native/kernels/fused/shared/models.cuh",
+        ("test_fleet.py -k 'engine_alone'",),
+        ("signs-of-the-first-model", "fleet", "s.bn2.values, s.bn2_sign, s.moments);", "s.bn2.values, s.moments);"),
+        (
+            "largest-dy2-of-all-models",
+            "fleet",
+            "s.head_sums, s.dy2, s.dy2_sums,\n       s.dy2_max, s.conv2_sums,",
+            "s.head_sums, s.dy2, s.dy2_sums,\n       s.conv2_sums,",
+        ),
+        precision="tf32",
+    ),
+    *of(
+        "native/engines/fused/engine.cpp",
+        ("test_ranks_gpu.py -k 'gradients'",),
+        (
+            "rest-begins-with-the-first-batch",
+            "ranks",
+            "share.first = order_.data() + (first_step > 0 ? batch : 0);",
+            "share.first = order_.data();",
+        ),
+        (
+            "loss-of-the-rest-over-a-whole-batch",
+            "ranks",
+            "double(share.images) / double(whole) : 0);",
+            "double(share.images) / double(batch) : 0);",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/engines/fused/steps.cpp",
+        ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
+        ("graph-of-other-images", "state", "steps, s.samples.images}];", "steps, nullptr}];"),
+        precision="bf16",
+    ),
+    *of(
+        "native/engines/fused/engine.cpp",
+        ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
+        (
+            "once-on-the-host-always-there",
+            "state",
+            "    placement_ = placement;\n",
+            "    if (placement == Placement::kHost) placement_ = placement;\n",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/kernels/fused/shared/image.cuh",
+        ("test_engine_sizes.py -k 'beyond_32 and fused'",),
+        (
+            "image-word-in-32-bits",
+            "offset",
+            "std::size_t(index) * kImagePixels)[i];",
+            "unsigned(index) * unsigned(kImagePixels))[i];",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/around/moments.cu",
+        ("test_engine_sizes.py -k 'beyond_32 and fused'",),
+        (
+            "moments-image-in-32-bits",
+            "offset",
+            "images + std::size_t(blockIdx.x) * kImagePixels);",
+            "images + blockIdx.x * unsigned(kImagePixels));",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
+        ("test_engine_sizes.py -k 'activations_beyond_32 and {spec}'",),
+        (
+            "z2-in-32-bits",
+            "offset",
+            "? (std::size_t(image) * (kConv2Channels / 8) + channel / 8)",
+            "? (image * int(kConv2Channels / 8) + channel / 8)",
+        ),
+        precision="bf16",
+    ),
+]
+
+MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *OPERATORS, *HOST, *FUSED, *ENGINES, *GAPS]

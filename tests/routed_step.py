@@ -59,7 +59,7 @@ def gradients(net: RoutedNet, arrays: dict[str, np.ndarray], precision: str, dev
 
 def main(precision: str, device: str) -> None:
     """Answers until the end of its input."""
-    pin_precision(precision, device)
+    pin_precision(precision, device, torch.bfloat16 if precision == "bf16" else None)
     net = RoutedNet().to(device, torch.float64 if precision == "fp64" else torch.float32)
     for line in sys.stdin:
         path = Path(line.rstrip("\n"))

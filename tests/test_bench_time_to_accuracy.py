@@ -179,7 +179,7 @@ def test_a_peer_trains_by_the_same_recipe(capsys, tmp_path, peer):
     """PyTorch in float32 from the same weights, in the same order and at the same rates: nearly the same accuracy."""
     file = tmp_path / "t.json"
     options = ["--budgets", "5x6", "--schedules", "triangle:0.4", "--peaks", "0.1", "--hold-out", 5, "--target", 1]
-    options += ["--seeds", 2, "--selection-seeds", 1, "--peers", "torch:NCHW", "--peer-python", peer.command[0]]
+    options += ["--seeds", 2, "--selection-seeds", 1, "--peers", "torch:eager:NCHW", "--peer-python", peer.command[0]]
     code, out, err = run(capsys, *options, "--json", file)
     assert (code, err) == (0, ""), out
     ours, theirs = json.loads(file.read_text())["rows"]

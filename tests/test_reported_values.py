@@ -465,7 +465,7 @@ def test_placement_and_data_reach_the_engine(script, monkeypatch, placement):
 def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
     seen = []
 
-    def cell(rows, setup, blocks, seconds, show):
+    def cell(rows, setup, blocks, seconds, show, limits):
         files = {name: np.load(setup[name]) for name in ("npz", "order")}
         data = tiny_dataset()
         np.testing.assert_array_equal(files["npz"]["images"], data.train_images)

@@ -123,7 +123,7 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert script.render_speed_up(records, "fused") == "8.0 to 10 times as fast as the faster of PyTorch and JAX"
     texts = [element.text for element in ET.fromstring(script.draw_bench(records)).iter(f"{SVG}text")]
     assert "8.0x" in texts
-    assert any("in tf32 fp16 ones included" in str(text) for text in texts)
+    assert any("fp16 included in tf32" in str(text) for text in texts)
 
 
 def test_peers_on_several_gpus_have_a_row_of_their_own(script: ModuleType) -> None:

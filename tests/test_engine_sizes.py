@@ -156,15 +156,23 @@ def assert_update(spec, engine, weights, gradients, count, slack=1):
         assert error <= allowed, f"{name}, batch {count}: the update is off by {error:.2e}, allowed {allowed:.2e}"
 
 
+def distinct_case():
+    """DISTINCT images, their labels, and weights."""
+    return cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
+
+
+def expected_of(engine, reference, images, labels, weights):
+    """The reference's step under the decisions of the engine, which keeps the weights."""
+    engine.set_parameters(weights)
+    reference.set_parameters(weights)
+    return reference.probe(images, labels, routing=engine.probe(images, labels).routing)
+
+
 @BY_REFERENCE
 def test_batch_of_copies(make_engine, spec):
     """It has the loss and the gradients of its images. On both sides of every threshold."""
-    engine, reference = make_engine(*spec), make_engine("reference")
-    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
-    engine.set_parameters(weights)
-    routing = engine.probe(distinct, labels).routing
-    reference.set_parameters(weights)
-    expected = reference.probe(distinct, labels, routing=routing)
+    engine, distinct, labels, weights = make_engine(*spec), *distinct_case()
+    expected = expected_of(engine, make_engine("reference"), distinct, labels, weights)
     far = FAR if engine.info.device == "cuda" else 1
     ends = {threshold - threshold % -DISTINCT for threshold in (*engine.batch_thresholds(), far)}
     for count in sorted(ends | {end - DISTINCT for end in ends if end > DISTINCT}):
@@ -283,12 +291,8 @@ def test_activations_beyond_32_bits(make_engine, spec):
 
     cuDNN takes no tensor of so many values and says so.
     """
-    engine, reference = make_engine(*spec), make_engine("reference")
-    distinct, labels, weights = cases.mixed(DISTINCT), cases.labels(DISTINCT), cases.signed_weights()
-    engine.set_parameters(weights)
-    routing = engine.probe(distinct, labels).routing
-    reference.set_parameters(weights)
-    expected = reference.probe(distinct, labels, routing=routing)
+    engine, distinct, labels, weights = make_engine(*spec), *distinct_case()
+    expected = expected_of(engine, make_engine("reference"), distinct, labels, weights)
     repeats = (LARGE if spec[0] == "fused" else LARGE_UNFUSED) // DISTINCT
     count = repeats * DISTINCT
     images = np.tile(distinct, (repeats, 1, 1))

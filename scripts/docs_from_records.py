@@ -19,7 +19,7 @@ load is refused.
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
     cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
 
-Charts need matplotlib, the rest Python alone.
+Charts need matplotlib, the rest the package alone.
 """
 
 from __future__ import annotations

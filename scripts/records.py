@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-QUIET_LOAD = 0.25  # a core: as mnist_cuda/bench/record.py has it
+from mnist_cuda.bench.record import QUIET_LOAD
+
 PRECISIONS = ("bf16", "tf32", "fp32", "fp64")  # in the order of tables
 
 Record = dict[str, Any]

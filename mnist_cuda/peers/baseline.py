@@ -142,7 +142,7 @@ def alone(setup: Setup) -> Iterator[None]:
     if setup.tuning_lock is None or _held:
         yield
         return
-    with open(setup.tuning_lock, "w") as file:
+    with open(setup.tuning_lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         _held.append(file)
         try:

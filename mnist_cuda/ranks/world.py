@@ -11,7 +11,7 @@ from mnist_cuda.errors import UsageError
 GPUS = "--gpus"  # the launcher of a rank for each GPU
 TORCHRUN = "torchrun"
 
-# By the variables that say that a launcher was there; the last of them says how many ranks it started. A batch script of
+# By the variables that say that a launcher was there, the last of them how many ranks it started. A batch script of
 # Slurm has SLURM_PROCID, too, but no step. mpirun may start its ranks by srun.
 _LAUNCHERS = {
     ("RANK", "WORLD_SIZE"): TORCHRUN,

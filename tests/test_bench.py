@@ -137,10 +137,11 @@ def test_worker_ends_with_its_input(last_words):
 @pytest.mark.parametrize("before", [False, True])
 def test_a_process_that_fails_is_an_error_in_one_line(code, words, before):
     """Also where it has ended `before` it is asked."""
-    with CompetitorProcess((sys.executable, "-c", code)) as process, pytest.raises(CompetitorError) as error:
+    with CompetitorProcess((sys.executable, "-c", code)) as process:
         if before:
             process._process.wait()
-        process.ask(cmd="setup")
+        with pytest.raises(CompetitorError) as error:
+            process.ask(cmd="setup")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -77,13 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "their own (default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="the same for engine cpu (default: %(default)s)")  # fmt: skip
-    add(
-        "--wait",
-        type=positive,
-        default=120,
-        metavar="SECONDS",
-        help="for all to come, under torchrun (default: %(default)s)",
-    )
+    add("--wait", type=positive, default=120, metavar="SECONDS", help="for all of torchrun's (default: %(default)s)")
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")

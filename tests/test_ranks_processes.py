@@ -166,13 +166,13 @@ def model_of(folder):
 
 
 @pytest.fixture
-def threads(data_dir):
-    """threads(ranks): the training of `command`, each rank a thread of this process; the model of each."""
+def threads(data_dir, make_engine):
+    """threads(ranks, engine, precision): `command`'s training, each rank a thread of this process; their models."""
     options = TrainOptions(epochs=2, batch_size=8, lr=0.02, seed=3)
     data = dataset.load("idx", data_dir=data_dir)
 
-    def train(communicator):
-        engine = Engine("cpu", threads=1)
+    def train(communicator, name, precision):
+        engine = Engine(name, precision, threads=int(name == "cpu"))
         engine.init_parameters(options.seed)
         engine.join(communicator)
         trainer = Trainer(engine, data, options, ranks=Ranks(communicator))
@@ -182,7 +182,11 @@ def threads(data_dir):
             model = trainer.end_epoch(trainer.evaluate())
         return {**model.parameters, **model.statistics, "losses": [row["test_loss"] for row in trainer.epochs]}
 
-    return lambda ranks: on_all(_native.in_process_communicators(ranks), train)
+    def run(ranks, name="cpu", precision=None):
+        make_engine(name, precision)  # or the reason why not
+        return on_all(_native.in_process_communicators(ranks), lambda own: train(own, name, precision))
+
+    return run
 
 
 def assert_trained_as(result, folder):
@@ -251,6 +255,24 @@ def test_a_gpu_each(command, tmp_path):
         assert (code, err) == (0, "")
         assert f"ranks   2, started by --gpus, this one with GPU 0\n        sums by {words}" in out
         assert_same_bits(model_of(tmp_path / "peers"), model_of(tmp_path / transport))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("launcher", ["processes", "mpirun", "torchrun"])
+def test_ranks_that_share_a_gpu(request, monkeypatch, command, threads, tmp_path, launcher):
+    """They see a single one, add through the host, and have the bits of threads that do."""
+    expected = threads(2, "fused", "bf16")
+    monkeypatch.setitem(CLEAN, "CUDA_VISIBLE_DEVICES", "0")
+    row = ("--engine", "fused", "--precision", "bf16", "--out", tmp_path / "run")
+    if launcher == "processes":
+        process = start(command(*row, "--processes", 2))
+    else:
+        run = request.getfixturevalue(launcher)
+        process = run(command(*row)) if launcher == "torchrun" else run(*2 * [command(*row)])
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert "sums by host memory, which is slow" in out
+    assert_trained_as(expected[0], tmp_path / "run")
 
 
 @pytest.mark.gpu

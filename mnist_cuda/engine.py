@@ -186,6 +186,7 @@ class Engine:
     engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. multiprocessors: of these engines, too, for
     how many a training step is cut up, 0 for all: a model of a fleet has such a share of the GPU.
     Threads may share an engine: their calls wait for each other. Several engines work at the same time.
+    A fork of its process has none of its threads, and every call raises UsageError there.
     Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
     ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
@@ -222,6 +223,7 @@ class Engine:
         self._largest_batch, self.threads, self.device = 0, threads, device
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
@@ -231,6 +233,11 @@ class Engine:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Native calls, of one thread at a time: an engine has one step's memory, and the GIL is released in it."""
+        if os.getpid() != self._process:  # before the lock, which a thread that is not here may hold
+            raise UsageError(
+                f"this engine is of process {self._process}, and of its threads and GPU this fork of it has none: make "
+                "an engine here, or start processes by multiprocessing.get_context('spawn'), as GPUs need"
+            )
         with self._lock, _native_errors():
             yield
 

@@ -159,14 +159,9 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/ranks/meeting.py",
+        "mnist_cuda/ranks/group.py",
         ("test_ranks_world.py",),
-        (
-            "any-data-will-do",
-            "refusal",
-            "for part, mine in self.as_json().items():",
-            'for part, mine in ({} | self.as_json() | {"data": {}}).items():',
-        ),
+        ("any-data-will-do", "refusal", "for kind, f in facts.items() for", "for kind, f in [*facts.items()][:1] for"),
     ),
     *of(
         "mnist_cuda/ranks/session.py",
@@ -174,14 +169,42 @@ TRAINING = [
         (
             "a-killed-rank-is-gone",
             "exit code",
-            "elif processes and rank > 0:\n                    error = processes.lost(rank)",
-            "elif processes and rank > 0:\n                    pass",
+            "elif rank > 0:\n                    error = processes.lost(rank)",
+            "elif rank > 0:\n                    pass",
         ),
     ),
     *of(
         "mnist_cuda/ranks/world.py",
         ("test_ranks_world.py",),
-        ("port-of-torchruns-own", "launch", 'environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"', "False"),
+        (
+            "a-batch-script-is-a-rank",
+            "launch",
+            '("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")',
+            '("SLURM_NTASKS",)',
+        ),
+    ),
+    *of(
+        "mnist_cuda/ranks/processes.py",
+        ("test_ranks_processes.py -k 'listens'",),
+        (
+            "ranks-by-the-network",
+            "launch",
+            "pairs = [socket.socketpair() for _ in range(count - 1)]",
+            'pairs = []\n    with socket.create_server(("", 0)) as server:\n        for _ in range(count - 1):\n'
+            "            first = socket.create_connection(server.getsockname())\n"
+            "            pairs.append((first, server.accept()[0]))",
+        ),
+    ),
+    *of(
+        "mnist_cuda/ranks/launchers.py",
+        ("test_ranks_processes.py -k 'mpi'",),
+        ("an-error-ends-one-rank-of-mpi", "exit code", "gather), ranks.Abort", "gather), lambda code: None"),
+        ("each-rank-of-mpi-alone", "refusal", "if ranks.size != count:", "if False:"),
+    ),
+    *of(
+        "mnist_cuda/bench/process.py",
+        ("test_bench.py -k 'fails'",),
+        ("last-words-unread", "race", "with suppress(BrokenPipeError):  # it has", "with suppress():  # it has"),
     ),
     *of(
         "mnist_cuda/commands/train.py",
@@ -272,6 +295,11 @@ TRAINING = [
         "mnist_cuda/engine.py",
         ("test_api.py -k share_an_engine",),
         ("two-threads-in-a-step", "race", "with self._lock, _native_errors():", "with _native_errors():"),
+    ),
+    *of(
+        "mnist_cuda/engine.py",
+        ("test_api.py -k fork",),
+        ("a-forks-engine-waits", "refusal", "if os.getpid() != self._process:", "if False:"),
     ),
     *of(
         "mnist_cuda/files.py",

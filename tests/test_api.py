@@ -149,6 +149,65 @@ def test_threads_that_share_an_engine_wait_for_each_other():
     assert digest(engine.parameters) == expected
 
 
+FORKED = """
+import multiprocessing, sys, threading
+import numpy as np
+from mnist_cuda import Engine, UsageError
+engine = Engine(sys.argv[1], threads=int(sys.argv[2]))
+engine.init_parameters(0)
+engine.set_dataset(np.zeros((4, 28, 28), np.uint8), np.zeros(4, np.uint8))
+calls = {
+    "train": lambda: engine.train(np.arange(4), 2, 0.1),
+    "compute_statistics": engine.compute_statistics,
+    "parameters": lambda: engine.parameters,
+    "set_parameters": lambda: engine.set_parameters({}),
+}
+def child():
+    global engine
+    for call in calls.values():
+        try:
+            call()
+        except UsageError as error:
+            print(error)
+    other = Engine("cpu", threads=2)
+    other.init_parameters(0)
+    other.set_dataset(np.zeros((4, 28, 28), np.uint8), np.zeros(4, np.uint8))
+    print(len(other.train(np.arange(4), 2, 0.1)[0]), flush=True)
+    calls.clear()
+    del engine
+calls["train"]()
+held, over = threading.Event(), threading.Event()
+def hold():
+    with engine._alone():
+        held.set()
+        over.wait()
+threading.Thread(target=hold).start()
+held.wait()
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(20)
+process.kill()
+over.set()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "threads"), [("cpu", 1), ("cpu", 2), ("reference", 0), pytest.param("naive", 0, marks=pytest.mark.gpu)]
+)
+def test_a_fork_of_an_engines_process_is_told(make_engine, engine, threads):
+    """Also while a thread of the parent is in a call. It may make an engine of its own."""
+    make_engine(engine)  # or the reason why not
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, engine, str(threads)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    *told, steps = result.stdout.splitlines()
+    assert len(told) == 4
+    assert all(line.startswith("this engine is of process ") and "get_context('spawn')" in line for line in told)
+    assert steps == "2"
+
+
 def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
     for thing in (result, result.engine):
         for way in (pickle.dumps, copy.deepcopy):

@@ -134,9 +134,14 @@ def test_worker_ends_with_its_input(last_words):
         ('print(\'{"error": "out of luck"}\')', "out of luck"),
     ],
 )
-def test_a_process_that_fails_is_an_error_in_one_line(code, words):
-    with CompetitorProcess((sys.executable, "-c", code)) as process, pytest.raises(CompetitorError) as error:
-        process.ask(cmd="setup")
+@pytest.mark.parametrize("before", [False, True])
+def test_a_process_that_fails_is_an_error_in_one_line(code, words, before):
+    """Also where it has ended `before` it is asked."""
+    with CompetitorProcess((sys.executable, "-c", code)) as process:
+        if before:
+            process._process.wait()
+        with pytest.raises(CompetitorError) as error:
+            process.ask(cmd="setup")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 

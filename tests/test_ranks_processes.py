@@ -1,6 +1,5 @@
 """Ranks that are processes: the bits of threads, how they are launched, and that one which ends ends them all."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,33 +10,31 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, require_gpus
+from conftest import peer_python, require_gpus
 from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli, training
-from mnist_cuda.bench.competitors import has_module
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UsageError
+from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError
 from mnist_cuda.model import init_parameters
 from mnist_cuda.options import TrainOptions
+from mnist_cuda.ranks import session
 from mnist_cuda.ranks.group import Ranks
-from mnist_cuda.ranks.meeting import PROTOCOL, Facts, _begin, _knock, gather, listen, reach
-from mnist_cuda.ranks.processes import Processes, world_of_processes
-from mnist_cuda.ranks.session import another_rank, rank_0
+from mnist_cuda.ranks.processes import connected
 from mnist_cuda.ranks.world import World
 from mnist_cuda.resume import checkpoints, load_state
 from mnist_cuda.training import Trainer
 
 LIMIT = 10.0  # seconds that the end of one rank may take to be the end of all
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
 CLEAN = {name: value for name, value in ENVIRONMENT.items() if not name.startswith(VARIABLES)}
 MORE = ("--epochs", "100000")  # no test waits for its end
 
@@ -66,7 +63,6 @@ def command(data_dir):
     return lambda *flags: [sys.executable, "-m", "mnist_cuda", *map(str, [*recipe, *flags])]
 
 
-WAITING = "mnist-cuda: waiting for rank 1 of 2, 120 s at most\n"  # a GPU may take seconds to begin
 STARTED = []
 
 
@@ -76,9 +72,9 @@ def heard():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def start(command, **environment):
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, env=CLEAN | environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=heard)
+def start(command, descriptors=(), **environment):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=CLEAN | environment, preexec_fn=heard, pass_fds=descriptors, **pipes)
     STARTED.append(process)
     return process
 
@@ -102,15 +98,40 @@ def ended(process, seconds=60.0):
     return process.returncode, out, err
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+@pytest.fixture
+def torchrun(torch_folders):
+    """torchrun(command, ...): these commands as ranks by hand, one as two ranks of torchrun, which import PyTorch."""
+    code = f"import sys; sys.path += {torch_folders}; from mnist_cuda.__main__ import main; sys.exit(main())"
+    python = peer_python() if torch_folders else sys.executable
+    launch = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+
+    def run(*commands):
+        commands = [[sys.executable, "-c", code, *command[3:]] for command in commands]
+        if len(commands) == 1:
+            return start([*launch, "--no-python", *commands[0]])
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        shared = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return [start(command, **shared, RANK=str(rank)) for rank, command in enumerate(commands)]
+
+    return run
 
 
-def by_hand(size, port):
-    """The variables of each rank."""
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [{**shared, "RANK": str(rank)} for rank in range(size)]
+@pytest.fixture
+def mpirun():
+    """mpirun(command, ...): a rank for each of these commands."""
+    pytest.importorskip("mpi4py", reason="no mpi4py here: the extra `mpi` has it")
+    program = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not program:
+        pytest.skip("no mpirun here; the package openmpi, or Debian's openmpi-bin, has it")
+
+    def run(*commands):
+        launch = [program, "--allow-run-as-root", "--oversubscribe"]
+        for command in commands:
+            launch += ["-np", "1", *command, ":"]
+        return start(launch[:-1])
+
+    return run
 
 
 def others_of(process):
@@ -119,7 +140,7 @@ def others_of(process):
     ranks = {}
     for pid in map(int, children):
         variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-        ranks[int(next(v for v in variables if v.startswith("RANK="))[5:])] = pid
+        ranks[int(next(v for v in variables if v.startswith("MNIST_CUDA_RANK=")).split()[1])] = pid
     return ranks
 
 
@@ -145,13 +166,13 @@ def model_of(folder):
 
 
 @pytest.fixture
-def threads(data_dir):
-    """threads(ranks): the training of `command`, each rank a thread of this process; the model of each."""
+def threads(data_dir, make_engine):
+    """threads(ranks, engine, precision): `command`'s training, each rank a thread of this process; their models."""
     options = TrainOptions(epochs=2, batch_size=8, lr=0.02, seed=3)
     data = dataset.load("idx", data_dir=data_dir)
 
-    def train(communicator):
-        engine = Engine("cpu", threads=1)
+    def train(communicator, name, precision):
+        engine = Engine(name, precision, threads=int(name == "cpu"))
         engine.init_parameters(options.seed)
         engine.join(communicator)
         trainer = Trainer(engine, data, options, ranks=Ranks(communicator))
@@ -161,7 +182,11 @@ def threads(data_dir):
             model = trainer.end_epoch(trainer.evaluate())
         return {**model.parameters, **model.statistics, "losses": [row["test_loss"] for row in trainer.epochs]}
 
-    return lambda ranks: on_all(_native.in_process_communicators(ranks), train)
+    def run(ranks, name="cpu", precision=None):
+        make_engine(name, precision)  # or the reason why not
+        return on_all(_native.in_process_communicators(ranks), lambda own: train(own, name, precision))
+
+    return run
 
 
 def assert_trained_as(result, folder):
@@ -185,46 +210,33 @@ def test_processes_are_shares_in_one_process(command, threads, tmp_path, ranks):
     assert config["ranks"] == config["options"]["processes"] == ranks
 
 
-def test_by_variables_with_a_rank_that_is_late(command, threads, tmp_path):
-    """Rank 0 alone writes and prints; whoever else knocks at its port is sent away."""
-    port = free_port()
-    first, *others = by_hand(3, port)
-    rank_0 = start(command("--out", tmp_path / "run"), **first)
-    rank_1 = start(command("--out", tmp_path / "never"), **others[0])
-    line = rank_0.stderr.readline()
-    assert line == "mnist-cuda: waiting for rank 2 of 3, 120 s at most\n"
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(1) == b""
-    rank_2 = start(command("--out", tmp_path / "never"), **others[1])
-    code, out, err = ended(rank_0)
-    assert (code, err) == (0, "")
-    assert "ranks   3, started by RANK and WORLD_SIZE, this one with " in out
-    assert [ended(rank) for rank in (rank_1, rank_2)] == [(0, "", "")] * 2
-    assert_trained_as(threads(3)[0], tmp_path / "run")
-    assert not (tmp_path / "never").exists()
+def test_nothing_listens(command, tmp_path):
+    """Neither rank 0 nor another one has a socket that a stranger could reach."""
+    process = start(command("--processes", 2, "--out", tmp_path / "run", *MORE))
+    until_epoch(process)
+    others = others_of(process)
+    ours = [os.readlink(file) for pid in (process.pid, others[1]) for file in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {link[len("socket:[") : -1] for link in ours if link.startswith("socket:")}
+    assert len(inodes) == 2
+    rows = {name: Path("/proc/net", name).read_text().split("\n") for name in ("tcp", "tcp6", "udp", "udp6", "unix")}
+    reached = [row.split()[9] for name in rows for row in rows[name][1:-1] if name != "unix"]
+    reached += [row.split()[6] for row in rows["unix"][1:-1] if len(row.split()) > 7]  # those that have a name
+    assert not inodes & {*reached}
 
 
-def test_torchrun(command, threads, tmp_path):
-    torchrun = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON", ROOT / ".venv-peers/bin/python")).with_name("torchrun")
-    if not torchrun.exists():
-        pytest.skip("no PyTorch here: scripts/peers installs it")
-    launch = [torchrun, "--standalone", "--nproc-per-node=2", "--no-python"]
-    code, out, err = ended(start([*launch, *command("--out", tmp_path / "run")]))
+def test_torchrun(command, torchrun, threads, tmp_path):
+    code, out, err = ended(torchrun(command("--out", tmp_path / "run")))
     assert code == 0, err
     assert out.count("ranks   2, started by torchrun, this one with ") == out.count("epoch 2/2") == 1
     assert_trained_as(threads(2)[0], tmp_path / "run")
 
 
-def test_mpirun(command, threads, tmp_path):
-    if not shutil.which("mpirun"):
-        pytest.skip("no mpirun here; Debian's package openmpi-bin has it")
-    launch = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
-    code, out, err = ended(start([*launch, *command("--out", tmp_path / "run")]))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_mpirun(command, mpirun, threads, tmp_path, ranks):
+    code, out, err = ended(mpirun(*ranks * [command("--out", tmp_path / "run")]))
     assert code == 0, err
-    assert out.count("ranks   2, started by mpirun, this one with ") == out.count("right after 2 epochs") == 1
-    assert_trained_as(threads(2)[0], tmp_path / "run")
+    assert out.count(f"ranks   {ranks}, started by mpirun, this one with ") == out.count("right after 2 epochs") == 1
+    assert_trained_as(threads(ranks)[0], tmp_path / "run")
 
 
 @pytest.mark.gpu
@@ -240,21 +252,34 @@ def test_a_gpu_each(command, tmp_path):
     for transport, words in sums.items():
         process = start(command(*flags, "--out", tmp_path / transport), MNIST_CUDA_TRANSPORT=transport)
         code, out, err = ended(process)
-        assert (code, err.removeprefix(WAITING)) == (0, "")
+        assert (code, err) == (0, "")
         assert f"ranks   2, started by --gpus, this one with GPU 0\n        sums by {words}" in out
         assert_same_bits(model_of(tmp_path / "peers"), model_of(tmp_path / transport))
 
 
 @pytest.mark.gpu
-def test_torchrun_with_gpus(command, tmp_path):
+@pytest.mark.parametrize("launcher", ["processes", "mpirun", "torchrun"])
+def test_ranks_that_share_a_gpu(request, monkeypatch, command, threads, tmp_path, launcher):
+    """They see a single one, add through the host, and have the bits of threads that do."""
+    expected = threads(2, "fused", "bf16")
+    monkeypatch.setitem(CLEAN, "CUDA_VISIBLE_DEVICES", "0")
+    row = ("--engine", "fused", "--precision", "bf16", "--out", tmp_path / "run")
+    if launcher == "processes":
+        process = start(command(*row, "--processes", 2))
+    else:
+        run = request.getfixturevalue(launcher)
+        process = run(command(*row)) if launcher == "torchrun" else run(*2 * [command(*row)])
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert "sums by host memory, which is slow" in out
+    assert_trained_as(expected[0], tmp_path / "run")
+
+
+@pytest.mark.gpu
+def test_torchrun_with_gpus(command, torchrun, tmp_path):
     require_gpus(2)
-    python = Path(os.environ.get("MNIST_CUDA_PEER_PYTHON", ROOT / ".venv-peers/bin/python"))
-    if not has_module(python, "torch"):
-        pytest.skip("no PyTorch here: scripts/peers installs it")
     flags = ("--engine", "fused", "--precision", "bf16")
-    launch = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    launch += ["--nproc-per-node=2", "--no-python"]
-    code, out, err = ended(start([*launch, *command(*flags, "--out", tmp_path / "run")]))
+    code, out, err = ended(torchrun(command(*flags, "--out", tmp_path / "run")))
     assert code == 0, err
     assert "ranks   2, started by torchrun, this one with GPU 0\n" in out
     assert ended(start(command(*flags, "--gpus", 2, "--out", tmp_path / "ours")))[0] == 0
@@ -274,13 +299,12 @@ def test_a_rank_with_a_gpu_is_killed(command, tmp_path, transport):
     code, _, err = ended(process)
     assert time.monotonic() - killed < LIMIT
     assert code == 128 + signal.SIGKILL
-    said = err.removeprefix(WAITING)
-    assert said.startswith("mnist-cuda: error: rank 1 was killed by SIGKILL")
-    assert said.count("\n") == 1
+    assert err.startswith("mnist-cuda: error: rank 1 was killed by SIGKILL")
+    assert err.count("\n") == 1
     done = load_state(checkpoints(tmp_path / "run")[0]).state.epoch
     flags = ("--resume", tmp_path / "run", "--epochs", done + 1)
     code, out, err = ended(start([sys.executable, "-m", "mnist_cuda", "train", *map(str, flags)]))
-    assert (code, err.removeprefix(WAITING)) == (0, "")
+    assert (code, err) == (0, "")
     assert "ranks   2, started by --gpus" in out
 
 
@@ -326,17 +350,48 @@ def test_rank_0_is_killed(command, tmp_path):
     load_state(checkpoints(tmp_path / "run")[0])
 
 
-def test_without_our_launcher_one_rank_says_it(command, tmp_path):
-    first, *others = by_hand(3, free_port())
-    process = start(command("--out", tmp_path / "run", *MORE), **first)
-    ranks = [start(command("--out", tmp_path / "never", *MORE), **variables) for variables in others]
+def test_a_rank_of_torchs_is_killed(command, torchrun, tmp_path):
+    """Nobody ends the others, as torchrun would; rank 0 says it."""
+    folder = tmp_path / "run"
+    process, *others = torchrun(*3 * [command("--out", folder, *MORE)])
     until_epoch(process)
-    ranks[0].kill()
+    others[0].kill()
     code, _, err = ended(process, LIMIT)
+    resume = f"`mnist-cuda train --resume {folder}` goes on from the last checkpoint"
+    assert (code, err) == (7, f"mnist-cuda: error: another rank is gone; {resume}\n")
+    assert ended(others[1], LIMIT) == (7, "", "")
+    others[0].communicate()
+
+
+def test_a_rank_of_torchs_that_never_comes(command, torchrun, tmp_path):
+    process, other = torchrun(command("--wait", 2, "--out", tmp_path / "run"), [*"  ", "", "--version"])
+    code, _, err = ended(process)
     assert code == 7
-    assert err.startswith("mnist-cuda: error: rank 1 is gone; `mnist-cuda train --resume ")
-    assert ended(ranks[1], LIMIT) == (7, "", "")
-    ranks[0].communicate()
+    assert err.startswith("mnist-cuda: error: the ranks of torchrun did not meet within 2 s: ")
+    assert err.count("\n") == 1
+    assert ended(other)[0] == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_mpis_rank_ends_all(command, mpirun, tmp_path):
+    code, _, err = ended(mpirun(command("--out", tmp_path / "run"), command("--data-dir", tmp_path / "nowhere")))
+    assert code == 3
+    assert f"mnist-cuda: error: rank 1: data folder {tmp_path / 'nowhere'} is not a folder" in err
+
+
+def test_mpis_rank_with_other_options_is_refused(command, mpirun, tmp_path):
+    code, _, err = ended(mpirun(command("--out", tmp_path / "run"), command("--lr", "0.05")))
+    assert code == 2
+    assert err.count("mnist-cuda: error: ") == 1
+    assert "mnist-cuda: error: rank 1 has lr 0.05, expected rank 0's, 0.02\n" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_mpi_that_is_not_the_launchers(command):
+    pytest.importorskip("mpi4py", reason="no mpi4py here: the extra `mpi` has it")
+    code, _, err = ended(start(command(), PMI_SIZE="2"))
+    assert code == 4
+    assert err.startswith("mnist-cuda: error: mpirun started 2 ranks, and mpi4py finds 1 by ")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -361,16 +416,22 @@ def test_a_stop_ends_all_and_goes_on_to_the_same_bits(command, threads, tmp_path
 
 
 def test_a_stop_of_any_rank_ends_all(command, tmp_path):
-    """As torchrun and mpirun end them; rank 0 saves."""
-    first, second = by_hand(2, free_port())
-    process = start(command("--out", tmp_path / "run", *MORE), **first)
-    other = start(command(*MORE), **second)
+    """Rank 0 saves."""
+    process = start(command("--processes", 2, "--out", tmp_path / "run", *MORE))
     until_epoch(process)
-    other.send_signal(signal.SIGTERM)
+    os.kill(others_of(process)[1], signal.SIGTERM)
     code, out, err = ended(process)
     assert (code, err) == (143, "")
     assert "stopped by SIGTERM after " in out
-    assert ended(other) == (143, "", "")
+
+
+def test_a_stop_of_mpirun(command, mpirun, tmp_path):
+    """It sends all ranks SIGTERM, which finish the same step."""
+    process = mpirun(*2 * [command("--save-every", "5steps", "--out", tmp_path / "run", *MORE)])
+    until_epoch(process)
+    process.terminate()
+    ended(process)
+    load_state(checkpoints(tmp_path / "run")[0])
 
 
 def test_a_stop_where_rank_0_has_settled(monkeypatch):
@@ -391,109 +452,6 @@ def test_a_stop_where_rank_0_has_settled(monkeypatch):
         return trainer.steps, trainer.state is not None
 
     assert on_all(_native.in_process_communicators(2), work) == [(2, True)] * 2
-
-
-def test_a_rank_with_other_options_is_refused(command, tmp_path):
-    first, second = by_hand(2, free_port())
-    other = start(command("--lr", "0.05"), **second)
-    rank_0 = start(command("--out", tmp_path / "run"), **first)
-    assert ended(rank_0) == (2, "", "mnist-cuda: error: rank 1 has lr 0.05, expected rank 0's, 0.02\n")
-    assert ended(other) == (2, "", "")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_rank_with_other_data_is_refused(command, data_dir, tmp_path):
-    shutil.copytree(data_dir, tmp_path / "data")
-    with open(tmp_path / "data" / "train-labels-idx1-ubyte", "r+b") as file:
-        file.seek(8)
-        file.write(b"\x07")
-    first, second = by_hand(2, free_port())
-    other = start(command("--data-dir", tmp_path / "data"), **second)
-    code, out, err = ended(start(command("--out", tmp_path / "run"), **first))
-    assert (code, out) == (3, "")
-    assert err.startswith("mnist-cuda: error: rank 1 has data digest ")
-    assert ended(other) == (3, "", "")
-
-
-def test_those_that_came_before_are_told():
-    facts = Facts({"lr": 0.1}, {}, {})
-    world = World("", 0, 4, 4, "127.0.0.1", (0,), "a job")
-    with listen(world) as listener, ThreadPoolExecutor() as pool:
-        rank_0 = pool.submit(gather, listener, world, facts, 60)
-        others = [replace(world, rank=rank, ports=(listener.getsockname()[1],)) for rank in range(4)]
-        hello = {"protocol": PROTOCOL, "job": "a job", "rank": 2, "size": 4, "facts": facts.as_json()}
-        rank_2 = _knock("127.0.0.1", others[2].ports[0], hello)  # it is heard when this returns
-        stranger = _knock("127.0.0.1", others[2].ports[0], hello | {"job": "another"})
-        rank_1 = pool.submit(reach, others[1], Facts({"lr": 0.2}, {}, {}), 60)
-        errors = [rank_0.exception(), rank_1.exception()]
-        with pytest.raises(RankLostError) as told:
-            _begin(rank_2, lambda: None)
-    assert stranger is None
-    assert [str(error) for error in errors] == ["rank 1 has lr 0.2, expected rank 0's, 0.1", ""]
-    assert [error.exit_code for error in (*errors, told.value)] == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("rank", "size", "words"),
-    [
-        (1, 3, "a second rank 1 of 3 came to rank 0 of 3"),
-        (2, 3, None),
-        (0, 3, "a second rank 0 of 3 came to rank 0 of 3"),
-        (3, 3, "a rank 3 of 3 came to rank 0 of 3"),
-        (-1, 3, "a rank -1 of 3 came to rank 0 of 3"),
-        (2, 4, "a rank 2 of 4 came to rank 0 of 3"),
-        (1, 2, "a rank 1 of 2 came to rank 0 of 3"),
-    ],
-)
-def test_a_number_that_is_taken_or_none(rank, size, words):
-    """After rank 1 came another: it fits, or all three end with the same code, and rank 0 says why."""
-    facts = Facts({"lr": 0.1}, {}, {})
-    world = World("", 0, 3, 3, "127.0.0.1", (0,), "a job")
-    with listen(world) as listener, ThreadPoolExecutor() as pool:
-        rank_0 = pool.submit(gather, listener, world, facts, 60)
-        port = listener.getsockname()[1]
-        hello = {"protocol": PROTOCOL, "job": "a job", "rank": 1, "size": 3, "facts": facts.as_json()}
-        first = _knock("127.0.0.1", port, hello)  # it is heard when this returns
-        other = _knock("127.0.0.1", port, hello | {"rank": rank, "size": size})
-        if words is None:
-            connections = rank_0.result()
-            assert [c.getpeername() for c in connections] == [first.getsockname(), other.getsockname()]
-            for connection in (_begin(first, lambda: None), _begin(other, lambda: None), *connections):
-                connection.close()
-            return
-        error = rank_0.exception()
-        told = []
-        for connection in (first, other):
-            with pytest.raises(RankLostError) as end:
-                _begin(connection, lambda: None)
-            told.append((str(end.value), end.value.exit_code))
-    assert type(error) is UsageError
-    assert str(error) == words
-    assert told == [("", 2)] * 2
-
-
-def test_a_rank_number_taken_twice_is_one_line(command, tmp_path):
-    first, second, _ = by_hand(3, free_port())
-    others = [start(command(), **second) for _ in range(2)]
-    rank_0 = start(command("--out", tmp_path / "run"), **first)
-    assert ended(rank_0) == (2, "", "mnist-cuda: error: a second rank 1 of 3 came to rank 0 of 3\n")
-    assert [ended(other) for other in others] == [(2, "", "")] * 2
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_rank_that_never_comes(command, tmp_path):
-    first, second = by_hand(2, free_port())
-    rank_0 = start(command("--wait", "4", "--out", tmp_path / "run"), **first)
-    assert ended(rank_0) == (
-        7,
-        "",
-        "mnist-cuda: waiting for rank 1 of 2, 4 s at most\n"
-        "mnist-cuda: error: rank 1 of 2 did not come within 4 s; see --wait\n",
-    )
-    code, _, err = ended(start(command("--wait", "1"), **second))
-    assert code == 7
-    assert err.startswith("mnist-cuda: error: rank 1: rank 0 was not at 127.0.0.1, port ")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -527,33 +485,26 @@ def test_gpus_that_are_not_there(monkeypatch, capsys, flags, code, line):
 
 
 def test_other_counts_than_the_launchers(monkeypatch, capsys):
-    for name, value in by_hand(4, 1)[1].items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     assert cli.main(["train", "--gpus", "2"]) == 2
-    assert "--gpus is 2, and RANK and WORLD_SIZE says 4 ranks; leave it out" in capsys.readouterr().err
+    assert "--gpus is 2, and mpirun says 4 ranks; leave it out" in capsys.readouterr().err
 
 
-def test_a_process_that_cannot_begin_has_said_why(capfd):
-    processes = Processes(world_of_processes(2), free_port(), ["train", "--epochs", "0"])
-    while not processes.ended():
-        time.sleep(0.05)
-    with pytest.raises(RankLostError) as error:
-        processes.watch()
-    processes.close(0)
-    assert (str(error.value), error.value.exit_code) == ("", 2)
-    assert "argument -n/--epochs: 0 is too small" in capfd.readouterr().err
+def others_in_threads(sockets):
+    """In the place of Processes: the other ranks are threads here."""
+    return SimpleNamespace(sockets=sockets, ended=lambda: 0, lost=RankLostError, close=lambda seconds: None)
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_an_error_of_one_rank_is_the_end_of_all(failing):
+def test_an_error_of_one_rank_is_the_end_of_all(monkeypatch, failing):
     """Rank 0 says it, and all have its exit code."""
-    world = World("", 0, 3, 3, "127.0.0.1", (free_port(),), "a job")
-    facts, met = Facts({}, {}, {}), threading.Barrier(3)
+    sockets, met = connected(3), threading.Barrier(3)
+    monkeypatch.setattr(session, "Processes", lambda world, command: others_in_threads(sockets[0]))
 
     def train(rank):
-        session = rank_0(world, facts, 60, []) if rank == 0 else another_rank(replace(world, rank=rank), facts, 60)
+        world = World("", rank, 3, rank, 3)
         try:
-            with session as ranks:
+            with session.another_rank(world, sockets[rank]) if rank else session.rank_0(world, []) as ranks:
                 met.wait()
                 if rank == failing:
                     raise OutOfMemoryError("host memory ran out")
@@ -568,11 +519,14 @@ def test_an_error_of_one_rank_is_the_end_of_all(failing):
 
 
 COMPUTING = """
-import sys, time
-from mnist_cuda.ranks.meeting import Facts
-from mnist_cuda.ranks.session import rank_0
+import socket, sys, time
+from test_ranks_processes import others_in_threads
+from mnist_cuda.ranks import session
 from mnist_cuda.ranks.world import World
-with rank_0(World("", 0, 2, 2, "127.0.0.1", (int(sys.argv[1]),), "a job"), Facts({}, {}, {}), 60, []) as ranks:
+sockets = [socket.socket(fileno=int(sys.argv[1]))]
+session.Processes = lambda world, command: others_in_threads(sockets)
+with session.rank_0(World("", 0, 2, 0, 2), []) as ranks:
+    print("computing", flush=True)
     if sys.argv[2] == "left":
         ranks.leave(0, "the end")
     time.sleep(8)
@@ -582,10 +536,12 @@ with rank_0(World("", 0, 2, 2, "127.0.0.1", (int(sys.argv[1]),), "a job"), Facts
 @pytest.mark.parametrize(("state", "code", "said"), [("computing", 7, "a rank is gone"), ("left", 0, "")])
 def test_a_rank_that_computes_ends_too(state, code, said):
     """Unless it has left itself and is, say, still writing to a terminal."""
-    port = free_port()
-    process = start([sys.executable, "-c", COMPUTING, str(port), state])
-    world = World("", 1, 2, 2, "127.0.0.1", (port,), "a job")
-    reach(world, Facts({}, {}, {}), 60).close()
+    (own,), (other,) = connected(2)
+    command = [sys.executable, "-c", COMPUTING, str(own.fileno()), state]
+    process = start(command, PYTHONPATH=str(Path(__file__).parent), descriptors=[own.fileno()])
+    own.close()
+    assert process.stdout.readline() == "computing\n"
+    other.close()
     gone = time.monotonic()
     found, _, err = ended(process)
     assert time.monotonic() - gone < LIMIT
@@ -596,14 +552,6 @@ def test_a_slip_of_the_hand_starts_nothing(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--processes", "5000"])
     assert "--processes: 5000 is too many, expected at most 1024" in capsys.readouterr().err
-
-
-def test_flag_and_launcher_disagree(command):
-    code, _, err = ended(start(command("--processes", "3"), **by_hand(2, free_port())[0]))
-    assert (code, err) == (
-        2,
-        "mnist-cuda: error: --processes is 3, and RANK and WORLD_SIZE says 2 ranks; leave it out\n",
-    )
 
 
 def test_ranks_whose_weights_differ_are_noticed(data_dir):

@@ -1,7 +1,8 @@
 """A competitor on several GPUs, driven as if it were one: `python -m mnist_cuda.bench.fan_out COUNT COMMAND...`.
 
-Starts the command so many times, each with the variables that torchrun sets, and gives every line to all of them. The
-answer is rank 0's, but for `seconds`, which is what the slowest took, and for an error, which any of them may have.
+Starts the command so many times, ours connected, each with the variables that torchrun sets for PyTorch, and gives
+every line to all of them. The answer is rank 0's, but for `seconds`, which is what the slowest took, and for an error,
+which any of them may have.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnist_cuda.bench.worker import end_with_parent
+from mnist_cuda.ranks.processes import connected, start
+from mnist_cuda.ranks.world import World
 
 
 def serve(count: int, command: Sequence[str]) -> None:
@@ -26,17 +28,19 @@ def serve(count: int, command: Sequence[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
-    shared |= {"MASTER_PORT": str(port), "MNIST_CUDA_JOB": secrets.token_hex(16)}
+    shared |= {"MASTER_PORT": str(port)}
     answers: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
     processes = [
-        subprocess.Popen(
+        start(
             command,
+            World("fan_out", rank, count, rank, count),
+            sockets,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
-        for rank in range(count)
+        for rank, sockets in enumerate(connected(count))
     ]
 
     def listen(rank: int) -> None:

@@ -76,11 +76,9 @@ class CompetitorProcess:
         """Send a command and wait for its answer. Raises CompetitorError."""
         assert self._process.stdin
         assert self._process.stdout
-        try:
+        with suppress(BrokenPipeError):  # it has ended, and may have said why before
             print(json.dumps(command), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+        line = self._process.stdout.readline()
         if not line:
             self._stderr.seek(0)
             last = ([text.strip() for text in self._stderr if text.strip()] or ["without a word"])[-1]

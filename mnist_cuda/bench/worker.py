@@ -25,30 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import _native
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, Fleet, find_engine
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
-from mnist_cuda.ranks.meeting import Facts, gather, listen, reach
-from mnist_cuda.ranks.world import World, world_of
+from mnist_cuda.ranks.processes import inherited
+from mnist_cuda.ranks.session import communicator_of
 from mnist_cuda.sweeps.trainers import share_of
 from mnist_cuda.timing import time_steps
-
-MEETING_SECONDS = 60.0
-
-
-def communicator_of(world: World) -> _native.Communicator:
-    """This process and the others of the world, once all are there."""
-    nothing = Facts({}, {}, {})
-    if world.rank:
-        connections = [reach(world, nothing, MEETING_SECONDS)]
-    else:
-        with listen(world) as listener:
-            connections = gather(listener, world, nothing, MEETING_SECONDS)
-    return _native.socket_communicator(world.rank, world.size, [connection.detach() for connection in connections])
 
 
 class Worker:
@@ -72,11 +58,11 @@ class Worker:
         self._orders = np.stack([np.roll(order[: steps * self._batch], -m * self._batch) for m in range(models)])
         self._position = 0
         start = time.perf_counter()
-        world = world_of(os.environ)
+        place = inherited(os.environ)
         on_gpu = find_engine(self._name).device == "cuda"
-        device = command.get("device", 0) + (world.local_rank if world and on_gpu else 0)
+        device = command.get("device", 0) + (place[0].local_rank if place and on_gpu else 0)
         self._engine = Engine(self._name, command["precision"], threads=command["threads"], device=device)
-        self._ranks = communicator_of(world) if world else None
+        self._ranks = communicator_of(*place) if place else None
         if self._ranks:
             self._engine.join(self._ranks)
         self._engine.set_parameters(self._weights)

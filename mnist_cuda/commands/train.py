@@ -26,19 +26,17 @@ from mnist_cuda.commands.flags import (
     processes,
     rate,
 )
-from mnist_cuda.errors import DataError, UnavailableError, UsageError
+from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
 from mnist_cuda.options import TrainOptions
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.ranks.group import Ranks
-    from mnist_cuda.ranks.meeting import Facts
     from mnist_cuda.ranks.world import World
     from mnist_cuda.resume import Saved
     from mnist_cuda.run_folder import RunFolder
     from mnist_cuda.startup import Startup
-    from mnist_cuda.training import State
 
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
@@ -79,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "their own (default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="the same for engine cpu (default: %(default)s)")  # fmt: skip
-    add("--wait", type=positive, default=120, metavar="SECONDS", help="for all to come (default: %(default)s)")
+    add("--wait", type=positive, default=120, metavar="SECONDS", help="for all of torchrun's (default: %(default)s)")
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
@@ -98,12 +96,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train."""
+    config = _take_over(args) if args.resume or args.config else None
+    with _joined(args) as (world, ranks):
+        return _run(args, config, world, ranks)
+
+
+def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World | None, ranks: Ranks | None) -> int:
     import threading
 
     from mnist_cuda.startup import Startup
 
-    config = _take_over(args) if args.resume or args.config else None
-    world = _world(args)
     device = _device(args, world)
     startup = Startup(args.engine, device, args.dataset)
     from mnist_cuda import console, machine
@@ -126,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
     if world and not engine.info.shares_batches:
         able = " or ".join(row.name for row in engines() if row.shares_batches)
         raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected {able}")
-    if world and world.rank:
-        return _follow(args, engine, config, world)
+    if ranks and ranks.rank:
+        return _follow(args, engine, config, ranks)
     if args.init:
         engine.set_parameters(load_model(args.init).parameters)
         _check_init(args, engine)
@@ -139,16 +141,18 @@ def run(args: argparse.Namespace) -> int:
         if data.warning:
             console.print_warning(data.warning)
         startup.end("data")
-        return _train(args, engine, data, folder, output, startup, world)
+        return _train(args, engine, data, folder, output, startup, world, ranks)
 
 
 def _train(
     args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
-    world: World | None,
+    world: World | None, ranks: Ranks | None,
 ) -> int:  # fmt: skip
+    import numpy as np
+
     from mnist_cuda.resume import remove_later
     from mnist_cuda.run_folder import ResumedFolder
-    from mnist_cuda.training import Trainer, require_possible
+    from mnist_cuda.training import State, Trainer, require_possible
     from mnist_cuda.training_run import Saving, TrainingRun
 
     options = _options(args)
@@ -158,7 +162,7 @@ def _train(
     saving = Saving.parse(args.save_every, args.keep, args.save_best)
     state, records = None, None
     if isinstance(folder, ResumedFolder):
-        saved = _last_state(args, folder, data, world)
+        saved = _last_state(args, folder, data, ranks)
         state = saved.state if saved else None
         done = folder.epochs_done()
         if done >= options.epochs:
@@ -169,17 +173,22 @@ def _train(
     recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
     recorded |= {"json": args.json and str(args.json)}
-    with _ranks(args, engine, data, folder, state, world) as ranks:
-        if ranks:
-            startup.end("ranks")
-        trainer = Trainer(engine, data, options, state=state, records=records, ranks=ranks)
-        task = TrainingRun(
-            trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet,
-            launcher=world.launcher if world else "",
-        )  # fmt: skip
-        code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
-        if ranks:
-            ranks.exit_code = code
+    if ranks:
+        from mnist_cuda.ranks.session import share_state
+
+        ranks.folder = folder.path
+        ranks.require_facts(_facts(args, engine, data))
+        engine.join(ranks.communicator)
+        share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
+        startup.end("ranks")
+    trainer = Trainer(engine, data, options, state=state, records=records, ranks=ranks)
+    task = TrainingRun(
+        trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet,
+        launcher=world.launcher if world else "",
+    )  # fmt: skip
+    code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
+    if ranks:
+        ranks.exit_code = code
     return code
 
 
@@ -189,25 +198,43 @@ def _options(args: argparse.Namespace) -> TrainOptions:
     )
 
 
-def _world(args: argparse.Namespace) -> World | None:
-    """The ranks that a launcher started, or that --gpus or --processes will; None for this process alone."""
+@contextlib.contextmanager
+def _joined(args: argparse.Namespace) -> Iterator[tuple[World | None, Ranks | None]]:
+    """The ranks that a launcher started, or that --gpus or --processes start here; nothing for this process alone."""
     import os
 
-    from mnist_cuda.ranks.processes import world_of_processes
-    from mnist_cuda.ranks.world import GPUS, world_of
+    from mnist_cuda.ranks.processes import inherited
+    from mnist_cuda.ranks.world import GPUS, World, launcher_of
 
     if {"gpus", "processes"} <= args.given:
         raise UsageError("--gpus and --processes both say how many ranks there are; leave one out")
     counts = {GPUS: args.gpus, "--processes": args.processes}
     if args.given & {"gpus", "processes"}:  # the other may be of the run that goes on
         counts = {flag: count for flag, count in counts.items() if flag[2:] in args.given}
-    world = world_of(os.environ)
-    for flag, count in counts.items():
-        if world is None and count > 1:
-            return world_of_processes(count, flag)
-        if world and flag[2:] in args.given and count != world.size:
-            raise UsageError(f"{flag} is {count}, and {world.launcher} says {world.size} ranks; leave it out")
-    return world
+    flag, count = max(counts.items(), key=lambda item: item[1])
+    launcher, size = launcher_of(os.environ)
+    place = inherited(os.environ)
+    if place:
+        from mnist_cuda.ranks.session import another_rank
+
+        with another_rank(*place) as ranks:
+            yield place[0], ranks
+    elif launcher:
+        if flag[2:] in args.given and count != size:
+            raise UsageError(f"{flag} is {count}, and {launcher} says {size} ranks; leave it out")
+        from mnist_cuda.ranks.session import launched
+
+        with launched(launcher, size, args.wait) as (world, ranks):
+            yield world, ranks
+    elif count > 1:
+        world = World(flag, 0, count, 0, count)
+        _device(args, world)  # or why not, before others begin
+        from mnist_cuda.ranks.session import rank_0
+
+        with rank_0(world, args.argv) as ranks:
+            yield world, ranks
+    else:
+        yield None, None
 
 
 def _device(args: argparse.Namespace, world: World | None) -> int:
@@ -239,66 +266,38 @@ def _threads(args: argparse.Namespace, world: World | None) -> int:
     return count if count or world is None else world.threads(machine.cores(), os.cpu_count() or 1)
 
 
-def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> Facts:
-    """What all ranks must have in common."""
+def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
+    """What all ranks must have in common, by the error where they have not."""
     from mnist_cuda import _native, machine
-    from mnist_cuda.ranks.meeting import Facts
     from mnist_cuda.training_run import fixed_options
 
     options = fixed_options(vars(args)) | {"epochs": args.epochs}
     del options["init_sha256"]  # rank 0 gives all of them its parameters
-    facts = {**machine.build(), "commit": machine.commit() or ""}
+    build = {**machine.build(), "commit": machine.commit() or ""}
     if engine.info.device == "cuda":
-        facts["GPU"] = _native.gpus()[engine.device]["name"]  # others would cut up a share in another way
-    return Facts(
-        options | {"engine": engine.info.name, "precision": engine.precision},
-        {"dataset": data.name, "data digest": data.digest[:16]},
-        facts,
-    )
+        build["GPU"] = _native.gpus()[engine.device]["name"]  # others would cut up a share in another way
+    return {
+        UsageError: options | {"engine": engine.info.name, "precision": engine.precision},
+        DataError: {"dataset": data.name, "data digest": data.digest[:16]},
+        UnavailableError: build,
+    }
 
 
-@contextlib.contextmanager
-def _ranks(
-    args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, state: State | None, world: World | None
-) -> Iterator[Ranks | None]:
-    """The other ranks of rank 0, which begin where this one does; None without a world."""
-    if world is None:
-        yield None
-        return
-    import numpy as np
-
-    from mnist_cuda.errors import RankLostError
-    from mnist_cuda.ranks.session import rank_0, share_state
-    from mnist_cuda.resume import checkpoints
-    from mnist_cuda.training import State
-
-    try:
-        with rank_0(world, _facts(args, engine, data), args.wait, args.argv) as ranks:
-            engine.join(ranks.communicator)
-            share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
-            yield ranks
-    except RankLostError as error:
-        if str(error) and checkpoints(folder.path):
-            text = f"{error}; `mnist-cuda train --resume {folder.path}` goes on from the last checkpoint"
-            raise RankLostError(text, error.exit_code) from None
-        raise
-
-
-def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, world: World) -> int:
+def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, ranks: Ranks) -> int:
     """Train as another rank than 0: the same steps, without output and files."""
-    from mnist_cuda.ranks.session import another_rank, share_state
+    from mnist_cuda.ranks.session import share_state
     from mnist_cuda.signals import StopRequest
     from mnist_cuda.training import Trainer
 
     data = _load(args, config)
-    with another_rank(world, _facts(args, engine, data), args.wait) as ranks:
-        engine.join(ranks.communicator)
-        trainer = Trainer(engine, data, _options(args), state=share_state(ranks, None), ranks=ranks)
-        trainer.prepare()
-        with StopRequest() as stop:
-            while not trainer.finished and trainer.train_epoch(stop=lambda: stop.signal or 0):
-                trainer.end_epoch(trainer.evaluate())
-            ranks.wait()
+    ranks.require_facts(_facts(args, engine, data))
+    engine.join(ranks.communicator)
+    trainer = Trainer(engine, data, _options(args), state=share_state(ranks, None), ranks=ranks)
+    trainer.prepare()
+    with StopRequest() as stop:
+        while not trainer.finished and trainer.train_epoch(stop=lambda: stop.signal or 0):
+            trainer.end_epoch(trainer.evaluate())
+        ranks.wait()
     raise AssertionError("rank 0 ends the others")
 
 
@@ -372,7 +371,7 @@ def _check_data(args: argparse.Namespace, config: dict[str, Any] | None, data: D
     )
 
 
-def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, world: World | None) -> Saved | None:
+def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, ranks: Ranks | None) -> Saved | None:
     """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
     import sys
 
@@ -398,14 +397,14 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, worl
             raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
     if found.facts["data_digest"] != data.digest:
         raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
-    ranks_before, ranks = found.facts.get("ranks", 1), world.size if world else 1
-    if ranks_before != ranks:
+    before, now = found.facts.get("ranks", 1), ranks.size if ranks else 1
+    if before != now:
         print_warning(
-            f"{found.path} was made by {plural(ranks_before, 'rank')}, and now it is {ranks}: the weights will differ "
+            f"{found.path} was made by {plural(before, 'rank')}, and now it is {now}: the weights will differ "
             "from what they would have been, in their last bits at first"
         )
-    before, now = found.facts["versions"], versions()
-    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    made_by, here = found.facts["versions"], versions()
+    other = [f"{name} {made_by.get(name)}, now {here[name]}" for name in here if made_by.get(name) != here[name]]
     if other:
         print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
     return found

@@ -1,55 +1,71 @@
-"""The other ranks of `train --gpus` and `--processes`: processes here that rank 0 starts, and that end with it."""
+"""Ranks that are processes of one machine, connected by the socket pairs that they inherit: nothing listens."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
+import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mnist_cuda.errors import RankLostError
+from mnist_cuda.errors import RankLostError, UsageError
 from mnist_cuda.ranks.world import World
 
+_PLACE = "MNIST_CUDA_RANK"  # of a process: launcher, rank, number of ranks and its sockets
 
-def world_of_processes(count: int, launcher: str = "--processes") -> World:
-    """Rank 0 of so many processes here, at a port that the system will choose."""
-    return World(launcher, 0, count, count, "127.0.0.1", (0,), secrets.token_hex(16))
+
+def connected(count: int) -> list[list[socket.socket]]:
+    """The sockets of each rank: of rank 0 one to each of the others, by rank, of these the one to rank 0."""
+    pairs = [socket.socketpair() for _ in range(count - 1)]
+    return [[first for first, _ in pairs], *([second] for _, second in pairs)]
+
+
+def start(command: Sequence[str], place: World, sockets: Sequence[socket.socket], **more: Any) -> subprocess.Popen[Any]:
+    """Start this rank, which owns the sockets from now on. more: for Popen; variables are added to its `env`."""
+    descriptors = [end.fileno() for end in sockets]
+    words = [place.launcher, place.rank, place.size, *descriptors]
+    environment = more.pop("env", os.environ) | {_PLACE: " ".join(map(str, words))}
+    process = subprocess.Popen(command, env=environment, pass_fds=descriptors, **more)
+    for end in sockets:
+        end.close()
+    return process
+
+
+def inherited(environment: Mapping[str, str]) -> tuple[World, list[socket.socket]] | None:
+    """What `start` gave this process; None if it did not start it."""
+    if _PLACE not in environment:
+        return None
+    try:
+        launcher, *numbers = environment[_PLACE].split()
+        rank, size, *descriptors = map(int, numbers)
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    except (ValueError, OSError):
+        raise UsageError(f"{_PLACE} is '{environment[_PLACE]}', which only mnist-cuda sets; unset it") from None
+    for end in sockets:
+        end.set_inheritable(False)
+    return World(launcher, rank, size, rank, size), sockets
 
 
 class Processes:
-    """Ranks 1, 2, ... of a world, each running the command line `argv` of rank 0, which listens at this port.
+    """Ranks 1, 2, ... of rank 0's world, each running this command.
 
     They are no part of its terminal's group: Ctrl-C reaches only rank 0. They write nothing on standard output.
     """
 
-    def __init__(self, world: World, port: int, argv: Sequence[str]) -> None:
-        shared = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
-        shared |= {"WORLD_SIZE": str(world.size), "LOCAL_WORLD_SIZE": str(world.size), "MNIST_CUDA_JOB": world.job}
-        shared |= {"MASTER_ADDR": world.address, "MASTER_PORT": str(port), "MNIST_CUDA_PARENT": str(os.getpid())}
+    def __init__(self, world: World, command: Sequence[str]) -> None:
+        self.sockets, *others = connected(world.size)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "start_new_session": True}
         try:
-            for rank in range(1, world.size):
-                self._processes[rank] = subprocess.Popen(
-                    [sys.executable, "-m", "mnist_cuda", *argv],
-                    env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+            for rank, sockets in enumerate(others, 1):
+                place = World(world.launcher, rank, world.size, rank, world.size)
+                self._processes[rank] = start(command, place, sockets, **quiet)
         except BaseException:
             self.close(0)
             raise
-
-    def watch(self) -> None:
-        """Raise RankLostError if one has ended, which then has said why unless it was killed."""
-        rank = self.ended()
-        if rank:
-            error = self.lost(rank)
-            raise error if error.exit_code > 128 else RankLostError("", error.exit_code)
 
     def ended(self) -> int:
         """A rank that has ended; 0 for none."""
@@ -73,8 +89,3 @@ class Processes:
                 process.wait(max(0.0, end - time.monotonic()))
             process.kill()
             process.wait()
-
-
-def parent() -> int:
-    """The rank 0 that started this process; 0 where a launcher did."""
-    return int(os.environ.get("MNIST_CUDA_PARENT", "0"))

@@ -1,11 +1,13 @@
-"""A training's ranks from their meeting to their end: who ends, for whatever reason, tells the others."""
+"""A training's ranks from their meeting to their end: whichever ends, for whatever reason, ends the others."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,82 +18,87 @@ from mnist_cuda import _native
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UnavailableError, UsageError
 from mnist_cuda.model import PARAMETERS
 from mnist_cuda.ranks.group import Ranks
-from mnist_cuda.ranks.meeting import Facts, gather, listen, reach
-from mnist_cuda.ranks.processes import Processes, parent
+from mnist_cuda.ranks.launchers import meet
+from mnist_cuda.ranks.processes import Processes
 from mnist_cuda.ranks.world import World
+from mnist_cuda.resume import checkpoints
 from mnist_cuda.training import State
 
 # How long after a rank is gone the main thread may still be in what it computes; then the process ends there.
 GRACE_SECONDS = 4.0
-_CLOSING_SECONDS = 5.0  # for processes to end by themselves
+_CLOSING_SECONDS = 5.0  # for processes to end by themselves, after the end; after an error a second
 
 
 @contextlib.contextmanager
-def rank_0(world: World, facts: Facts, seconds: float, argv: Sequence[str]) -> Iterator[Ranks]:
-    """Meet the other ranks, which `train --processes` starts with `argv`; waits for them so many seconds at most.
+def rank_0(world: World, argv: Sequence[str]) -> Iterator[Ranks]:
+    """Start the other ranks of `train --processes` with `argv`; its end is theirs.
 
-    Its end is the end of the others. Raises RankLostError where one ends before, and what Facts.fault finds.
+    Raises RankLostError where one ends before.
     """
-    processes, met = None, False
+    processes, seconds = Processes(world, [sys.executable, "-m", "mnist_cuda", *argv]), 1.0
     try:
-        with listen(world) as listener:
-            if world.ports == (0,):
-                processes = Processes(world, listener.getsockname()[1], argv)
-            connections = gather(listener, world, facts, seconds, processes.watch if processes else lambda: None)
-        met = True
-        with _ended_by(connections, lambda: _end(processes)) as left, contextlib.ExitStack() as stack:
-            to_the_end = [stack.enter_context(connection.dup()) for connection in connections]
-            ranks = Ranks(_communicator(world, connections), left)
+        with _ended_by(processes.sockets, lambda: _end(processes)) as left:
+            ranks = Ranks(communicator_of(world, processes.sockets), left)
             try:
                 yield ranks
             except RankLostError as error:
                 rank, code, reason = ranks.departure
                 if reason:
                     error.exit_code = code or error.exit_code
-                elif processes and rank > 0:
+                elif rank > 0:
                     error = processes.lost(rank)
                 ranks.leave(error.exit_code, str(error) or "an error")
-                raise error from None
+                raise _advised(error, ranks) from None
             except BaseException as error:
-                gone = processes.ended() if processes and isinstance(error, UnavailableError) else 0
-                if processes and gone:  # what is wrong with this one's GPU may be its end
+                gone = processes.ended() if isinstance(error, UnavailableError) else 0
+                if gone:  # what is wrong with this one's GPU may be its end
                     error = processes.lost(gone)
                     ranks.leave(error.exit_code, str(error))
                     raise error from None
                 ranks.leave(_exit_code(error), str(error) or "an error")
                 raise
-            ranks.leave(ranks.exit_code, "the end")
-            _hear_out(to_the_end)
+            if not left.is_set():
+                ranks.end()
+            seconds = _CLOSING_SECONDS
     finally:
-        if processes:
-            processes.close(_CLOSING_SECONDS if met else 0.5)
+        processes.close(seconds)
 
 
 @contextlib.contextmanager
-def another_rank(world: World, facts: Facts, seconds: float) -> Iterator[Ranks]:
-    """Meet rank 0 and those that it has met, and end with it, by RankLostError; that rank prints why, if it can."""
-
-    def watch() -> None:
-        if parent() not in (0, os.getppid()):
-            raise RankLostError("")
-
-    connection = reach(world, facts, seconds, watch)
-    with _ended_by([connection], lambda: os._exit(RankLostError.exit_code)) as left:
-        ranks = Ranks(_communicator(world, [connection]), left)
+def another_rank(world: World, sockets: Sequence[socket.socket]) -> Iterator[Ranks]:
+    """What rank_0 started: ends with it, by RankLostError; that rank prints why, if it can."""
+    with _ended_by(sockets, lambda: os._exit(RankLostError.exit_code)) as left:
+        ranks = Ranks(communicator_of(world, sockets), left)
         try:
             yield ranks
         except RankLostError as error:
-            _, code, reason = ranks.departure
-            if reason:
-                raise RankLostError("", code) from None
-            if world.rank > 1 or parent():  # otherwise nobody would say it
-                raise RankLostError("") from None
-            raise error
+            raise RankLostError("", ranks.departure[1] or error.exit_code) from None
         except Exception as error:
             ranks.leave(_exit_code(error), str(error) or type(error).__name__)
             if isinstance(error, MnistCudaError | ValueError | MemoryError):
                 raise RankLostError("", _exit_code(error)) from None
             raise
+
+
+@contextlib.contextmanager
+def launched(launcher: str, count: int, seconds: float) -> Iterator[tuple[World, Ranks]]:
+    """Meet the ranks that a launcher started, within so many seconds; where one fails the launcher ends the others."""
+    world, communicator, end_all = meet(launcher, count, seconds)
+    ranks = Ranks(communicator)
+    try:
+        yield world, ranks
+        if world.rank == 0:
+            ranks.end()
+    except RankLostError as error:
+        if world.rank or not str(error):
+            raise RankLostError("", error.exit_code) from None
+        raise _advised(error, ranks) from None
+    except BaseException as error:
+        code = _exit_code(error)
+        atexit.register(end_all, code)  # once this error is printed
+        if world.rank and isinstance(error, MnistCudaError | ValueError | MemoryError):
+            raise RankLostError(f"rank {world.rank}: {error}", code) from None
+        raise
 
 
 def share_state(ranks: Ranks, state: State | None) -> State:
@@ -107,30 +114,30 @@ def share_state(ranks: Ranks, state: State | None) -> State:
     return State(int(epoch), int(step), parameters, tensors["losses"], tensors["correct"], seconds)
 
 
-def _communicator(world: World, connections: Sequence[socket.socket]) -> _native.Communicator:
-    """Over these connections, by rank, which belong to it from now on."""
-    return _native.socket_communicator(world.rank, world.size, [connection.detach() for connection in connections])
+def communicator_of(world: World, sockets: Sequence[socket.socket]) -> _native.Communicator:
+    """Over these sockets, which belong to it from now on."""
+    return _native.socket_communicator(world.rank, world.size, [end.detach() for end in sockets])
 
 
 @contextlib.contextmanager
-def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -> Iterator[threading.Event]:
-    """A block in which a thread notices at once when a connection closes, and calls `end` GRACE_SECONDS later.
+def _ended_by(sockets: Sequence[socket.socket], end: Callable[[], object]) -> Iterator[threading.Event]:
+    """A block in which a thread notices at once when a socket's other end closes, and calls `end` GRACE_SECONDS later.
 
     Unless the block is over or the event that it gets is set.
     """
-    watched, over = [connection.dup() for connection in connections], threading.Event()
+    watched, over = [one.dup() for one in sockets], threading.Event()
     wake, woken = os.pipe()
 
     def watch() -> None:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
-        for connection in watched:
-            poll.register(connection, select.POLLRDHUP)
+        for one in watched:
+            poll.register(one, select.POLLRDHUP)
         poll.poll()
         if not over.wait(GRACE_SECONDS):
             end()
-        for connection in watched:
-            connection.close()
+        for one in watched:
+            one.close()
         os.close(wake)
 
     threading.Thread(target=watch, name="ranks", daemon=True).start()
@@ -141,23 +148,21 @@ def _ended_by(connections: Sequence[socket.socket], end: Callable[[], object]) -
         os.close(woken)
 
 
-def _hear_out(connections: Sequence[socket.socket]) -> None:
-    """Wait until the others have closed: after a reset, as unread bytes make it, a goodbye may not arrive."""
-    for connection in connections:
-        connection.settimeout(_CLOSING_SECONDS)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-
-
-def _end(processes: Processes | None) -> None:
+def _end(processes: Processes) -> None:
     """End rank 0, which is still computing though another rank is gone."""
-    rank = processes.ended() if processes else 0
-    error = processes.lost(rank) if processes and rank else RankLostError("a rank is gone")
+    rank = processes.ended()
+    error = processes.lost(rank) if rank else RankLostError("a rank is gone")
     with contextlib.suppress(OSError):
         os.write(2, f"mnist-cuda: error: {error}\n".encode())
     os._exit(error.exit_code)
+
+
+def _advised(error: RankLostError, ranks: Ranks) -> RankLostError:
+    """With how the run goes on, if it can."""
+    if not (str(error) and ranks.folder and checkpoints(ranks.folder)):
+        return error
+    text = f"{error}; `mnist-cuda train --resume {ranks.folder}` goes on from the last checkpoint"
+    return RankLostError(text, error.exit_code)
 
 
 def _exit_code(error: BaseException) -> int:

@@ -1,11 +1,8 @@
-// Ranks that are processes: a star of stream sockets around rank 0.
+// Ranks that are processes of one machine: a star of socket pairs around rank 0.
 //
 // Everything is a frame, a header and its bytes. For a collective call each rank sends rank 0 a frame and gets one
 // back. Rank 0 reads the ranks in their order and adds as it reads: that makes the sums those of in_process.cpp, bit by
 // bit.
-//
-// The bytes of a long frame are sent when the receiver asks for them. So a rank that is slow never fills a connection:
-// who waits for it does so in silence, where keepalive finds out whether its machine is still there.
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -22,7 +19,7 @@
 namespace mnist {
 namespace {
 
-enum class Kind : std::uint32_t { kGather = 0x31434e4d, kSum, kReady, kLeave };  // the first bytes are "MNC1"
+enum class Kind : std::uint32_t { kGather, kSum, kLeave };
 
 struct Header {
   Kind kind;
@@ -30,7 +27,6 @@ struct Header {
   std::uint64_t bytes;
 };
 
-constexpr std::size_t kShort = 8192;          // bytes that are sent with their header
 constexpr std::size_t kLongestReason = 1000;  // bytes
 
 class Sockets final : public Communicator {
@@ -87,20 +83,10 @@ class Sockets final : public Communicator {
   }
 
   void send(int to, Kind kind, std::span<const std::byte> bytes) {
-    const Header header{kind, 0, bytes.size()};
-    const auto start = std::as_bytes(std::span(&header, 1));
-    if (bytes.size() <= kShort) return write(to, start, bytes);
-    write(to, start, {});
-    receive(to, Kind::kReady, {});
-    write(to, {}, bytes);
-  }
-
-  // Both parts, with nothing between them.
-  void write(int to, std::span<const std::byte> first, std::span<const std::byte> second) {
     const std::lock_guard lock(sending_);
     if (left_) lost({rank(), 0, "has left"});
-    iovec parts[] = {{const_cast<std::byte*>(first.data()), first.size()},
-                     {const_cast<std::byte*>(second.data()), second.size()}};
+    Header header{kind, 0, bytes.size()};
+    iovec parts[] = {{&header, sizeof header}, {const_cast<std::byte*>(bytes.data()), bytes.size()}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
@@ -135,10 +121,6 @@ class Sockets final : public Communicator {
     if (header.kind == Kind::kLeave) said_goodbye(from, header);
     if (header.kind != kind || header.bytes != bytes.size())
       lost({from, 0, "not at the same step as rank " + std::to_string(rank())});
-    if (bytes.size() > kShort) {
-      const Header ready{Kind::kReady, 0, 0};
-      write(from, std::as_bytes(std::span(&ready, 1)), {});
-    }
     if (!read(from, bytes)) lost({from, 0, ""});
   }
 

@@ -73,8 +73,8 @@ class Communicator {
 // Engines in one process, each called by a thread of its own.
 std::vector<std::shared_ptr<Communicator>> in_process_communicators(int size);
 
-// Processes that are connected by stream sockets in blocking mode: rank 0 gives those to rank 1, 2, ..., any other rank
-// the one to rank 0. The communicator owns them. Rank 0 gathers, adds and answers.
+// Processes of one machine that are connected by socket pairs in blocking mode: rank 0 gives those to rank 1, 2, ...,
+// any other rank the one to rank 0. The communicator owns them. Rank 0 gathers, adds and answers.
 std::shared_ptr<Communicator> socket_communicator(int rank, int size, std::vector<int> sockets);
 
 }  // namespace mnist

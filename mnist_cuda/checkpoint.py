@@ -8,7 +8,9 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +23,11 @@ from safetensors.numpy import save
 
 from mnist_cuda import _native
 from mnist_cuda.errors import CheckpointError, UnavailableError
-from mnist_cuda.files import atomic_write
+from mnist_cuda.files import atomic_write, require_regular
 from mnist_cuda.model import PARAMETERS, STATISTICS
 
 MODEL_FILE = "model.safetensors"
-FORMAT = "mnist-cuda"
+FORMAT = "mnist-cuda 2"
 NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
 
 _COUNTERS = tuple(f"{t.name.split('.')[0]}.num_batches_tracked" for t in STATISTICS if t.name.endswith("running_mean"))
@@ -37,7 +39,7 @@ class Model:
     """A model as its file holds it.
 
     parameters: the 12, by PyTorch name. statistics: `bn*.running_mean` and `bn*.running_var`, None where they have not
-    been computed. metadata: what it was trained on and how, as strings.
+    been computed. metadata: what it was trained on and how, as strings; `sha256` is there where the file had a digest.
     """
 
     parameters: dict[str, NDArray[Any]]
@@ -75,8 +77,20 @@ def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> N
     atomic_write(path, safetensors_bytes(tensors, metadata))
 
 
-def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
-    """A safetensors file, its metadata sorted: the library writes them in an order that changes with the process."""
+def digest_of(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """The sha256 of a file's tensors and metadata, but for the metadata's `sha256`."""
+    rest = {name: value for name, value in metadata.items() if name != "sha256"}
+    sha256 = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        sha256.update(f"{name} {tensor.dtype.str} {np.shape(tensors[name])}\n".encode())
+        sha256.update(tensor.data)
+    return sha256.hexdigest()
+
+
+def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file with its digest; the metadata sorted, which the library writes in an order by chance."""
+    metadata = {**metadata, "sha256": digest_of(tensors, metadata)}
     content = save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -89,30 +103,34 @@ def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, s
 def load_model(path: str | Path) -> Model:
     """Read a model file, or the one in a run's folder. Files written by PyTorch with the same names are welcome.
 
-    A safetensors file; or one of `torch.save` whose name ends in .pt or .pth, a state_dict, where PyTorch is installed:
-    it is read with `weights_only=True`, so that nothing in it is executed.
+    A safetensors file, which has to have its digest where we wrote it; or one of `torch.save` whose name ends in .pt or
+    .pth, a state_dict, where PyTorch 2.6 or newer is installed: it is read with `weights_only=True`, so that nothing in
+    it is executed.
 
-    Raises UnavailableError for such a file without PyTorch. For anything else CheckpointError names the file, what was
-    expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not finite, a
-    truncated file, a false header.
+    Raises UnavailableError for such a file without such a PyTorch. For anything else CheckpointError names the file,
+    what was expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not
+    finite, another digest, a truncated file, a false header.
     """
     path = Path(path)
     try:
         if path.is_dir():
             path = path / MODEL_FILE
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: not a regular file")
+        require_regular(path)
         metadata: dict[str, str] = {}
         if path.suffix in (".pt", ".pth"):
-            tensors = _read(path, _StateDict(path))
+            tensors, counters = _read(path, _StateDict(path))
         else:
             with safe_open(path, framework="numpy") as file:
                 metadata = dict(file.metadata() or {})
-                tensors = _read(path, file)
+                tensors, counters = _read(path, file)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file: {_one_line(error)}") from error
+    if ("sha256" in metadata or metadata.get("format") == FORMAT) and metadata.get("sha256") != digest_of(
+        tensors | counters, metadata
+    ):
+        raise CheckpointError(f"{path}: damaged, its sha256 is not that of its content; take a copy or train it again")
     normalisation = metadata.get("normalisation", NORMALISATION)
     if normalisation != NORMALISATION:
         raise CheckpointError(f"{path}: trained on pixels normalised by {normalisation}, expected {NORMALISATION}")
@@ -133,6 +151,12 @@ class _StateDict:
             import torch
         except ImportError as error:
             raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
+        version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+        if not version or tuple(map(int, version.groups())) < (2, 6):
+            raise UnavailableError(
+                f"{path}: a file of PyTorch, which versions before 2.6 may execute, and here is {torch.__version__}: "
+                "install a newer one, or save a .safetensors file"
+            )
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle's, zipfile's and PyTorch's own
@@ -163,8 +187,8 @@ class _StateDict:
             return {"float32": "F32", "float64": "F64"}.get(name, name)
 
 
-def _read(path: Path, file: Any) -> dict[str, NDArray[Any]]:
-    """All tensors but the counters. Names, shapes and dtypes are checked before anything is read."""
+def _read(path: Path, file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """The tensors, and PyTorch's counters. Names, shapes and dtypes are checked before anything is read."""
     found = set(file.keys())
     expected = {t.name: t.shape for t in PARAMETERS}
     statistics = {t.name: t.shape for t in STATISTICS}
@@ -185,7 +209,7 @@ def _read(path: Path, file: Any) -> dict[str, NDArray[Any]]:
             raise CheckpointError(f"{path}: tensor {name} has dtype {entry.get_dtype()}, expected F32 or F64")
         tensors[name] = file.get_tensor(name)
         _require_finite(path, name, tensors[name])
-    return tensors
+    return tensors, {name: file.get_tensor(name) for name in _COUNTERS if name in found}
 
 
 def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:

@@ -126,7 +126,7 @@ def load_model(path: str | Path) -> Model:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file: {_one_line(error)}") from error
+        raise CheckpointError(f"{path}: not a readable safetensors file: {one_line(error)}") from error
     if ("sha256" in metadata or metadata.get("format") == FORMAT) and metadata.get("sha256") != digest_of(
         tensors | counters, metadata
     ):
@@ -160,7 +160,7 @@ class _StateDict:
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle's, zipfile's and PyTorch's own
-            raise CheckpointError(f"{path}: not a readable file of PyTorch: {_one_line(error)}") from error
+            raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
         if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
             raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name")
         self._tensors = tensors
@@ -218,5 +218,6 @@ def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:
         raise CheckpointError(f"{path}: tensor {name} has {bad} values that are not finite, expected none")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def one_line(error: Exception) -> str:
+    """What a library says, on one line."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from mnist_cuda.checkpoint import digest_of, safetensors_bytes
+from mnist_cuda.checkpoint import digest_of, one_line, safetensors_bytes
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, make_folder, require_regular
 from mnist_cuda.json_input import parse_json
@@ -87,7 +87,7 @@ def load_state(path: Path) -> Saved:
         parameters = {t.name: tensors.pop(t.name) for t in PARAMETERS}
         state = State(stand["epoch"], stand["step"], parameters, losses, correct, stand["seconds"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a sound checkpoint: {' '.join(str(error).split())[:200]}") from error
+        raise CheckpointError(f"{path}: not a sound checkpoint: {one_line(error)}") from error
     return Saved(path, state, stand["facts"])
 
 

@@ -92,7 +92,7 @@ def print_table(
     There text wraps, and numbers stay whole; or, if there are `optional` columns, these are left out one by one, which
     a line says, and the rest stays whole. Either may then still be wider than the terminal.
     """
-    rows, left_out = list(rows), 0
+    rows, left_out = [[clean(cell) for cell in row] for row in rows], 0  # now, so that columns are wide enough
     lengths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     while True:
         shown = [c for c in columns if c not in optional[:left_out]]

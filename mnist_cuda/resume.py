@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from mnist_cuda.checkpoint import digest_of, one_line, safetensors_bytes
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, make_folder, require_regular
+from mnist_cuda.files import atomic_write, make_folder, require_regular, writing
 from mnist_cuda.json_input import parse_json
 from mnist_cuda.model import PARAMETERS
 from mnist_cuda.run_folder import CHECKPOINTS
@@ -49,17 +49,16 @@ def save_state(folder: Path, steps: int, state: State, facts: Mapping[str, Any],
     facts: what else has to be known, for JSON. Raises CheckpointError where it cannot be written.
     """
     where = folder / CHECKPOINTS
-    try:
+    with writing(where):
         make_folder(where)
-    except OSError as error:
-        raise CheckpointError(f"{where}: cannot make this folder: {error.strerror or error}") from error
     tensors = {**state.parameters, "epoch.losses": state.losses, "epoch.correct": state.correct}
     stand = {"epoch": state.epoch, "step": state.step, "seconds": state.seconds, "facts": facts}
     metadata = {"format": FORMAT, "state": json.dumps(stand, sort_keys=True)}
     path = where / f"step-{steps:09d}.safetensors"
     atomic_write(path, safetensors_bytes(tensors, metadata))
     for old in checkpoints(folder)[keep:]:
-        old.unlink(missing_ok=True)
+        with writing(old):
+            old.unlink(missing_ok=True)
     return path
 
 

@@ -20,7 +20,6 @@ from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
 from mnist_cuda.model import PARAMETERS, STATISTICS, init_parameters
 
-MUTATIONS = int(os.environ.get("MNIST_CUDA_MUTATIONS", "5000")) // 10
 STATISTIC_VALUES = {t.name: np.linspace(0.5, 2, t.size) for t in STATISTICS}
 
 
@@ -237,36 +236,6 @@ def test_truncation_and_flipped_bits_never_crash(path):
         except CheckpointError:
             pass
     assert accepted < 50
-
-
-def test_random_mutations_are_refused_or_change_no_value(path):
-    """Bytes of the header changed, taken out and put in: a file that is still taken holds what was saved."""
-    whole, rng = path.read_bytes(), np.random.default_rng(2)
-    header = 8 + struct.unpack("<Q", whole[:8])[0]
-    saved, messages = load_model(path), []
-    for _ in range(MUTATIONS):
-        content = bytearray(whole)
-        for _ in range(rng.integers(1, 4)):
-            at, kind = int(rng.integers(header)), rng.integers(4)
-            if kind == 0:
-                content[at] = rng.integers(256)
-            elif kind == 1:
-                content[at] ^= 1 << int(rng.integers(8))
-            elif kind == 2:
-                del content[at : at + int(rng.integers(1, 9))]
-            else:
-                content[at:at] = rng.bytes(int(rng.integers(1, 9)))
-        path.write_bytes(content)
-        try:
-            loaded = load_model(path)
-        except CheckpointError as error:
-            messages.append(str(error))
-            continue
-        for tensors, found in ((saved.parameters, loaded.parameters), (saved.statistics, loaded.statistics)):
-            for name, value in tensors.items():
-                np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert len(messages) > MUTATIONS // 2
-    assert all(message.startswith(f"{path}: ") and "\n" not in message for message in messages)
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.symlink_to(p)])

@@ -13,17 +13,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from mnist_cuda import _native
 from mnist_cuda.errors import CheckpointError, UnavailableError
-from mnist_cuda.files import atomic_write, require_regular
+from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.model import PARAMETERS, STATISTICS
 
 MODEL_FILE = "model.safetensors"
@@ -31,7 +32,7 @@ FORMAT = "mnist-cuda 2"
 NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
 
 _COUNTERS = tuple(f"{t.name.split('.')[0]}.num_batches_tracked" for t in STATISTICS if t.name.endswith("running_mean"))
-_FLOATS = {"F32": np.float32, "F64": np.float64}
+_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}
 
 
 @dataclass(frozen=True)
@@ -115,81 +116,66 @@ def load_model(path: str | Path) -> Model:
     try:
         if path.is_dir():
             path = path / MODEL_FILE
-        require_regular(path)
         metadata: dict[str, str] = {}
         if path.suffix in (".pt", ".pth"):
-            tensors, counters = _read(path, _StateDict(path))
+            tensors = _read_state_dict(path)
         else:
-            with safe_open(path, framework="numpy") as file:
-                metadata = dict(file.metadata() or {})
-                tensors, counters = _read(path, file)
+            tensors, metadata = read_safetensors(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file: {one_line(error)}") from error
-    if ("sha256" in metadata or metadata.get("format") == FORMAT) and metadata.get("sha256") != digest_of(
-        tensors | counters, metadata
-    ):
+    _require_model(path, tensors)
+    sealed = "sha256" in metadata or metadata.get("format") == FORMAT
+    if sealed and metadata.get("sha256") != digest_of(tensors, metadata):
         raise CheckpointError(f"{path}: damaged, its sha256 is not that of its content; take a copy or train it again")
     normalisation = metadata.get("normalisation", NORMALISATION)
     if normalisation != NORMALISATION:
         raise CheckpointError(f"{path}: trained on pixels normalised by {normalisation}, expected {NORMALISATION}")
-    statistics = {t.name: tensors.pop(t.name) for t in STATISTICS if t.name in tensors}
+    statistics = {t.name: tensors[t.name] for t in STATISTICS if t.name in tensors}
     for name, value in statistics.items():
         if name.endswith("running_var") and value.min() < 0:
             raise CheckpointError(f"{path}: {name} holds {value.min():g}, expected variances >= 0")
-    return Model(tensors, statistics or None, metadata)
+    return Model({t.name: tensors[t.name] for t in PARAMETERS}, statistics or None, metadata)
 
 
-class _StateDict:
-    """A file of `torch.save`, as `safe_open` shows a safetensors file."""
-
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise FileNotFoundError(path)
-        try:
-            import torch
-        except ImportError as error:
-            raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
-        version = re.match(r"(\d+)\.(\d+)", torch.__version__)
-        if not version or tuple(map(int, version.groups())) < (2, 6):
-            raise UnavailableError(
-                f"{path}: a file of PyTorch, which versions before 2.6 may execute, and here is {torch.__version__}: "
-                "install a newer one, or save a .safetensors file"
-            )
-        try:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle's, zipfile's and PyTorch's own
-            raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
-        if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
-            raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name")
-        self._tensors = tensors
-
-    def keys(self) -> list[str]:
-        return [str(name) for name in self._tensors]
-
-    def get_slice(self, name: str) -> _StateDict._Slice:
-        return self._Slice(self._tensors[name])
-
-    def get_tensor(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = self._tensors[name].detach().numpy()
-        return array
-
-    class _Slice:
-        def __init__(self, tensor: Any) -> None:
-            self._tensor = tensor
-
-        def get_shape(self) -> list[int]:
-            return list(self._tensor.shape)
-
-        def get_dtype(self) -> str:
-            name = str(self._tensor.dtype).removeprefix("torch.")
-            return {"float32": "F32", "float64": "F64"}.get(name, name)
+def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The tensors and the metadata of a file. Raises SafetensorError, OSError, and ValueError for an odd dtype."""
+    content, tensors = read_regular(path), {}
+    for name, tensor in deserialize(content):  # type: ignore[no-untyped-call]
+        if tensor["dtype"] not in _DTYPES:
+            raise ValueError(f"tensor {name:.80} has dtype {tensor['dtype']}, expected F32 or F64")
+        tensors[name] = np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return tensors, header.get("__metadata__") or {}
 
 
-def _read(path: Path, file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """The tensors, and PyTorch's counters. Names, shapes and dtypes are checked before anything is read."""
-    found = set(file.keys())
+def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file of `torch.save`."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if not version or tuple(map(int, version.groups())) < (2, 6):
+        raise UnavailableError(
+            f"{path}: a file of PyTorch, which versions before 2.6 may execute, and here is {torch.__version__}: "
+            "install a newer one, or save a .safetensors file"
+        )
+    try:
+        content = torch.load(BytesIO(read_regular(path)), map_location="cpu", weights_only=True)
+        return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
+    except AttributeError:
+        raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # pickle's, zipfile's and PyTorch's own
+        raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
+
+
+def _require_model(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse tensors that are not those of a model, with its statistics or without."""
+    found = set(tensors)
     expected = {t.name: t.shape for t in PARAMETERS}
     statistics = {t.name: t.shape for t in STATISTICS}
     if found & (set(statistics) | set(_COUNTERS)):
@@ -200,16 +186,14 @@ def _read(path: Path, file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDA
         faults = [f"{name} is missing" for name in missing[:3]] + [f"{name!r:.80} is unknown" for name in extra[:3]]
         more = len(missing) + len(extra) - len(faults)
         raise CheckpointError(f"{path}: tensor {', '.join(faults)}{f' and {more} more' if more > 0 else ''}")
-    tensors = {}
     for name, shape in expected.items():
-        entry = file.get_slice(name)
-        if tuple(entry.get_shape()) != shape:
-            raise CheckpointError(f"{path}: tensor {name} has shape {tuple(entry.get_shape())}, expected {shape}")
-        if entry.get_dtype() not in _FLOATS:
-            raise CheckpointError(f"{path}: tensor {name} has dtype {entry.get_dtype()}, expected F32 or F64")
-        tensors[name] = file.get_tensor(name)
-        _require_finite(path, name, tensors[name])
-    return tensors, {name: file.get_tensor(name) for name in _COUNTERS if name in found}
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise CheckpointError(f"{path}: tensor {name} has shape {tensor.shape}, expected {shape}")
+        if tensor.dtype not in (np.float32, np.float64):
+            dtype = f"{tensor.dtype.kind.upper()}{8 * tensor.itemsize}"
+            raise CheckpointError(f"{path}: tensor {name} has dtype {dtype}, expected F32 or F64")
+        _require_finite(path, name, tensor)
 
 
 def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:

@@ -23,12 +23,6 @@ def open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def require_regular(path: Path) -> None:
-    """Raise OSError for what is there and no regular file: it might never end."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file")
-
-
 def read_regular(path: Path, most: int = _MOST) -> bytes:
     """The content of a regular file of at most so many bytes; OSError for any other."""
     with open(path, "rb", opener=open_at_once) as file:

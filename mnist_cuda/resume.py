@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from mnist_cuda.checkpoint import digest_of, one_line, safetensors_bytes
+from mnist_cuda.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, make_folder, require_regular, writing
+from mnist_cuda.files import atomic_write, make_folder, writing
 from mnist_cuda.json_input import parse_json
 from mnist_cuda.model import PARAMETERS
 from mnist_cuda.run_folder import CHECKPOINTS
@@ -75,10 +75,7 @@ def _place(path: Path) -> tuple[int, str]:
 def load_state(path: Path) -> Saved:
     """Read a checkpoint. Raises CheckpointError where it is not exactly as it was written."""
     try:
-        require_regular(path)
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, metadata = read_safetensors(path)
         if metadata.get("sha256") != digest_of(tensors, metadata) or metadata["format"] != FORMAT:
             raise ValueError("its sha256 is not that of its content")
         stand = parse_json(metadata["state"], STATE)

@@ -194,7 +194,7 @@ class TrainingRun:
     def _report(self, signum: int | None, stopped: dict[str, Any] | None = None, *, saved: bool = True) -> None:
         """Print the last line, or the JSON object. stopped: the record of an epoch that was not evaluated."""
         trainer, data = self.trainer, self.trainer.data
-        place = f"saved {self.folder.model}" if saved else "NOT saved"
+        place = f"saved {self.folder.model}" if saved else "NOT all saved"
         epochs, total = trainer.options.epochs, time.perf_counter() - self._start
         us, iterations = trainer.clock.recent()
         name = f"{data.name} (NOT mnist: see the warning above)" if data.warning else data.name
@@ -219,7 +219,8 @@ class TrainingRun:
                 last += f", and {BEST_FILE} of epoch {self._best()} there"
         if signum is not None and saved:
             self._say(f"`mnist-cuda train --resume {shlex.quote(str(self.folder.path))}` goes on from here")
-        self.out.print(f"{last}; weights {self.weights[:12]}", style="bold")
+        weights = f"; weights {self.weights[:12]}" if self.weights else ""
+        self.out.print(f"{last}{weights}", style="bold")
         if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,

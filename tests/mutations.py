@@ -328,7 +328,7 @@ TRAINING = [
         (
             "model-of-any-content",
             "refusal",
-            'metadata.get("sha256") != digest_of(\n        tensors | counters, metadata\n    )',
+            'metadata.get("sha256") != digest_of(tensors, metadata)',
             'not metadata.get("sha256")',
         ),
         ("digest-of-parameters-alone", "file", "for name in sorted(tensors):", "for name in sorted(tensors)[:12]:"),
@@ -344,8 +344,8 @@ TRAINING = [
         (
             "tensor-of-another-shape",
             "refusal",
-            "if tuple(entry.get_shape()) != shape:",
-            "if len(entry.get_shape()) != len(shape):",
+            "if tensor.shape != shape:",
+            "if tensor.ndim != len(shape):",
         ),
     ),
     *of(

@@ -225,17 +225,11 @@ def test_truncation_and_flipped_bits_never_crash(path):
         path.write_bytes(content[:length])
         with pytest.raises(CheckpointError):
             load_model(path)
-    accepted = 0
-    for position in rng.integers(0, header, 150):
-        damaged = bytearray(content)
-        damaged[position] ^= 1 << int(rng.integers(8))
-        path.write_bytes(damaged)
-        try:
+    for position in range(header):
+        path.write_bytes(content)
+        flipped(path, position, int(rng.integers(8)))
+        with pytest.raises(CheckpointError):
             load_model(path)
-            accepted += 1  # a bit of the metadata's free text
-        except CheckpointError:
-            pass
-    assert accepted < 50
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.symlink_to(p)])

@@ -177,12 +177,13 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
                 f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images right after {len(evaluated)} epoch"
             )
             assert out.startswith(accuracy), (call, out)
-            assert "; NOT saved; weights " in out
+            assert "; NOT all saved; weights " in out
             told.add(len(evaluated))
         assert (code, err.count("\n") <= 1) == (6 if fault is full else 130, True), (call, err)
         assert not [*run.rglob("*.part")], call
         if run.exists() and resumed(run, capsys):
             assert result(run) == result(here / "whole"), call
+    assert fault is not full or told == {1, 2}
 
 
 def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):

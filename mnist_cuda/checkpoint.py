@@ -8,28 +8,31 @@ float64 where the run was in fp64 (`reference`): nothing is rounded, and PyTorch
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from mnist_cuda import _native
 from mnist_cuda.errors import CheckpointError, UnavailableError
-from mnist_cuda.files import atomic_write
+from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.model import PARAMETERS, STATISTICS
 
 MODEL_FILE = "model.safetensors"
-FORMAT = "mnist-cuda"
+FORMAT = "mnist-cuda 2"
 NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
 
 _COUNTERS = tuple(f"{t.name.split('.')[0]}.num_batches_tracked" for t in STATISTICS if t.name.endswith("running_mean"))
-_FLOATS = {"F32": np.float32, "F64": np.float64}
+_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Model:
     """A model as its file holds it.
 
     parameters: the 12, by PyTorch name. statistics: `bn*.running_mean` and `bn*.running_var`, None where they have not
-    been computed. metadata: what it was trained on and how, as strings.
+    been computed. metadata: what it was trained on and how, as strings; `sha256` is there where the file had a digest.
     """
 
     parameters: dict[str, NDArray[Any]]
@@ -75,8 +78,20 @@ def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> N
     atomic_write(path, safetensors_bytes(tensors, metadata))
 
 
-def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
-    """A safetensors file, its metadata sorted: the library writes them in an order that changes with the process."""
+def digest_of(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """The sha256 of a file's tensors and metadata, but for the metadata's `sha256`."""
+    rest = {name: value for name, value in metadata.items() if name != "sha256"}
+    sha256 = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        sha256.update(f"{name} {tensor.dtype.str} {np.shape(tensors[name])}\n".encode())
+        sha256.update(tensor.data)
+    return sha256.hexdigest()
+
+
+def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file with its digest; the metadata sorted, which the library writes in an order by chance."""
+    metadata = {**metadata, "sha256": digest_of(tensors, metadata)}
     content = save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -89,83 +104,78 @@ def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, s
 def load_model(path: str | Path) -> Model:
     """Read a model file, or the one in a run's folder. Files written by PyTorch with the same names are welcome.
 
-    A safetensors file; or one of `torch.save` whose name ends in .pt or .pth, a state_dict, where PyTorch is installed:
-    it is read with `weights_only=True`, so that nothing in it is executed.
+    A safetensors file, which has to have its digest where we wrote it; or one of `torch.save` whose name ends in .pt or
+    .pth, a state_dict, where PyTorch 2.6 or newer is installed: it is read with `weights_only=True`, so that nothing in
+    it is executed.
 
-    Raises UnavailableError for such a file without PyTorch. For anything else CheckpointError names the file, what was
-    expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not finite, a
-    truncated file, a false header.
+    Raises UnavailableError for such a file without such a PyTorch. For anything else CheckpointError names the file,
+    what was expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not
+    finite, another digest, a truncated file, a false header.
     """
     path = Path(path)
     try:
         if path.is_dir():
             path = path / MODEL_FILE
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: not a regular file")
         metadata: dict[str, str] = {}
         if path.suffix in (".pt", ".pth"):
-            tensors = _read(path, _StateDict(path))
+            tensors = _read_state_dict(path)
         else:
-            with safe_open(path, framework="numpy") as file:
-                metadata = dict(file.metadata() or {})
-                tensors = _read(path, file)
+            tensors, metadata = read_safetensors(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file: {_one_line(error)}") from error
+        raise CheckpointError(f"{path}: not a readable safetensors file: {one_line(error)}") from error
+    _require_model(path, tensors)
+    sealed = "sha256" in metadata or metadata.get("format") == FORMAT
+    if sealed and metadata.get("sha256") != digest_of(tensors, metadata):
+        raise CheckpointError(f"{path}: damaged, its sha256 is not that of its content; take a copy or train it again")
     normalisation = metadata.get("normalisation", NORMALISATION)
     if normalisation != NORMALISATION:
         raise CheckpointError(f"{path}: trained on pixels normalised by {normalisation}, expected {NORMALISATION}")
-    statistics = {t.name: tensors.pop(t.name) for t in STATISTICS if t.name in tensors}
+    statistics = {t.name: tensors[t.name] for t in STATISTICS if t.name in tensors}
     for name, value in statistics.items():
         if name.endswith("running_var") and value.min() < 0:
             raise CheckpointError(f"{path}: {name} holds {value.min():g}, expected variances >= 0")
-    return Model(tensors, statistics or None, metadata)
+    return Model({t.name: tensors[t.name] for t in PARAMETERS}, statistics or None, metadata)
 
 
-class _StateDict:
-    """A file of `torch.save`, as `safe_open` shows a safetensors file."""
-
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise FileNotFoundError(path)
-        try:
-            import torch
-        except ImportError as error:
-            raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
-        try:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle's, zipfile's and PyTorch's own
-            raise CheckpointError(f"{path}: not a readable file of PyTorch: {_one_line(error)}") from error
-        if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
-            raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name")
-        self._tensors = tensors
-
-    def keys(self) -> list[str]:
-        return [str(name) for name in self._tensors]
-
-    def get_slice(self, name: str) -> _StateDict._Slice:
-        return self._Slice(self._tensors[name])
-
-    def get_tensor(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = self._tensors[name].detach().numpy()
-        return array
-
-    class _Slice:
-        def __init__(self, tensor: Any) -> None:
-            self._tensor = tensor
-
-        def get_shape(self) -> list[int]:
-            return list(self._tensor.shape)
-
-        def get_dtype(self) -> str:
-            name = str(self._tensor.dtype).removeprefix("torch.")
-            return {"float32": "F32", "float64": "F64"}.get(name, name)
+def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The tensors and the metadata of a file. Raises SafetensorError, OSError, and ValueError for an odd dtype."""
+    content, tensors = read_regular(path), {}
+    for name, tensor in deserialize(content):  # type: ignore[no-untyped-call]
+        if tensor["dtype"] not in _DTYPES:
+            raise ValueError(f"tensor {name:.80} has dtype {tensor['dtype']}, expected F32 or F64")
+        tensors[name] = np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return tensors, header.get("__metadata__") or {}
 
 
-def _read(path: Path, file: Any) -> dict[str, NDArray[Any]]:
-    """All tensors but the counters. Names, shapes and dtypes are checked before anything is read."""
-    found = set(file.keys())
+def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file of `torch.save`."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UnavailableError(f"{path}: a file of PyTorch, which is not installed here: {error}") from error
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if not version or tuple(map(int, version.groups())) < (2, 6):
+        raise UnavailableError(
+            f"{path}: a file of PyTorch, which versions before 2.6 may execute, and here is {torch.__version__}: "
+            "install a newer one, or save a .safetensors file"
+        )
+    try:
+        content = torch.load(BytesIO(read_regular(path)), map_location="cpu", weights_only=True)
+        return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
+    except AttributeError:
+        raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # pickle's, zipfile's and PyTorch's own
+        raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
+
+
+def _require_model(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse tensors that are not those of a model, with its statistics or without."""
+    found = set(tensors)
     expected = {t.name: t.shape for t in PARAMETERS}
     statistics = {t.name: t.shape for t in STATISTICS}
     if found & (set(statistics) | set(_COUNTERS)):
@@ -176,16 +186,14 @@ def _read(path: Path, file: Any) -> dict[str, NDArray[Any]]:
         faults = [f"{name} is missing" for name in missing[:3]] + [f"{name!r:.80} is unknown" for name in extra[:3]]
         more = len(missing) + len(extra) - len(faults)
         raise CheckpointError(f"{path}: tensor {', '.join(faults)}{f' and {more} more' if more > 0 else ''}")
-    tensors = {}
     for name, shape in expected.items():
-        entry = file.get_slice(name)
-        if tuple(entry.get_shape()) != shape:
-            raise CheckpointError(f"{path}: tensor {name} has shape {tuple(entry.get_shape())}, expected {shape}")
-        if entry.get_dtype() not in _FLOATS:
-            raise CheckpointError(f"{path}: tensor {name} has dtype {entry.get_dtype()}, expected F32 or F64")
-        tensors[name] = file.get_tensor(name)
-        _require_finite(path, name, tensors[name])
-    return tensors
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise CheckpointError(f"{path}: tensor {name} has shape {tensor.shape}, expected {shape}")
+        if tensor.dtype not in (np.float32, np.float64):
+            dtype = f"{tensor.dtype.kind.upper()}{8 * tensor.itemsize}"
+            raise CheckpointError(f"{path}: tensor {name} has dtype {dtype}, expected F32 or F64")
+        _require_finite(path, name, tensor)
 
 
 def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:
@@ -194,5 +202,6 @@ def _require_finite(path: Path, name: str, tensor: NDArray[Any]) -> None:
         raise CheckpointError(f"{path}: tensor {name} has {bad} values that are not finite, expected none")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def one_line(error: Exception) -> str:
+    """What a library says, on one line."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]

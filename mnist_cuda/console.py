@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import IO, Any, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from mnist_cuda.streams import Stream, clean
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
@@ -18,7 +23,28 @@ NARROWEST = 8  # columns that text wraps to, if not shorter
 _UNBOUNDED = 10_000
 
 
+class _Styled:
+    """A Stream that takes text with our own escape sequences."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.write = stream.write_styled
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write them one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Clean what is shown; what comes with it from a style or a live line is our own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=clean(segment.text))
+
     def on_broken_pipe(self) -> None:
         """Leave a closed pipe to cli.main; rich would exit with 1."""
         raise
@@ -30,7 +56,9 @@ class _Console(Console):
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that wraps lines at words on a terminal and keeps them whole elsewhere."""
-    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    stream = sys.stderr if stderr else sys.stdout
+    file = cast("IO[str]", _Styled(stream)) if isinstance(stream, Stream) else None
+    console = _Console(stderr=stderr, file=file, highlight=False, markup=False, emoji=False)
     console.soft_wrap = not on_terminal(console)
     if console.width < 1:  # COLUMNS=0: unknown
         console.width = UNKNOWN_WIDTH
@@ -64,7 +92,7 @@ def print_table(
     There text wraps, and numbers stay whole; or, if there are `optional` columns, these are left out one by one, which
     a line says, and the rest stays whole. Either may then still be wider than the terminal.
     """
-    rows, left_out = list(rows), 0
+    rows, left_out = [[clean(cell) for cell in row] for row in rows], 0  # now, so that columns are wide enough
     lengths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     while True:
         shown = [c for c in columns if c not in optional[:left_out]]

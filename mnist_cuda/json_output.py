@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda import streams
+from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, require_writable
 
 STDOUT = Path("-")
@@ -44,8 +45,15 @@ class JsonOutput:
         return self._target is not None
 
     def write(self, value: dict[str, Any]) -> None:
-        """Deliver the object, if it is wanted."""
+        """Deliver the object, if it is wanted.
+
+        Raises CheckpointError for a file that cannot be written, and prints the object first.
+        """
         if self.on_stdout:
             print(dumps(value), flush=True)
         elif self.file:
-            atomic_write(self.file, dumps(value, indent=2).encode() + b"\n")
+            try:
+                atomic_write(self.file, dumps(value, indent=2).encode() + b"\n")
+            except CheckpointError:
+                print(dumps(value), flush=True)
+                raise

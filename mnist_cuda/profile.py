@@ -193,10 +193,6 @@ def command(options: ProfileOptions) -> int:
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
     out.print(_summary(found))
     kernel_use.print_table(out, "op", _kernels(ops))
-    if options.trace:
-        title = f"mnist-cuda {engine.info.name} {engine.arithmetic}, batch {batch}, {where}"
-        atomic_write(options.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
-        out.print(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)
@@ -211,6 +207,10 @@ def command(options: ProfileOptions) -> int:
             "tools": tools,
         }
         output.write(facts)
+    if options.trace:
+        title = f"mnist-cuda {engine.info.name} {engine.arithmetic}, batch {batch}, {where}"
+        atomic_write(options.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
+        out.print(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
     return 0
 
 

@@ -9,25 +9,29 @@ it: they are computed anew from the weights.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from mnist_cuda.checkpoint import safetensors_bytes
+from mnist_cuda.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, make_folder
+from mnist_cuda.files import atomic_write, make_folder, writing
+from mnist_cuda.json_input import parse_json
 from mnist_cuda.model import PARAMETERS
+from mnist_cuda.run_folder import CHECKPOINTS
 from mnist_cuda.training import State
 
-FOLDER = "checkpoints"
 FORMAT = "mnist-cuda checkpoint 1"
+STATE = {
+    "epoch": int,
+    "step": int,
+    "seconds": float,
+    "facts": {"options": dict, "data_digest": str, "versions": dict, "ranks?": int},
+}
 
 
 @dataclass(frozen=True)
@@ -44,24 +48,23 @@ def save_state(folder: Path, steps: int, state: State, facts: Mapping[str, Any],
 
     facts: what else has to be known, for JSON. Raises CheckpointError where it cannot be written.
     """
-    where = folder / FOLDER
-    try:
+    where = folder / CHECKPOINTS
+    with writing(where):
         make_folder(where)
-    except OSError as error:
-        raise CheckpointError(f"{where}: cannot make this folder: {error.strerror or error}") from error
     tensors = {**state.parameters, "epoch.losses": state.losses, "epoch.correct": state.correct}
     stand = {"epoch": state.epoch, "step": state.step, "seconds": state.seconds, "facts": facts}
     metadata = {"format": FORMAT, "state": json.dumps(stand, sort_keys=True)}
     path = where / f"step-{steps:09d}.safetensors"
-    atomic_write(path, safetensors_bytes(tensors, metadata | {"sha256": _digest(tensors, metadata)}))
+    atomic_write(path, safetensors_bytes(tensors, metadata))
     for old in checkpoints(folder)[keep:]:
-        old.unlink(missing_ok=True)
+        with writing(old):
+            old.unlink(missing_ok=True)
     return path
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The files of a run's checkpoints, latest first."""
-    return sorted((folder / FOLDER).glob("step-*.safetensors"), key=_place, reverse=True)
+    return sorted((folder / CHECKPOINTS).glob("step-*.safetensors"), key=_place, reverse=True)
 
 
 def _place(path: Path) -> tuple[int, str]:
@@ -72,32 +75,21 @@ def _place(path: Path) -> tuple[int, str]:
 def load_state(path: Path) -> Saved:
     """Read a checkpoint. Raises CheckpointError where it is not exactly as it was written."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if metadata.pop("sha256", None) != _digest(tensors, metadata) or metadata["format"] != FORMAT:
+        tensors, metadata = read_safetensors(path)
+        if metadata.get("sha256") != digest_of(tensors, metadata) or metadata["format"] != FORMAT:
             raise ValueError("its sha256 is not that of its content")
-        stand = json.loads(metadata["state"])
+        stand = parse_json(metadata["state"], STATE)
         losses, correct = tensors.pop("epoch.losses"), tensors.pop("epoch.correct")
         parameters = {t.name: tensors.pop(t.name) for t in PARAMETERS}
         state = State(stand["epoch"], stand["step"], parameters, losses, correct, stand["seconds"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a sound checkpoint: {' '.join(str(error).split())[:200]}") from error
+        raise CheckpointError(f"{path}: not a sound checkpoint: {one_line(error)}") from error
     return Saved(path, state, stand["facts"])
 
 
 def remove_later(folder: Path, than: Path | None) -> None:
-    """Remove the checkpoints after this one, or all, and parts of some: what is trained now writes them anew."""
-    for path in [*checkpoints(folder), *(folder / FOLDER).glob("*.part")]:
+    """Remove the checkpoints after this one, or all: what is trained now writes them anew."""
+    for path in checkpoints(folder):
         if than is None or _place(path) > _place(than):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _digest(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
-    sha256 = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = np.ascontiguousarray(tensors[name])
-        sha256.update(f"{name} {tensor.dtype.str} {tensor.shape}\n".encode())
-        sha256.update(tensor.data)
-    return sha256.hexdigest()

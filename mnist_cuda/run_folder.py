@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
-import json
 import os
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,19 +12,35 @@ from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.files import atomic_write, make_folder, read_regular
+from mnist_cuda.files import atomic_write, make_folder, remove_parts, take_lock
+from mnist_cuda.json_input import read_json, read_json_lines
 from mnist_cuda.json_output import dumps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, CHECKPOINTS = "config.json", "checkpoints"
 PARTS = ("options", "engine", "data")  # of config.json, each an object
+CONFIG = {  # the kinds of what is read of it; the flags check the rest of the options
+    "options": {"batch_size?": int, "lr?": float, "data_dir?": (str, None), "init_sha256?": (str, None)},
+    "engine": {"name?": str, "precision?": str},
+    "data": {"name?": str, "digest?": str, "warning?": (str, None)},
+    "sweep": {"save?": str, "data_dir?": (str, None)},
+    "versions?": dict,
+    "resumed?": list,
+    "started?": str,
+    "command?": str,
+}
 METRICS_FILE, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
 METRICS_COLUMNS = (  # of the table: what is one number in a record of metrics.jsonl
     "epoch", "steps", "loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds", "evaluation_seconds",
     "images_per_second",
 )  # fmt: skip
+METRICS = {  # the kinds of what is read of a record
+    **{f"{name}?": (float, None) for name in (*METRICS_COLUMNS, "validation_accuracy", "validation_loss")},
+    "epoch": int,
+    "interrupted?": bool,
+}
 
 
 class RunFolder:
@@ -59,7 +73,7 @@ class RunFolder:
                 return False
             with open(self.path / CONFIG_FILE, "x"):
                 self._lock()
-                return True
+            return True
         except FileExistsError:
             if self.path.is_dir():  # another run was faster
                 return False
@@ -68,15 +82,9 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: cannot make this folder: {error.strerror or error}") from error
 
     def _lock(self) -> bool:
-        """Keep other processes from going on with this run, until this one ends; False where one does already."""
-        self._locked = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            pass
-        return True
+        """Keep other processes from going on with this run until this one ends; False without locks."""
+        self._locked, locked = take_lock(self.path)
+        return locked
 
     def __enter__(self) -> Self:
         return self
@@ -121,13 +129,19 @@ class ResumedFolder(RunFolder):
     def __init__(self, path: Path, parts: Iterable[str] = PARTS) -> None:
         self.path, self._started = path, True
         self.config = read_config(path, parts)
-        if not self._lock():
-            raise UsageError(f"{path}: another process is training there")
+        try:
+            if self._lock():
+                for folder in (path, path / CHECKPOINTS):
+                    remove_parts(folder)
+        except BlockingIOError:
+            raise UsageError(f"{path}: another process is training there") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be opened: {error.strerror or error}") from error
 
     def records_before(self, epoch: int) -> list[dict[str, Any]]:
         """The records of the epochs before this one; the next that is added follows them in the file."""
         self._metrics = [row for row in self._complete() if row["epoch"] < epoch]
-        if [row["epoch"] for row in self._metrics] != list(range(1, epoch)):
+        if [row["epoch"] for row in self._metrics] != list(range(1, min(epoch, len(self._metrics) + 2))):
             file = self.path / METRICS_FILE
             raise CheckpointError(f"{file}: expected a line for each of the {epoch - 1} epochs before, found others")
         return list(self._metrics)
@@ -137,44 +151,43 @@ class ResumedFolder(RunFolder):
         return len(self._complete())
 
     def _complete(self) -> list[dict[str, Any]]:
-        file = self.path / METRICS_FILE
-        try:
-            rows = [json.loads(line) for line in read_regular(file).splitlines()] if file.exists() else []
-            return [row for row in rows if row["epoch"] > 0 and not row.get("interrupted")]
-        except OSError as error:
-            raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{file}: cannot go on with it: {error}") from error
+        return [row for row in read_metrics(self.path) if row["epoch"] > 0 and not row.get("interrupted")]
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run's epochs; none before the first is written. Raises CheckpointError."""
+    file = folder / METRICS_FILE
+    try:
+        return read_json_lines(file, METRICS)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file}: not a run's metrics: {error}") from error
 
 
 def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
     """The config.json of a run, by the file or its folder. Raises CheckpointError."""
     file = path / CONFIG_FILE if path.is_dir() else path
-    fault = f"{file}: not a run's configuration"
+    kinds = {name: kind for name, kind in CONFIG.items() if name.endswith("?") or name in parts}
     try:
-        text = read_regular(file).decode()
-        if not text:
+        if file.is_file() and not file.stat().st_size:
             raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
-        config = json.loads(text)
+        config: dict[str, Any] = read_json(file, kinds)
+        return config
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's or sweep's folder or {CONFIG_FILE}") from None
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{fault}: it is no UTF-8 text") from None
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise CheckpointError(f"{fault}: it is no JSON: {error}") from error
-    for part in parts:
-        if not (isinstance(config, dict) and isinstance(config.get(part), dict)):
-            raise CheckpointError(f"{fault}: `{part}` is missing")
-    return dict(config)
+        raise CheckpointError(f"{file}: not a run's configuration: {error}") from error
 
 
 def recorded_data_dir(model: Path) -> Path | None:
     """The --data-dir of the run that saved `model` (its file or folder); None if it had none or is not recorded."""
-    folder = model if model.is_dir() else model.parent
     try:
-        data_dir = json.loads(read_regular(folder / CONFIG_FILE))["options"]["data_dir"]
-    except (OSError, ValueError, KeyError, TypeError):
+        data_dir = read_config(model if model.is_dir() else model.parent)["options"].get("data_dir")
+    except CheckpointError:
         return None
-    return Path(data_dir) if isinstance(data_dir, str) else None
+    return Path(data_dir) if data_dir else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,8 +13,8 @@ from typing import Any
 from mnist_cuda import console
 from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.files import read_regular
-from mnist_cuda.run_folder import CONFIG_FILE, METRICS_FILE, read_config
+from mnist_cuda.files import take_lock
+from mnist_cuda.run_folder import CONFIG_FILE, read_config, read_metrics
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,7 @@ def load_run(path: Path) -> Run:
     """Read a run's folder. Raises CheckpointError where it is none, or its files are damaged."""
     if not (path / CONFIG_FILE).exists():
         raise CheckpointError(f"{path}: not a run's folder, it has no {CONFIG_FILE}")
-    config, file = read_config(path), path / METRICS_FILE
-    try:
-        lines = read_regular(file).splitlines() if file.exists() else []
-        epochs = [json.loads(line) for line in lines]
-        if not all(isinstance(epoch, dict) and "epoch" in epoch for epoch in epochs):
-            raise ValueError("a line of it is no epoch's")
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{file}: not a run's metrics: {error}") from error
-    return Run(path, config, epochs)
+    return Run(path, read_config(path), read_metrics(path))
 
 
 def find(name: Path, folder: Path) -> Run:
@@ -186,13 +175,8 @@ def remove(run: Run) -> None:
 
 def _goes_on(folder: Path) -> bool:
     """Whether the run of this folder holds its lock."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(take_lock(folder)[0])
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks
-        pass
-    finally:
-        os.close(number)
     return False

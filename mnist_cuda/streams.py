@@ -5,15 +5,24 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 from mnist_cuda.errors import OutputError
 
+# What moves a terminal's cursor, starts its escape sequences or turns the direction of text; not tab and newline.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """Text that a terminal shows and does not obey: names, cells and messages come from files and other machines."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
 
 class Stream(io.TextIOWrapper):
-    """Standard output or error; characters that its encoding lacks are written as escapes.
+    """Standard output or error; what is written is cleaned, and what its encoding lacks becomes an escape.
 
     Where it cannot be written it raises OutputError, or BrokenPipeError for a pipe without a reader. A `tolerant` one
     raises nothing: it says so once on standard error. Either way whatever is written later is dropped.
@@ -22,7 +31,11 @@ class Stream(io.TextIOWrapper):
     tolerant = False
 
     def write(self, text: str) -> int:
-        """Write `text`; returns its length."""
+        """Write `text`, cleaned; returns its length."""
+        return self.write_styled(clean(text))
+
+    def write_styled(self, text: str) -> int:
+        """Write text whose escape sequences are our own; returns its length."""
         with self._failing():
             super().write(text)
         return len(text)

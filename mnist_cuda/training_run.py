@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -16,7 +18,7 @@ from mnist_cuda import console, machine, streams
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import EngineInfo
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.model import digest
 from mnist_cuda.resume import save_state
@@ -116,23 +118,38 @@ class TrainingRun:
         )
         every = self.saving.every
         if self.saving.unit == "steps" and self.trainer.steps // every > self._saved // every:
-            self._save_state(self.trainer.state)
+            with self._saves():
+                self._save_state(self.trainer.state)
+
+    @contextlib.contextmanager
+    def _saves(self, signum: int | None = None) -> Iterator[None]:
+        """A block that writes files: where one cannot be written, what was computed is printed before the error."""
+        try:
+            yield
+        except CheckpointError:
+            self.live.stop()
+            self._report(signum, saved=False)
+            raise
 
     def _end_epoch(self, record: dict[str, Any], model: Model) -> None:
         """Save the model, the metrics and the state, print the epoch's line."""
         trainer, epochs = self.trainer, self.trainer.options.epochs
-        self._save_model(model)
-        self.folder.add_metrics(record)
         every, unit = self.saving.every, self.saving.unit
-        if trainer.finished or (unit == "epochs" and record["epoch"] % every == 0):
-            self._save_state(trainer.state)
         us = 1e6 * record["train_seconds"] / record["steps"]
         held = f"validation {100 * record['validation_accuracy']:.2f} %  " if "validation_accuracy" in record else ""
-        self._say(
+        line = (
             f"epoch {record['epoch']}/{epochs}  loss {record['loss']:.4f}  "
             f"train {100 * record['train_accuracy']:.2f} %  {held}test {100 * record['test_accuracy']:.2f} %  "
             f"{console.format_count(us)} us/it  {record['images_per_second']:.0f} img/s"
         )
+        with self._saves():
+            try:
+                self._save_model(model)
+                self.folder.add_metrics(record)
+                if trainer.finished or (unit == "epochs" and record["epoch"] % every == 0):
+                    self._save_state(trainer.state)
+            finally:
+                self._say(line)
 
     def _save_model(self, model: Model) -> None:
         self.weights = digest(model.parameters)
@@ -156,14 +173,14 @@ class TrainingRun:
     def _stop_early(self, signum: int, record: dict[str, Any], state: State | None, model: Model) -> int:
         """After a signal, save where the training stands. A model that was evaluated stays. Returns the exit code."""
         trainer = self.trainer
-        self._save_state(state)
-        evaluated = bool(trainer.epochs)
-        if not evaluated:
-            self._save_model(model)
-        stopped = None
-        if record["steps"] or not evaluated:
-            stopped = record | {"interrupted": True}
-            self.folder.add_metrics(stopped)
+        evaluated, stopped = bool(trainer.epochs), None
+        with self._saves(signum):
+            self._save_state(state)
+            if not evaluated:
+                self._save_model(model)
+            if record["steps"] or not evaluated:
+                stopped = record | {"interrupted": True}
+                self.folder.add_metrics(stopped)
         self.live.stop()
         if trainer.ranks:
             trainer.ranks.leave(exit_code(signum), "stopped")  # here, as the process may end right after this
@@ -174,34 +191,36 @@ class TrainingRun:
         name = signal.Signals(signum).name
         self.out.print(f"{name}: finishing the running steps, then saving; a second signal ends the run at once")
 
-    def _report(self, signum: int | None, stopped: dict[str, Any] | None = None) -> None:
+    def _report(self, signum: int | None, stopped: dict[str, Any] | None = None, *, saved: bool = True) -> None:
         """Print the last line, or the JSON object. stopped: the record of an epoch that was not evaluated."""
         trainer, data = self.trainer, self.trainer.data
+        place = f"saved {self.folder.model}" if saved else "NOT all saved"
         epochs, total = trainer.options.epochs, time.perf_counter() - self._start
         us, iterations = trainer.clock.recent()
         name = f"{data.name} (NOT mnist: see the warning above)" if data.warning else data.name
-        if signum is not None:
+        if signum is not None or trainer.evaluation is None:
+            by = f"stopped by {signal.Signals(signum).name}" if signum is not None else "ended"
             last = (
-                f"stopped by {signal.Signals(signum).name} after {console.plural(trainer.steps, 'step')} "
-                f"({trainer.epochs_done} of {epochs} epochs) on {name}; saved {self.folder.model}"
+                f"{by} after {console.plural(trainer.steps, 'step')} "
+                f"({trainer.epochs_done} of {epochs} epochs) on {name}; {place}"
             )
-            if not trainer.epochs:
+            if saved and not trainer.epochs:
                 last += " without population statistics: `mnist-cuda evaluate` computes them"
             elif stopped:
                 last += f" of epoch {len(trainer.epochs)}"
         else:
-            assert trainer.evaluation is not None
             since = f" since step {self.first_step}" if self.first_step else ""
             last = (
                 f"{100 * trainer.evaluation.accuracy:.2f} % of {trainer.evaluation.count} test images right after "
-                f"{console.plural(epochs, 'epoch')} in {console.format_duration(total)}{since} on {name}; "
-                f"{console.format_count(us)} us/iteration (mean of the last {iterations}); saved {self.folder.model}"
+                f"{console.plural(trainer.epochs_done, 'epoch')} in {console.format_duration(total)}{since} on {name}; "
+                f"{console.format_count(us)} us/iteration (mean of the last {iterations}); {place}"
             )
-            if self.saving.best:
+            if saved and self.saving.best:
                 last += f", and {BEST_FILE} of epoch {self._best()} there"
-        if signum is not None:
+        if signum is not None and saved:
             self._say(f"`mnist-cuda train --resume {shlex.quote(str(self.folder.path))}` goes on from here")
-        self.out.print(f"{last}; weights {self.weights[:12]}", style="bold")
+        weights = f"; weights {self.weights[:12]}" if self.weights else ""
+        self.out.print(f"{last}{weights}", style="bold")
         if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
@@ -221,7 +240,7 @@ class TrainingRun:
                 "precision": trainer.engine.precision,
                 "ranks": self._ranks,
                 "folder": str(self.folder.path),
-                "model": str(self.folder.model),
+                "model": str(self.folder.model) if saved else None,
                 "parameters_sha256": self.weights,
                 "epochs": trainer.epochs + ([stopped] if stopped else []),
             }

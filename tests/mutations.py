@@ -117,8 +117,8 @@ TRAINING = [
         (
             "stopped-without-a-checkpoint",
             "resume",
-            "        self._save_state(state)\n        evaluated",
-            "        evaluated",
+            "            self._save_state(state)\n            if not evaluated",
+            "            if not evaluated",
         ),
         (
             "best-by-the-test-set",
@@ -133,8 +133,8 @@ TRAINING = [
         (
             "checkpoint-of-any-content",
             "refusal",
-            'metadata.pop("sha256", None) != _digest(tensors, metadata)',
-            'not metadata.pop("sha256", None)',
+            'metadata.get("sha256") != digest_of(tensors, metadata)',
+            'not metadata.get("sha256")',
         ),
         ("later-checkpoints-stay", "resume", "if than is None or _place(path) > _place(than):", "if than is None:"),
     ),
@@ -304,7 +304,67 @@ TRAINING = [
     *of(
         "mnist_cuda/files.py",
         ("test_checkpoint.py", REPORTED),
-        ("unsynced-file", "file", "            file.flush()\n            os.fsync(file.fileno())\n", ""),
+        ("unsynced-file", "file", "            if sync:\n                os.fsync(number)\n", ""),
+    ),
+    *of(
+        "mnist_cuda/files.py",
+        ("test_files.py -k 'taken or parts'",),
+        ("part-through-a-link", "file", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT | os.O_TRUNC"),
+        ("parts-of-others-removed", "file", "filter(_PART.fullmatch,", "filter(_PART.match,"),
+    ),
+    *of(
+        "mnist_cuda/run_folder.py",
+        ("test_files.py -k locks",),
+        (
+            "leftovers-removed-without-the-lock",
+            "file",
+            "            if self._lock():\n",
+            "            if self._lock() or True:\n",
+        ),
+    ),
+    *of(
+        "mnist_cuda/json_input.py",
+        ("test_files.py -k json",),
+        ("nan-is-a-number", "refusal", "if not abs(value) <= _LARGEST:", "if abs(value) > _LARGEST:"),
+        ("true-is-a-number", "refusal", "if not (found is outer or", "if not (issubclass(found, outer) or"),
+        ("json-of-any-depth", "refusal", "_require_plain(item, depth - 1)", "_require_plain(item, depth)"),
+    ),
+    *of(
+        "mnist_cuda/streams.py",
+        ("test_streams.py -k others",),
+        ("errors-with-escapes", "refusal", "return self.write_styled(clean(text))", "return self.write_styled(text)"),
+    ),
+    *of(
+        "mnist_cuda/console.py",
+        ("test_streams.py -k others",),
+        ("warnings-with-escapes", "refusal", "segment._replace(text=clean(segment.text))", "segment"),
+    ),
+    *of(
+        "mnist_cuda/training_run.py",
+        ("test_crashes.py -k call_that_failed",),
+        ("result-hidden-by-a-full-disk", "reported value", "            self._report(signum, saved=False)\n", ""),
+    ),
+    *of(
+        "mnist_cuda/json_output.py",
+        ("test_crashes.py -k object",),
+        ("object-hidden-by-a-full-disk", "reported value", "                print(dumps(value), flush=True)\n", ""),
+    ),
+    *of(
+        "mnist_cuda/checkpoint.py",
+        ("test_checkpoint.py -k 'digest or flipped or every_command or executes'",),
+        ("any-pytorch", "refusal", "< (2, 6):", "< (2, 0):"),
+        (
+            "model-of-any-content",
+            "refusal",
+            'metadata.get("sha256") != digest_of(tensors, metadata)',
+            'not metadata.get("sha256")',
+        ),
+        ("digest-of-parameters-alone", "file", "for name in sorted(tensors):", "for name in sorted(tensors)[:12]:"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/table.py",
+        ("test_sweep.py -k every_bit",),
+        ("row-of-any-content", "refusal", "if check != _check(values):", "if not check:"),
     ),
     *of(
         "mnist_cuda/checkpoint.py",
@@ -312,8 +372,8 @@ TRAINING = [
         (
             "tensor-of-another-shape",
             "refusal",
-            "if tuple(entry.get_shape()) != shape:",
-            "if len(entry.get_shape()) != len(shape):",
+            "if tensor.shape != shape:",
+            "if tensor.ndim != len(shape):",
         ),
     ),
     *of(
@@ -418,7 +478,7 @@ DATA = [
     *of(
         "mnist_cuda/data/download.py",
         ("test_data_download.py",),
-        ("anothers-part-removed", "file", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", ""),
+        ("anothers-part-removed", "file", "locked = take_lock(folder)", "locked = take_lock(folder, fcntl.LOCK_SH)"),
         (
             "stall-without-a-limit",
             "late",

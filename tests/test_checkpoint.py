@@ -6,19 +6,20 @@ import os
 import struct
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
 from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import CheckpointError
+from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
 from mnist_cuda.model import PARAMETERS, STATISTICS, init_parameters
 
-MUTATIONS = int(os.environ.get("MNIST_CUDA_MUTATIONS", "5000")) // 10
 STATISTIC_VALUES = {t.name: np.linspace(0.5, 2, t.size) for t in STATISTICS}
 
 
@@ -67,6 +68,76 @@ def test_names_are_those_of_a_pytorch_state_dict(path):
 def test_files_written_by_others_are_welcome(path):
     save_file(load_file(path), path)
     assert load_model(path).metadata == {}
+
+
+def flipped(path, place, bit):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_of_a_tensor_is_found(path, tmp_path):
+    """Whoever loads the model: most flips leave a number that is as good as any."""
+    whole = path.read_bytes()
+    header, rng = 8 + struct.unpack("<Q", whole[:8])[0], np.random.default_rng(4)
+    for place in (header, len(whole) - 1, *rng.integers(header, len(whole), 200)):
+        path.write_bytes(whole)
+        flipped(path, place, int(rng.integers(8)))
+        with pytest.raises(CheckpointError):
+            load_model(path)
+
+
+def commands(path):
+    yield "evaluate", path
+    yield "predict", "--model", path, path.parent / "x.png"
+    yield "export", "state-dict", "--model", path
+    yield "export", "onnx", "--model", path
+    yield "train", "--init", path, "--out", path.parent / "run"
+
+
+def test_every_command_refuses_a_model_that_is_not_what_was_saved(path, capsys):
+    pytest.importorskip("PIL")
+    flipped(path, -5, 0)
+    for argv in commands(path):
+        assert cli.main([str(word) for word in argv]) == 6, argv
+        err = capsys.readouterr().err
+        assert f"{path}: damaged, its sha256 is not that of its content" in err, argv
+        assert err.count("\n") == 1
+    assert [*path.parent.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("edit", [lambda m: m.pop("sha256"), lambda m: m.update(dataset="another")])
+def test_a_file_of_ours_has_its_digest_and_metadata(path, edit):
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    edit(metadata)
+    path.write_bytes(save(load_file(path), metadata))
+    with pytest.raises(CheckpointError, match="its sha256 is not that of its content"):
+        load_model(path)
+
+
+def test_a_digest_tells_files_of_ours_from_others(path):
+    assert len(load_model(path).metadata["sha256"]) == 64
+    save_file(load_file(path), path)
+    assert "sha256" not in load_model(path).metadata
+    save_model(path, load_model(path))
+    assert len(load_model(path).metadata["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("version", "sound"),
+    [("2.5.1+cu124", False), ("1.13.0", False), ("2.6.0", True), ("2.13.0+cpu", True)],
+)
+def test_files_of_pytorch_want_a_pytorch_that_executes_nothing(version, sound, tmp_path, monkeypatch):
+    loaded = []
+    torch = types.ModuleType("torch")
+    torch.__version__, torch.Tensor, torch.load = version, np.ndarray, lambda *_, **how: loaded.append(how) or {}
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(CheckpointError if sound else UnavailableError) as error:
+        load_model(tmp_path / "model.pt")
+    assert (loaded == [{"map_location": "cpu", "weights_only": True}]) == sound
+    assert sound or f"versions before 2.6 may execute, and here is {version}:" in str(error.value)
 
 
 def edited(path, edit):
@@ -154,47 +225,11 @@ def test_truncation_and_flipped_bits_never_crash(path):
         path.write_bytes(content[:length])
         with pytest.raises(CheckpointError):
             load_model(path)
-    accepted = 0
-    for position in rng.integers(0, header, 150):
-        damaged = bytearray(content)
-        damaged[position] ^= 1 << int(rng.integers(8))
-        path.write_bytes(damaged)
-        try:
-            load_model(path)
-            accepted += 1  # a bit of the metadata's free text
-        except CheckpointError:
-            pass
-    assert accepted < 50
-
-
-def test_random_mutations_are_refused_or_change_no_value(path):
-    """Bytes of the header changed, taken out and put in: a file that is still taken holds what was saved."""
-    whole, rng = path.read_bytes(), np.random.default_rng(2)
-    header = 8 + struct.unpack("<Q", whole[:8])[0]
-    saved, messages = load_model(path), []
-    for _ in range(MUTATIONS):
-        content = bytearray(whole)
-        for _ in range(rng.integers(1, 4)):
-            at, kind = int(rng.integers(header)), rng.integers(4)
-            if kind == 0:
-                content[at] = rng.integers(256)
-            elif kind == 1:
-                content[at] ^= 1 << int(rng.integers(8))
-            elif kind == 2:
-                del content[at : at + int(rng.integers(1, 9))]
-            else:
-                content[at:at] = rng.bytes(int(rng.integers(1, 9)))
+    for position in range(header):
         path.write_bytes(content)
-        try:
-            loaded = load_model(path)
-        except CheckpointError as error:
-            messages.append(str(error))
-            continue
-        for tensors, found in ((saved.parameters, loaded.parameters), (saved.statistics, loaded.statistics)):
-            for name, value in tensors.items():
-                np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert len(messages) > MUTATIONS // 2
-    assert all(message.startswith(f"{path}: ") and "\n" not in message for message in messages)
+        flipped(path, position, int(rng.integers(8)))
+        with pytest.raises(CheckpointError):
+            load_model(path)
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.symlink_to(p)])

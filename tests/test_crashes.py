@@ -12,7 +12,7 @@ from crashes import Crashes
 from data_server import serve, tiny_info
 from tiny import Stop, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, training_run
+from mnist_cuda import cli, training, training_run
 from mnist_cuda.data import catalogue, dataset
 from mnist_cuda.data.dataset import load
 from mnist_cuda.resume import checkpoints, load_state
@@ -22,7 +22,14 @@ from mnist_cuda.sweeps.table import read_table
 TRAIN = ("--engine", "cpu", "--threads", "1", "--batch-size", "15", "--epochs", "2", "--lr", "0.03")
 RUN = ("train", *TRAIN, "--validation", "5", "--save-best", "--save-every", "1steps", "--keep", "2")
 SWEEP = ("sweep", *TRAIN, "--seeds", "2", "--jobs", "1")
-TIMES = {"train_seconds", "us_per_iteration", "images_per_second", "evaluation_seconds", "training_seconds"}
+TIMES = {
+    "row_sha256",
+    "train_seconds",
+    "us_per_iteration",
+    "images_per_second",
+    "evaluation_seconds",
+    "training_seconds",
+}
 
 
 @pytest.fixture
@@ -116,7 +123,7 @@ def resumed(run, capsys):
     err = capsys.readouterr().err
     if not begun:
         assert code == 6, err
-        assert not [path for path in run.rglob("*") if path.name not in ("config.json", "config.json.part")]
+        assert not [path for path in run.rglob("*") if path.name != "config.json" and path.suffix != ".part"]
         return False
     assert code == (2 if complete else 0), err
     assert not complete or "all 2 epochs are done" in err
@@ -149,8 +156,10 @@ def full():
 
 @pytest.mark.parametrize("fault", [full, ctrl_c])
 def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsys):
-    """A disk that is full at a call, or Ctrl-C."""
+    """A disk that is full at a call, or Ctrl-C. What was computed until then is printed, whatever cannot be written."""
     monkeypatch.setattr(training_run, "StopRequest", Stop)
+    evaluate, evaluated, told = training.Trainer.evaluate, [], set()
+    monkeypatch.setattr(training.Trainer, "evaluate", lambda self: evaluated.append(evaluate(self)) or evaluated[-1])
     argv = (*RUN, "--save-every", "1epochs", "--keep", "1", "--quiet")
     with Crashes(here) as crashes:
         done(*argv, "--out", "whole")
@@ -159,13 +168,67 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
     for number, call in enumerate(calls):
         shutil.rmtree(run, ignore_errors=True)
         capsys.readouterr()
+        evaluated.clear()
         with Crashes(here, fault, number):
             code = cli.main([*argv, "--out", "run"])
-        err = capsys.readouterr().err
+        out, err = capsys.readouterr()
+        if fault is full and evaluated:
+            accuracy = (
+                f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images right after {len(evaluated)} epoch"
+            )
+            assert out.startswith(accuracy), (call, out)
+            assert "; NOT all saved; weights " in out
+            told.add(len(evaluated))
         assert (code, err.count("\n") <= 1) == (6 if fault is full else 130, True), (call, err)
         assert not [*run.rglob("*.part")], call
         if run.exists() and resumed(run, capsys):
             assert result(run) == result(here / "whole"), call
+    assert fault is not full or told == {1, 2}
+
+
+def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):
+    monkeypatch.setattr(files, "WRITE_EVERY", 0)
+    argv, told = (*SWEEP, "--save", "best", "--quiet", "--json"), set()
+    with Crashes(here) as crashes:
+        done(*argv, "--out", "whole")
+    expected = {row.index: row.test_accuracy for row in read_table(here / "whole" / "sweep.csv", 2)}
+    for number, call in enumerate(crashes.calls):
+        shutil.rmtree("sweep", ignore_errors=True)
+        capsys.readouterr()
+        with Crashes(here, full, number):
+            assert cli.main([*argv, "--out", "sweep"]) == 6, call
+        out, err = capsys.readouterr()
+        if out:
+            written = {row.index for row in read_table(here / "sweep" / "sweep.csv", 2)}
+            found = {
+                row for row in expected if f"model {row}, not in sweep.csv: test {100 * expected[row]:.2f} %" in err
+            }
+            report = json.loads(out)
+            assert report["models_done"] == len(written | found), call
+            assert report["mean_accuracy"] == pytest.approx(
+                sum(expected[k] for k in written | found) / len(written | found)
+            )
+            told.add((len(written), len(found)))
+    assert {(0, 1), (1, 1)} <= told
+
+
+def test_a_full_disk_hides_no_object(here, monkeypatch, capsys):
+    """What `--json FILE` cannot write is printed."""
+    done(*RUN, "--out", "run", "--quiet")
+    capsys.readouterr()
+    with Crashes(here) as crashes:
+        done("evaluate", "run", "--json", "out.json")
+    expected, printed = json.loads(Path("out.json").read_text()), []
+    for number, call in enumerate(crashes.calls):
+        capsys.readouterr()
+        with Crashes(here, full, number):
+            code = cli.main(["evaluate", "run", "--json", "out.json"])
+        out, err = capsys.readouterr()
+        if code:
+            assert err == "mnist-cuda: error: out.json: cannot write it: No space left on device\n", call
+            printed += [json.loads(out)] if out else []
+    assert len(printed) >= 3
+    assert all(found == expected for found in printed)
 
 
 @pytest.mark.parametrize("save", ["all", "best"])

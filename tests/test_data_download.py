@@ -1,6 +1,5 @@
 """Fetching: bad servers, two mirrors, a cache that is never poisoned, processes at once, disks that refuse."""
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -8,7 +7,6 @@ import stat
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from data_server import GZIP, elapsed, fetch_from, fetch_together, serve, tiny_info
@@ -173,23 +171,11 @@ def test_eight_processes_may_fetch_at_once(server, cache):
     assert contents(cache) == GZIP
 
 
-def is_written(part):
-    """Whether a process holds the lock of a part."""
-    try:
-        with part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False
-
-
 def start_fetch(url, cache):
     """A process that fetches and has begun to write a part."""
-    process = multiprocessing.get_context("spawn").Process(target=fetch_from, args=(url,))
+    process, before = multiprocessing.get_context("spawn").Process(target=fetch_from, args=(url,)), {*cache.glob("*")}
     process.start()
-    while process.is_alive() and not any(map(is_written, cache.glob("*.part"))):
+    while process.is_alive() and not {*cache.glob("*.part")} - before:
         time.sleep(0.001)
     return process
 
@@ -231,31 +217,17 @@ def test_a_part_that_is_being_written_is_no_leftover(server, cache):
     assert contents(cache) == {}
 
 
-def test_a_part_taken_for_a_leftover_before_it_is_locked_is_made_again(server, cache, monkeypatch):
-    real, calls = fcntl.flock, []
-
-    def late(file, operation):
-        if not calls and operation == fcntl.LOCK_EX:
-            os.unlink(file.name)
-        calls.append(file.name)
-        real(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    fetch(tiny_info(server.url("good")))
-    assert contents(cache) == GZIP
-    assert len(calls) == 1 + len(GZIP)
-
-
 def test_a_full_disk_is_one_line(server, cache, monkeypatch):
-    real_open = Path.open
+    real_open = os.open
 
-    def open_on_a_full_disk(self, mode="r", *args, **kwargs):
-        if "x" not in mode:
-            return real_open(self, mode, *args, **kwargs)
-        real_open(self, mode).close()
-        return real_open(Path("/dev/full"), "wb")
+    def open_on_a_full_disk(path, flags, *mode):
+        number = real_open(path, flags, *mode)
+        if flags & os.O_EXCL:
+            os.dup2(full := real_open("/dev/full", os.O_WRONLY), number)
+            os.close(full)
+        return number
 
-    monkeypatch.setattr(Path, "open", open_on_a_full_disk)
+    monkeypatch.setattr(os, "open", open_on_a_full_disk)
     with pytest.raises(DataError, match=r"gz cannot be written: No space left on device; free .* MB there or set"):
         fetch(tiny_info(server.url("good")))
     assert contents(cache) == {}
@@ -269,10 +241,14 @@ def test_a_cache_that_cannot_be_written_is_one_line(server, tmp_path, monkeypatc
 
 
 def test_a_read_only_file_system_is_one_line_before_any_request(server, monkeypatch):
-    def refuse(self, mode="r", *args, **kwargs):
-        raise OSError(30, os.strerror(30), str(self))
+    real_open = os.open
 
-    monkeypatch.setattr(Path, "open", refuse)
+    def refuse(path, flags, *mode):
+        if flags & os.O_CREAT:
+            raise OSError(30, os.strerror(30), str(path))
+        return real_open(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
     server.requests.clear()
     with pytest.raises(DataError, match="cannot be written: Read-only file system"):
         fetch(tiny_info(server.url("good")))

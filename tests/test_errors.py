@@ -199,8 +199,9 @@ def test_json_has_no_nan(tiny, monkeypatch, capsys):
     [
         (b"{", "it is no JSON: "),
         (b"\xff\xfe\x00", "it is no UTF-8 text"),
-        (b"[]", "`options` is missing"),
-        (b'{"options": {}, "engine": "cpu"}', "`engine` is missing"),
+        (b"[]", "it is a list, expected an object"),
+        (b'{"options": {}}', "`engine` is missing"),
+        (b'{"options": {}, "engine": "cpu"}', "`engine` is text, expected an object"),
     ],
 )
 def test_a_configuration_that_is_none(content, words, tmp_path, capsys):

@@ -161,7 +161,7 @@ def test_a_fifo_is_no_model_and_no_data(tmp_path, capsys, monkeypatch):
     os.mkfifo(tmp_path / "model.safetensors")
     os.mkfifo(tmp_path / "t10k-images-idx3-ubyte")
     assert cli.main(["evaluate", str(tmp_path)]) == 6
-    assert "model.safetensors: not a regular file" in capsys.readouterr().err
+    assert "model.safetensors: not a readable safetensors file: not a regular file" in capsys.readouterr().err
     assert cli.main(["data", "verify", "--data-dir", str(tmp_path)]) == 3
     assert "t10k-images-idx3-ubyte: cannot be read: not a regular file" in capsys.readouterr().out
     cache = tmp_path / "cache" / "mnist"

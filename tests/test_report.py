@@ -250,7 +250,7 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
             2,
             "list.json: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`",
         ),
-        (["bad.json"], 2, "bad.json: not JSON: "),
+        (["bad.json"], 2, "bad.json: expected the object of "),
         ([], 2, "there is no run with a model in runs/"),
         (["list.json", "--text", "--out", "x.html"], 2, "--text prints and writes no file"),
     ],

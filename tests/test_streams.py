@@ -9,7 +9,7 @@ import time
 import pytest
 from tiny import ENVIRONMENT, Terminal, start
 
-from mnist_cuda.checkpoint import load_model
+from mnist_cuda.checkpoint import Model, load_model, save_model
 
 TRAIN = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 2)
 
@@ -164,3 +164,59 @@ def test_a_second_ctrl_c_leaves_a_line(tmp_path):
         assert terminal.process.wait() == 130
     assert b"stopped by a second signal, at once" in screen
     assert os.listdir(tmp_path / "run") == ["config.json"]
+
+
+# ---- what others wrote ----------------------------------------------------------------------------------------------
+
+EVIL = "\x1b]0;owned\x1b[2J\x9b31m\u202egnp"
+SHOWN = "\\x1b]0;owned\\x1b[2J\\x9b31m\\u202egnp"
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    """A folder with a run, a model, a sweep and a profile whose names and texts are `EVIL`."""
+    folder = tmp_path_factory.mktemp("evil")
+    run = folder / "runs" / EVIL
+    out, err = start("train", *TRAIN[1:], "--out", run).communicate()
+    assert (run / "model.safetensors").exists(), out + err
+    config = json.loads((run / "config.json").read_text())
+    config["command"] = config["options"]["schedule"] = config["data"]["warning"] = EVIL
+    (run / "config.json").write_text(json.dumps(config))
+    model = load_model(run)
+    save_model(folder / "model.safetensors", Model(model.parameters, model.statistics, {"dataset": EVIL}))
+    (folder / "runs.csv").write_text(f"lr,{EVIL}\n1,2\n", newline="")
+    op = {"phase": "F", "op": EVIL, "unit": "fma", "bytes": 1, "flops": 1, "us": 1}
+    profile = {"engine": "cpu", "precision": EVIL, "batch_size": 1, "step_us": {"median": 1}, "ops": [op]}
+    (folder / "profile.json").write_text(json.dumps(profile))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("argv", "fails"),
+    [
+        (("runs",), False),
+        (("runs", "show", EVIL), False),
+        (("report", "profile.json", "--text"), False),
+        (("evaluate", "model.safetensors"), False),
+        (("evaluate", EVIL), True),
+        (("sweep", "--runs", "runs.csv"), True),
+        (("train", "--dataset", EVIL), True),
+        (("train", "--resume", f"runs/{EVIL}"), True),
+    ],
+)
+def test_no_text_of_others_is_obeyed_by_a_terminal(argv, fails, evil, monkeypatch):
+    monkeypatch.chdir(evil)
+    process = start(*argv)
+    text = "".join(process.communicate())
+    assert (process.returncode != 0) == fails, text
+    with Terminal(*argv, TERM="xterm-256color", COLUMNS="4000") as terminal:
+        text += terminal.read().decode()
+    assert text.count(SHOWN) >= 2, text
+    assert not [part for part in ("\x1b]", "\x1b[2J", "\x9b", "\u202e") if part in text]
+
+
+def test_our_own_colours_reach_the_terminal(evil, monkeypatch):
+    monkeypatch.chdir(evil)
+    for argv, colours in ((("data", "show", "1"), b"\x1b[38;5;"), (("runs",), b"\x1b[1m")):
+        with Terminal(*argv, TERM="xterm-256color") as terminal:
+            assert colours in terminal.read()

@@ -156,7 +156,7 @@ def places(content):
 def test_a_checkpoint_is_sound_in_every_tensor_or_refused(tmp_path):
     """A bit at either end of each, and any two that change places."""
     state = State(1, 3, model_of(values()).parameters, np.arange(3.0), np.arange(3, dtype=np.int32), 1.5)
-    path = save_state(tmp_path, 3, state, {}, 1)
+    path = save_state(tmp_path, 3, state, {"options": {}, "data_digest": "", "versions": {}}, 1)
     good = path.read_bytes()
     found = places(good)
     assert set(found) == {t.name for t in PARAMETERS} | {"epoch.losses", "epoch.correct"}

@@ -92,7 +92,8 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")
         sketch = panel.sketch(colour, sys.stdout.encoding or "ascii") if panel.sketch else []
-        for line in [*sketch, *panel.text]:
+        out.file.writelines(f"{line}\n" for line in sketch)
+        for line in panel.text:
             print(line)
         out.print(panel.note)
     for sentence in absent:

@@ -19,7 +19,7 @@ from mnist_cuda.checkpoint import Model
 from mnist_cuda.commands.flags import NEWEST, newest_run
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import find_engine
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.json_output import JsonOutput
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import CONFIG_FILE, ResumedFolder, RunFolder
@@ -149,12 +149,19 @@ class _Report:
         self._start = time.perf_counter()
         with StopRequest(self._heard) as stop, self.live:
             self.live.show(0.0, f"{self._before}/{len(sweep.runs)} models")
-            sweep.run(self._show, lambda: stop.signal is not None)
-            self.live.stop()
-            sweep.close_files()
-            if args.parquet:
-                epochs = max(run.epochs for run in sweep.runs)
-                write_parquet(self.path / PARQUET_FILE, self._rows(), epochs)
+            try:
+                sweep.run(self._show, lambda: stop.signal is not None)
+                self.live.stop()
+                sweep.close_files()
+                if args.parquet:
+                    write_parquet(self.path / PARQUET_FILE, self._rows(), max(run.epochs for run in sweep.runs))
+            except CheckpointError:
+                self.live.stop()
+                for row in sweep.unwritten:
+                    found = row.fault if row.test_accuracy is None else f"test {100 * row.test_accuracy:.2f} %"
+                    self.out.print(f"model {row.index}, not in {TABLE_FILE}: {found}")
+                self._print_end(stop.signal, saved=False)
+                raise
             signum = stop.signal
             self._print_end(signum if len(sweep.rows) < len(sweep.runs) else None)
             if signum is None:
@@ -209,7 +216,7 @@ class _Report:
             self.out.print(f"        going on after {console.plural(self._before, 'model')}")
         self.out.print(f"folder  {self.path}")
 
-    def _print_end(self, signum: int | None) -> None:
+    def _print_end(self, signum: int | None, *, saved: bool = True) -> None:
         sweep, rows = self.sweep, self._rows()
         seconds = time.perf_counter() - self._start
         trained = len(rows) - self._before
@@ -228,11 +235,12 @@ class _Report:
             words.append(_accuracies(rows))
         if diverged:
             words.append(f"{diverged} diverged")
-        if signum is not None and not self.args.quiet:
+        if signum is not None and saved and not self.args.quiet:
             self.out.print(f"`mnist-cuda sweep --resume {shlex.quote(str(self.path))}` goes on from here")
-        self.out.print(f"{'; '.join(words)}; saved {self.path / TABLE_FILE}", style="bold")
+        place = f"saved {self.path / TABLE_FILE}" if saved else "NOT all saved"
+        self.out.print(f"{'; '.join(words)}; {place}", style="bold")
         if self.output:
-            saved = {"all": WEIGHTS_FILE, "best": BEST_FILE}.get(sweep.save)
+            file = {"all": WEIGHTS_FILE, "best": BEST_FILE}.get(sweep.save)
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
                 "models": len(sweep.runs),
@@ -248,7 +256,7 @@ class _Report:
                 "precision": sweep.precision,
                 "folder": str(self.path),
                 "table": str(self.path / TABLE_FILE),
-                "weights": saved and str(self.path / saved),
+                "weights": file and str(self.path / file),
             }
             self.output.write(report)
 

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnist_cuda.commands.flags import (
     NEWEST,
@@ -333,11 +333,34 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     left_to_flags = {*given, *(["precision"] if "engine" in given else [])}
     left_to_flags |= {"data_dir"} if given & {"dataset", "mirror"} else set()
     left_to_flags |= {"init_sha256"} if "init" in given else set()
-    for name in REPEATED:
-        if name in options and name not in left_to_flags:
-            value = options[name]
-            setattr(args, name, Path(value) if name in ("data_dir", "init") and value else value)
+    taken = {name: options[name] for name in REPEATED if name in options and name not in left_to_flags}
+    for name in {"dataset", "init_sha256"} & taken.keys():  # who uses them checks them
+        setattr(args, name, taken.pop(name))
+    for name, value in _checked(taken, args.resume or args.config).items():
+        setattr(args, name, value)
     return config
+
+
+def _checked(values: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Recorded values of flags, as the flags take them. Raises CheckpointError for one that no flag takes."""
+    from mnist_cuda.commands.parser import Parser
+    from mnist_cuda.errors import CheckpointError
+
+    class Recorded(Parser):
+        def error(self, message: str) -> NoReturn:
+            raise CheckpointError(f"{source}: not a run's configuration: {message}")
+
+    parser = Recorded(allow_abbrev=False)
+    add_arguments(parser)
+    given = {
+        name: value
+        for name, value in values.items()
+        if not (value in (None, False) and value is parser.get_default(name))
+    }
+    flags = {name: f"--{name.replace('_', '-')}" for name in given}
+    words = [flags[name] if value is True else f"{flags[name]}={value}" for name, value in given.items()]
+    parsed = parser.parse_args(words)
+    return {name: getattr(parsed, name) for name in values}
 
 
 def _check_init(args: argparse.Namespace, engine: Engine) -> None:

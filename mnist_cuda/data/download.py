@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import secrets
 import sys
 import threading
 import time
@@ -14,13 +13,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
 from mnist_cuda.data.idx import unzipped_sha256
 from mnist_cuda.errors import DataError, UsageError
-from mnist_cuda.files import make_folder, read_regular, sync_folder
+from mnist_cuda.files import make_folder, read_regular, remove_parts, replacing, take_lock
 
 if TYPE_CHECKING:
     import requests
@@ -122,35 +121,22 @@ def _fetch_file(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the parts that interrupted fetches left behind: on those that are still written there is a lock."""
-    parts: list[Path] = []
+    """Remove the parts that interrupted fetches left behind, unless another process is at work there."""
     with contextlib.suppress(OSError):  # a folder that cannot be read is told of with the first file
-        parts = list(folder.glob("*.part"))
-    for part in parts:
-        with contextlib.suppress(OSError), part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
-
-
-def _open_part(part: Path) -> BinaryIO:
-    """Make a part and lock it until it is closed, or until this process ends in whatever way."""
-    while True:
-        out = part.open("xb")
-        with contextlib.suppress(OSError):  # a file system without locks; there nothing is taken for a leftover
-            fcntl.flock(out, fcntl.LOCK_EX)
-        if part.exists():
-            return out
-        out.close()  # another process took it for a leftover before it was locked
+        number, locked = take_lock(folder)
+        if locked:
+            remove_parts(folder)
+        os.close(number)
 
 
 def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, advance: Callable[[int], None]) -> None:
-    """Fetch to a name that no other process uses; only a complete, checked, synced file gets the cache's name."""
+    """Fetch a file; only one that is complete, checked and synced gets its name in the cache."""
     make_folder(folder)
-    part = folder / f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
     sha256 = hashlib.sha256()
     size = 0
+    lock = take_lock(folder, fcntl.LOCK_SH)[0]  # with others who fetch: nobody takes the part for a leftover
     try:
-        with _open_part(part) as out:
+        with replacing(folder / file.name) as out:
             with contextlib.closing(_blocks(url, file.size, timeouts)) as blocks:
                 for block in blocks:
                     size += len(block)
@@ -163,16 +149,11 @@ def _fetch_from(url: str, file: DataFile, folder: Path, timeouts: Timeouts, adva
                 raise _MirrorError(f"closed after {size} of {file.size} bytes")
             if sha256.hexdigest() != file.sha256:
                 raise _MirrorError(f"wrong content, sha256 {sha256.hexdigest()}, expected {file.sha256}")
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(folder / file.name)
-        sync_folder(folder)
     except _MirrorError:
         advance(-size)
         raise
     finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        os.close(lock)
 
 
 def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, None]:

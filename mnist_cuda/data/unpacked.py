@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mnist_cuda.data.catalogue import DatasetInfo, cache_folder
 from mnist_cuda.errors import DataError
-from mnist_cuda.files import open_at_once
+from mnist_cuda.files import open_at_once, replacing, take_lock
 
 NAME = "arrays.u8"
 
@@ -98,15 +98,12 @@ def write(info: DatasetInfo, arrays: Iterable[memoryview]) -> None:
     synced to the disk, since a file that a crash has cut short is found out by its hash.
     """
     target = path(info)
-    part = target.with_name(f"{NAME}.{os.getpid()}.part")
     with contextlib.suppress(OSError):
         target.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(target.parent, fcntl.LOCK_SH)[0]  # or download.py may take the part for a leftover
         try:
-            with part.open("wb") as file:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(file, fcntl.LOCK_EX)  # download.py takes parts without one for leftovers
+            with replacing(target, sync=False) as file:
                 for array in arrays:
                     file.write(array)
-            part.replace(target)
         finally:
-            part.unlink(missing_ok=True)
+            os.close(lock)

@@ -16,6 +16,7 @@ from mnist_cuda import confusion
 from mnist_cuda.console import format_count, plural
 from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
+from mnist_cuda.streams import clean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -361,7 +362,7 @@ def _phases(profile: Record, number: int) -> Panel:
     labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]
     return Panel(
         f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows),
-        lambda _, encoding: bars(labels, values, "us", encoding),
+        lambda _, encoding: [clean(line) for line in bars(labels, values, "us", encoding)],
     )  # fmt: skip
 
 

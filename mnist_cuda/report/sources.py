@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,27 @@ from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import CheckpointError, DataError, OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.files import read_regular
+from mnist_cuda.json_input import LONGEST, read_json
 from mnist_cuda.profile import profile
 from mnist_cuda.runs import Run, find
 from mnist_cuda.sweeps.files import TABLE_FILE
 from mnist_cuda.sweeps.runs import OPTIONS
 
 Record = dict[str, Any]
+_COMMON = {"machine?": {"gpu?": ({"name?": str}, None), "cpu?": str}, "command?": str, "started?": str}
+_OP = {
+    "phase": str, "op": str, "unit": str, "bytes": float, "flops": float, "us": float, "least_us?": (float, None),
+    "bound?": (str, None),
+}  # fmt: skip
+_ROW = {
+    "competitor": str, "batch_size": int, "us": ({"median": float}, None), "precision": str, "data": str,
+    "fault?": (str, None),
+}  # fmt: skip
+BENCH = {**_COMMON, "rows": [_ROW]}
+PROFILE = {
+    **_COMMON, "engine": str, "precision": str, "batch_size": int, "step_us": {"median": float}, "ops": [_OP],
+    "roofs?": ({"bytes_per_second": float, "fma_flops?": float, "tf32_flops?": float, "bf16_flops?": float}, None),
+}  # fmt: skip
 
 
 @dataclass
@@ -88,7 +102,7 @@ def read_sweep(file: Path) -> Swept:
     Raises UsageError for another file, CheckpointError where it cannot be read.
     """
     try:
-        text = read_regular(file).decode()
+        text = read_regular(file, LONGEST).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file}: cannot read it: {error}") from error
     table = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -111,18 +125,19 @@ def read_sweep(file: Path) -> Swept:
 
 def _record(file: Path) -> Record:
     try:
-        record = json.loads(read_regular(file))
+        record = read_json(file, {"ops?": list, "rows?": list})
+        record = read_json(file, PROFILE if "ops" in record else BENCH)
+        rows = record["ops"] if "ops" in record else record["rows"]
+        least = [row["us"] if "ops" in record else row["batch_size"] for row in rows]
+        least += [row["us"]["median"] for row in rows if isinstance(row["us"], dict)]
+        if min([*least, *(record.get("roofs") or {}).values()], default=0) <= 0:
+            raise ValueError("it has no row, or a time, rate or batch size that is not above 0")
     except OSError as error:
         raise CheckpointError(f"{file}: cannot read it: {error.strerror or error}") from error
     except ValueError as error:
-        raise UsageError(f"{file}: not JSON: {error}") from error
-    profile = isinstance(record, dict) and {"ops", "engine", "precision", "batch_size", "step_us"} <= record.keys()
-    rows = record.get("rows") if isinstance(record, dict) else None
-    fields = {"competitor", "batch_size", "us", "precision", "data"}
-    bench = isinstance(rows, list) and rows and all(isinstance(row, dict) and fields <= row.keys() for row in rows)
-    if not (profile or bench):
-        raise UsageError(f"{file}: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`")
-    return {"file": file.name, **record}
+        objects = "expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`"
+        raise UsageError(f"{file}: {objects}: {error}") from error
+    return {**record, "file": file.name}
 
 
 def complete(

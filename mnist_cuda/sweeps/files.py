@@ -24,11 +24,11 @@ from numpy.typing import DTypeLike
 
 from mnist_cuda.checkpoint import NORMALISATION, Model, load_model, save_model
 from mnist_cuda.errors import CheckpointError
-from mnist_cuda.files import atomic_write, replacing
+from mnist_cuda.files import atomic_write, replacing, writing
 from mnist_cuda.model import PARAMETERS, STATISTICS, digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.runs import runs_table
-from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_line, read_table
+from mnist_cuda.sweeps.table import SweptModel, csv_head, csv_row, read_table
 
 RUNS_FILE, TABLE_FILE = "runs.csv", "sweep.csv"
 WEIGHTS_FILE, BEST_FILE = "weights.safetensors", "best.safetensors"
@@ -65,14 +65,14 @@ class StackedWeights:
         if self._size > free:
             need = f"{self._size / 1e6:.1f} MB and {free / 1e6:.1f} MB are free"
             raise CheckpointError(f"{self.path}: all weights need {need}; save the best, or none")
-        with replacing(self.path) as file:
+        with writing(self.path), replacing(self.path) as file:
             file.write(self._start)
             file.truncate(self._size)
 
     def open(self) -> None:
         """Open the file, which was made for the same models."""
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._file = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             start = os.pread(self._file, len(self._start), 0)
             if start != self._start or os.fstat(self._file).st_size != self._size:
                 raise CheckpointError(f"{self.path}: it was not made for these models")
@@ -82,7 +82,7 @@ class StackedWeights:
     def write(self, index: int, model: Model | None) -> None:
         """Put a model in its place; None, of one that diverged, fills it with NaN."""
         tensors = {} if model is None else model.parameters | (model.statistics or {})
-        try:
+        with writing(self.path):
             for name, (begin, size, shape) in self._places.items():
                 values = tensors[name] if name in tensors else np.full(shape, np.nan)
                 content = np.ascontiguousarray(values, self._dtype).reshape(-1).view(np.uint8).data
@@ -90,8 +90,6 @@ class StackedWeights:
                 while content:  # a full disk takes a part, and then says so
                     written = os.pwrite(self._file, content, place)
                     content, place = content[written:], place + written
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot write it: {error.strerror or error}") from error
 
     def digest(self, index: int) -> str:
         """`model.digest` of a model in the file."""
@@ -112,7 +110,7 @@ class StackedWeights:
 
 
 class SweepFiles:
-    """The files of one sweep; see above. rows: those of the table, by the run's number.
+    """The files of one sweep; see above. rows: all that are done, by the run's number; unwritten: not in the table yet.
 
     Raises CheckpointError where files cannot be written, or are not those of these runs.
     """
@@ -125,7 +123,8 @@ class SweepFiles:
         self._epochs = max(run.epochs for run in runs)
         self._lines: dict[int, str] = {}
         self._best: SweptModel | None = None
-        self._pending, self._next = 0, 0.0  # rows not in the table, and when it may be written
+        self.unwritten: list[SweptModel] = []
+        self._next = 0.0  # when the table may be written
         self._weights = StackedWeights(folder / WEIGHTS_FILE, len(runs), dtype) if save == "all" else None
         if self._weights:
             if not self._weights.path.exists():
@@ -157,37 +156,38 @@ class SweepFiles:
 
     def _keep(self, row: SweptModel) -> None:
         self.rows[row.index] = row
-        self._lines[row.index] = csv_line(cells(row, self._epochs))
+        self._lines[row.index] = csv_row(row, self._epochs)
         if self._best is None or row.rank > self._best.rank:
             self._best = row
 
     def add(self, row: SweptModel, model: Model | None) -> None:
         """Keep a model that was trained."""
+        self.unwritten.append(row)
         if self._weights:
             self._weights.write(row.index, model)
         if self.save == "best" and model and (self._best is None or row.rank > self._best.rank):
             save_model(self.folder / BEST_FILE, model)
         self._keep(row)
-        self._pending += 1
 
     def tick(self) -> None:
         """Write the table if there are new rows and the last time is long enough ago."""
-        if self._pending and time.monotonic() >= self._next:
+        if self.unwritten and time.monotonic() >= self._next:
             self._write()
 
     def _write(self) -> None:
         start = time.monotonic()
         if self._weights:
             self._weights.sync()
-        lines = [csv_line(columns(self._epochs)), *(self._lines[index] for index in sorted(self._lines))]
+        lines = [csv_head(self._epochs), *(self._lines[index] for index in sorted(self._lines))]
         atomic_write(self.folder / TABLE_FILE, "".join(lines).encode())
         now = time.monotonic()
-        self._pending, self._next = 0, now + max(WRITE_EVERY, (now - start) / WRITING_SHARE)
+        self.unwritten.clear()
+        self._next = now + max(WRITE_EVERY, (now - start) / WRITING_SHARE)
 
     def close(self) -> None:
         """Write what is not written yet."""
         try:
-            if self._pending:
+            if self.unwritten:
                 self._write()
         finally:
             if self._weights:

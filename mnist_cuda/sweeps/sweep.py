@@ -109,7 +109,8 @@ def train_all(
 class Sweep:
     """Runs, who trains them, and what is done of them. A context manager: what trains ends with the block.
 
-    rows: the models that are done, by the run's number; those of a folder that is resumed are there at once. at_once:
+    rows: the models that are done, by the run's number; those of a folder that is resumed are there at once. unwritten:
+    those that are not in the folder's table yet. at_once:
     models at once on a device, and remarks: which go one after another all the same, and why; both within the block.
     Then `run`. folder: new or resumed, entered by the caller, who writes its config.json by `config`; None to keep no
     files.
@@ -143,6 +144,7 @@ class Sweep:
         self.precision = self.info.precisions[0] if precision is None else precision
         self.by_auto, self.folder = engine == "auto", folder
         self.rows: dict[int, SweptModel] = {}
+        self.unwritten: list[SweptModel] = []
         self._files: SweepFiles | None = None
         self._stack = contextlib.ExitStack()
         cores = threads or machine.cores()
@@ -179,7 +181,7 @@ class Sweep:
             dtype = np.float64 if self.precision == "fp64" else np.float32
             self._files = SweepFiles(self.folder.path, self.runs, self.save, dtype, resume=resume)
             self._stack.callback(self.close_files)
-            self.rows = dict(self._files.rows)
+            self.rows, self.unwritten = dict(self._files.rows), self._files.unwritten
 
     def _begin_side_by_side(self) -> None:
         """Have models train side by side, or remark why they do not."""
@@ -225,9 +227,9 @@ class Sweep:
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
             for outcome in outcomes:
                 if outcome:
+                    self.rows[outcome.row.index] = outcome.row
                     if self._files:
                         self._files.add(*outcome)
-                    self.rows[outcome.row.index] = outcome.row
                     if on_model:
                         on_model(*outcome)
                 if self._files:

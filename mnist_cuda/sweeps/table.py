@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda import _native
-from mnist_cuda.errors import CheckpointError, UnavailableError
+from mnist_cuda.errors import CheckpointError, UnavailableError, UsageError
 from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.runs import OPTIONS, option
@@ -67,6 +68,7 @@ _NUMBERS = {  # columns with a field's name
     "weights": str,
     "fault": str,
 }
+_CHECK = "row_sha256"  # the last column of the CSV file: the first digits, over the cells before it
 _CORRECT = tuple(f"correct_{label}" for label in range(CLASSES))
 
 
@@ -84,33 +86,51 @@ def cells(row: SweptModel, epochs: int) -> list[Any]:
     return [row.index, *options, *numbers, *correct, *losses]
 
 
-def csv_line(values: Sequence[Any]) -> str:
+def _csv_line(values: Sequence[Any]) -> str:
     """A line of a CSV file; a float has all its digits, None is an empty cell."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
 
 
+def _check(values: Sequence[Any]) -> str:
+    return hashlib.sha256(_csv_line(values).encode()).hexdigest()[:16]
+
+
+def csv_head(epochs: int) -> str:
+    """The first line of the CSV file."""
+    return _csv_line([*columns(epochs), _CHECK])
+
+
+def csv_row(row: SweptModel, epochs: int) -> str:
+    """The line of a row in the CSV file."""
+    values = cells(row, epochs)
+    return _csv_line([*values, _check(values)])
+
+
 def read_table(path: Path, epochs: int) -> list[SweptModel]:
-    """The rows of a CSV file with `columns(epochs)`; none where there is no file. Raises CheckpointError."""
+    """The rows of a CSV file of `csv_head` and `csv_row`; none where there is no file. Raises CheckpointError."""
     try:
         text = read_regular(path).decode()
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    names, table = columns(epochs), csv.reader(io.StringIO(text, newline=""), strict=True)
+    names, table = (*columns(epochs), _CHECK), csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         if not text.endswith("\n"):
             raise ValueError("its last line is not complete")
         if tuple(next(table, ())) != names:
             raise ValueError(f"its columns are not those of a sweep over {epochs} epochs")
         return [_row(dict(zip(names, line, strict=True)), epochs) for line in table]
-    except (ValueError, csv.Error) as error:
+    except (ValueError, UsageError, csv.Error) as error:
         raise CheckpointError(f"{path}:{table.line_num}: not a sweep's table: {error}") from error
 
 
 def _row(cell: dict[str, str], epochs: int) -> SweptModel:
+    *values, check = cell.values()
+    if check != _check(values):
+        raise ValueError(f"its {_CHECK} is not that of the row; without this line its model is trained again")
     numbers: dict[str, Any] = {name: kind(cell[name]) for name, kind in _NUMBERS.items() if cell[name]}
     correct = [int(cell[name]) for name in _CORRECT if cell[name]]
     if len(correct) not in (0, CLASSES):

@@ -78,8 +78,9 @@ def _print(image: Images, title: str) -> None:
     import os
     import sys
 
+    from mnist_cuda.console import make_console
     from mnist_cuda.data.picture import render
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print(title)
-    print(render(image, colour=colour, encoding=sys.stdout.encoding or "ascii"))
+    make_console().file.write(render(image, colour=colour, encoding=sys.stdout.encoding or "ascii") + "\n")

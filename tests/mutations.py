@@ -219,8 +219,8 @@ TRAINING = [
         (
             "labels-of-the-first-images",
             "off by one",
-            "of_batch = labels[first : first + BATCH_SIZE]",
-            "of_batch = labels[: min(BATCH_SIZE, len(labels) - first)]",
+            "of_batch = classes[first : first + BATCH_SIZE]",
+            "of_batch = classes[: min(BATCH_SIZE, len(classes) - first)]",
         ),
     ),
     *of(

@@ -13,6 +13,7 @@ from typing import Any
 
 from mnist_cuda import console
 from mnist_cuda.checkpoint import MODEL_FILE
+from mnist_cuda.data.catalogue import without_password
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import read_regular
 from mnist_cuda.run_folder import CONFIG_FILE, METRICS_FILE, read_config
@@ -147,7 +148,7 @@ def flat(run: Run) -> dict[str, str]:
             for key, item in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), item)
         else:
-            facts[prefix] = value if isinstance(value, str) else json.dumps(value)
+            facts[prefix] = without_password(value) if isinstance(value, str) else json.dumps(value)
 
     add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
     for place in ("options.out", "options.json"):

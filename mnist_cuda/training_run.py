@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -273,13 +272,11 @@ class TrainingRun:
     def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
         trainer, data, engine = self.trainer, self.trainer.data, self.trainer.engine
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        command = shlex.join(sys.argv)
         if before is not None:
             resumed = {
                 **self._circumstances(),
                 "ranks": self._ranks,
                 "started": now,
-                "command": command,
                 "step": trainer.steps,
             }
             options = before["options"] | {"epochs": trainer.options.epochs}
@@ -287,7 +284,6 @@ class TrainingRun:
         return {
             **self._circumstances(),
             "started": now,
-            "command": command,
             "options": self.options | {"out": str(self.folder.path)},
             "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
             "ranks": self._ranks,

@@ -269,6 +269,47 @@ def test_bad_sources_get_one_line(
     assert not Path("report.html").exists()
 
 
+def test_a_mirrors_password_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, a sweep, a benchmark, or a page of runs, new ones and one from before it was left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    small = ["--engine", "cpu", "--batch-size", "5", "--epochs", "1", "--quiet"]
+    for argv in (
+        ["train", *small, "--out", "runs/one", "--mirror", "https://me:secret@host/mnist/"],
+        ["train", *small, "--out", "runs/two", "--mirror=https://me:se@cret@host/other/"],
+        ["sweep", *small, "--out", "many", "--mirror", "https://me:secret@host/mnist/"],
+        [
+            "profile",
+            "--engine",
+            "cpu",
+            "--batch-size",
+            "5",
+            "--json",
+            "profile.json",
+            "--mirror",
+            "https://me:secret@host/mnist/",
+        ],
+        ["train", "--resume", "runs/one", "--epochs", "2", "--quiet", "--mirror", "https://me:secret@host/mnist/"],
+        ["report", "one", "two", "many", "--no-profile"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["mnist-cuda", *argv])
+        assert cli.main(argv) == 0
+    config = json.loads(Path("runs/one/config.json").read_text())
+    assert config["options"]["mirror"] == "https://host/mnist/"
+    assert config["command"].endswith("--out runs/one --mirror https://host/mnist/")
+    Path("runs/two/config.json").write_text(json.dumps(config | {"options": {"mirror": "https://me:secret@old/"}}))
+    assert cli.main(["report", "one", "two", "--no-profile", "--out", "old.html"]) == 0
+    assert "https://old/" in Path("old.html").read_text()
+    Path("runs/two/config.json").unlink()
+    words = b"secret", b"cret@", b"me:se"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if any(word in path.read_bytes() for word in words)] == []
+    captured = capsys.readouterr()
+    assert "secret" not in captured.out + captured.err
+
+
 @pytest.mark.parametrize("slower", [1, 450, 4500])
 def test_the_numbers_of_an_axis_have_room(tmp_path: Path, slower: int) -> None:
     """Of a step of any length: a slow machine's has microseconds of five and six digits."""

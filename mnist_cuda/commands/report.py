@@ -42,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the text; a run whose model cannot be tested here is shown without."""
-    import shlex
-    import sys
-
-    from mnist_cuda import console
+    from mnist_cuda import console, machine
 
     if args.text and (args.out or args.figures):
         raise UsageError("--text prints and writes no file: leave out --out and --figures")
@@ -68,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.text:
         _print(found, shown, absent)
         return 0
-    page.write(target, page.html(found, shown, absent, shlex.join(["mnist-cuda", *sys.argv[1:]])))
+    page.write(target, page.html(found, shown, absent, machine.command_line()))
     if args.figures:
         page.write_figures(shown, args.figures)
     for sentence in absent:

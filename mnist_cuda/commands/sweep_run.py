@@ -142,7 +142,7 @@ class _Report:
         """Train to the end or to a signal; returns the exit code."""
         sweep, args = self.sweep, self.args
         data_dir = args.data_dir and str(args.data_dir.absolute())
-        config = sweep.config({"data_dir": data_dir}, shlex.join(sys.argv))
+        config = sweep.config({"data_dir": data_dir}, machine.command_line())
         assert sweep.folder
         sweep.folder.start(config)
         self._print_plan()

@@ -146,6 +146,7 @@ def _train(
     args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
     world: World | None,
 ) -> int:  # fmt: skip
+    from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.resume import remove_later
     from mnist_cuda.run_folder import ResumedFolder
     from mnist_cuda.training import Trainer, require_possible
@@ -168,7 +169,7 @@ def _train(
         remove_later(folder.path, saved.path if saved else None)
     recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
-    recorded |= {"json": args.json and str(args.json)}
+    recorded |= {"json": args.json and str(args.json), "mirror": args.mirror and without_password(args.mirror)}
     with _ranks(args, engine, data, folder, state, world) as ranks:
         if ranks:
             startup.end("ranks")

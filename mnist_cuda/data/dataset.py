@@ -11,7 +11,7 @@ import numpy as np
 
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.arrays import pair_of
-from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
+from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo, without_password
 from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
@@ -90,7 +90,9 @@ def load(
         raise UsageError(f"data set '{name}' is unknown, expected one of {', '.join(CHOICES)}")
     if mirror is not None and (offline or data_dir is not None or name == "synthetic"):
         instead = "a data folder" if data_dir is not None else "--offline" if offline else "synthetic digits"
-        raise UsageError(f"mirror '{mirror}': with {instead} nothing is fetched, leave out one of the two")
+        raise UsageError(
+            f"mirror '{without_password(mirror)}': with {instead} nothing is fetched, leave out one of the two"
+        )
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import sys
@@ -15,11 +16,11 @@ from conftest import engine_params
 from safetensors.numpy import load_file
 from tiny import start, tiny_dataset
 
-from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, sweep, train
+from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
 from mnist_cuda.checkpoint import load_model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import CheckpointError, OutputError
+from mnist_cuda.errors import CheckpointError, OutOfMemoryError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
 from mnist_cuda.sweeps.files import SweepFiles
@@ -49,6 +50,19 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.chdir(tmp_path)
     return lambda *argv: cli.main(["sweep", *map(str, argv)])
+
+
+def test_a_sweep_that_no_memory_holds_is_refused_at_once(tiny, capsys, monkeypatch, tmp_path):
+    """Before a row is made: millions of epochs are as many columns, millions of seeds as many models."""
+    monkeypatch.setattr(memory, "available", lambda: 10**8)
+    assert tiny("--engine", "cpu", "--batch-size", "5", "--epochs", "3000000") == 5
+    error = "mnist-cuda: error: a table of 1 model with a column for each of 3000000 epochs needs about 0.6 GB, and 0.1"
+    assert capsys.readouterr().err.startswith(error)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(OutOfMemoryError, match=r"a sweep of 200000 models needs about 0\.4 GB"):
+        grid({"seed": range(100000), "lr": [0.1, 0.2]})
+    with pytest.raises(OutOfMemoryError, match="a sweep of 1000000000000000 models"):
+        grid({name: range(100000) for name in ("seed", "batch_size", "epochs")})
 
 
 # ---- the bits --------------------------------------------------------------------------------------------------------

@@ -5,22 +5,30 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda import memory
 from mnist_cuda.errors import OutputError, UsageError, did_you_mean
 from mnist_cuda.files import read_regular
 from mnist_cuda.options import TrainOptions
 
 OPTIONS = tuple(field.name for field in fields(TrainOptions))
 _KINDS = {name: type(value) for name, value in vars(TrainOptions()).items()}
+BYTES_A_MODEL = 2000  # of its run, its row and its line of the table, epochs apart
 _EXPECTED = {int: "a whole number", float: "a number", str: "text"}
 
 
 def grid(axes: Mapping[str, Sequence[Any]], line: Mapping[str, Any] | None = None) -> list[TrainOptions]:
-    """Every combination of the values of each option, the last option changing fastest; `line` has other options."""
+    """Every combination of the values of each option, the last option changing fastest; `line` has other options.
+
+    Raises OutOfMemoryError where they are too many.
+    """
+    models = math.prod(map(len, axes.values()))
+    memory.require(models * BYTES_A_MODEL, f"a sweep of {models} models")
     return [TrainOptions(**(line or {}), **dict(zip(axes, v, strict=True))) for v in itertools.product(*axes.values())]
 
 

@@ -29,7 +29,7 @@ from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import ResumedFolder, RunFolder
 from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
-from mnist_cuda.sweeps.table import SweptModel
+from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
 from mnist_cuda.sweeps.trainers import (
     IMAGES_A_MULTIPROCESSOR,
     LARGEST_BATCH,
@@ -136,6 +136,9 @@ class Sweep:
         for run in self.runs:
             require_a(TrainOptions, run, "a run", OPTIONS_FROM)
         _require_possible(self.runs, len(data.train_labels))
+        epochs, models = max(run.epochs for run in self.runs), plural(len(self.runs), "model")
+        table = f"a table of {models} with a column for each of {epochs} epochs"
+        memory.require((len(self.runs) + 1) * epochs * BYTES_A_CELL, table)
         if save not in SAVES:
             raise UsageError(f"save is {save!r}, expected {', '.join(SAVES[:-1])} or {SAVES[-1]}")
         if len(set(gpus)) < len(gpus):

@@ -757,6 +757,44 @@ def test_what_it_prints(tiny, capsys):
     assert lines[-1].endswith(f" on tiny{text}")
 
 
+def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):
+    argv = ("--engine", "cpu", "--batch-size", 5, 8, "--lr", 0.02, 0.1, 1e30, "--epochs", 2, "--seeds", 2)
+    assert tiny(*argv, "--jobs", 1, "--out", "out", "--json", "out.json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = table("out")
+    right = {}
+    for row in rows:
+        accuracy = 100 * float(row["test_accuracy"] or 0)
+        right.setdefault((row["batch_size"], f"{float(row['lr']):g}"), []).append(accuracy)
+    ranked = sorted(right.items(), key=lambda item: -np.mean(item[1]))
+    (batch, lr), best = ranked[0]
+    at = next(k for k, line in enumerate(lines) if line.startswith("batch"))
+    assert lines[at].split() == ["batch", "lr", "models", "test,", "%", "deviation", "least", "most", "diverged"]
+    assert [line.split()[:4] for line in lines[at + 1 : at + 6]] == [
+        [*values, "2", f"{np.mean(found):.2f}"] for values, found in ranked[:5]
+    ]
+    assert lines[at + 6] == "the best 5 of 6; `mnist-cuda report out` shows all"
+    said = (
+        f"; best batch {batch}, lr {lr}: test {np.mean(best):.2f} % (mean of 2 seeds); 4 diverged; saved out/sweep.csv"
+    )
+    assert lines[-1].endswith(f" on tiny{said}")
+    assert not any("±" in line for line in lines), "a mean over different recipes says nothing"
+    report = json.loads(Path("out.json").read_text())
+    assert (report["recipes"], report["mean_accuracy"]) == (6, None)
+    assert report["best_recipe"] == {
+        "options": {"batch_size": batch, "lr": lr},
+        "models": 2,
+        "diverged": 0,
+        "mean_accuracy": pytest.approx(np.mean(best) / 100),
+        "held_out_accuracy": None,
+    }
+    assert tiny(*GRID, "--validation", 5, "--lr", 0.02, 0.03, "--out", "held", "--quiet") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.search(r"; best lr 0\.0[23]: test [0-9.]+ %, by [0-9.]+ % of the images held out; saved held/sweep", line)
+    assert tiny(*GRID, "--out", "alone", "--quiet") == 0
+    assert re.search(r" on tiny; test [0-9.]+ %; saved alone/sweep\.csv\n$", capsys.readouterr().out)
+
+
 def test_config_records_what_it_was(tiny):
     assert tiny(*GRID, "--seeds", 2, "--jobs", 2, "--save", "best", "--quiet") == 0
     (folder,) = Path("sweeps").iterdir()

@@ -20,8 +20,8 @@ from mnist_cuda.run_folder import CONFIG_FILE, METRICS_FILE, read_config
 
 # What a run leaves in its folder, and `report` and `export` if no other file is named; with what a kill leaves of it.
 _WRITTEN = re.compile(
-    r"\.?(config\.json|metrics\.(jsonl|csv)|(model|best|state-dict)\.safetensors|model\.onnx|report\.html"
-    r"|step-\d+\.safetensors)(\.(.*\.)?part)?"
+    r"(config\.json|metrics\.(jsonl|csv)|(model|best|state-dict)\.safetensors|model\.onnx|report\.html"
+    r"|step-\d+\.safetensors)(\.part)?|mnist-cuda-[0-9a-f]{16}\.part"
 )
 
 

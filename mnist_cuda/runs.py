@@ -154,7 +154,7 @@ def flat(run: Run) -> dict[str, str]:
             for key, item in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), item)
         else:
-            facts[prefix] = without_password(value) if isinstance(value, str) else json.dumps(value)
+            facts[prefix] = without_password(value if isinstance(value, str) else json.dumps(value))
 
     add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
     for place in ("options.out", "options.json"):
@@ -182,17 +182,20 @@ def own_files(run: Run) -> list[Path]:
     Raises CheckpointError where the folder holds anything that no run leaves there, or is a link to a folder, and where
     no run wrote its config.json.
     """
-    if run.path.is_symlink():
-        raise CheckpointError(f"{run.path}: cannot remove it: it is a symbolic link, name the folder itself")
     from mnist_cuda.resume import FOLDER  # here, as it takes the time to import an engine
 
+    if run.path.is_symlink():
+        raise CheckpointError(f"{run.path}: cannot remove it: it is a symbolic link, name the folder itself")
     versions = run.config.get("versions")
     if not (isinstance(versions, dict) and "mnist-cuda" in versions):
         raise CheckpointError(f"{run.path}: cannot remove it: its {CONFIG_FILE} is not one that `mnist-cuda` wrote")
     states = run.path / FOLDER
-    found = list(run.path.iterdir())
-    if states in found and states.is_dir() and not states.is_symlink():
-        found = [*(path for path in found if path != states), *states.iterdir(), states]
+    try:
+        found = list(run.path.iterdir())
+        if states in found and states.is_dir() and not states.is_symlink():
+            found = [*(path for path in found if path != states), *states.iterdir(), states]
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
     foreign = [path for path in found if path != states and not (path.is_file() and _WRITTEN.fullmatch(path.name))]
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""

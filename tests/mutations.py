@@ -1831,12 +1831,7 @@ SWEEPS = [
     *of(
         "mnist_cuda/sweeps/runs.py",
         ("test_sweep.py -k no_memory",),
-        (
-            "models-beyond-memory",
-            "refusal",
-            '    memory.require(models * BYTES_A_MODEL, f"a sweep of {models} models")\n',
-            "",
-        ),
+        ("models-beyond-memory", "refusal", "memory.require(models * BYTES_A_MODEL", "memory.require(0 * models"),
     ),
     *of(
         "mnist_cuda/sweeps/files.py",

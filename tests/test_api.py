@@ -183,7 +183,7 @@ def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
         {"eval_bn": np.array(["batch"])},
         {"placement": 3},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:40],
 )
 def test_impossible_options_are_refused(wrong):
     (name,) = wrong

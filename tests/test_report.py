@@ -467,7 +467,7 @@ def test_every_sweep_can_be_drawn(tmp_path: Path) -> None:
         ["0.5", "1", "30.00", "30.00", "30.00"],
         ["9", "0", "-", "-", "-"],
     ]
-    assert over.note == "A dot is a model, of one seed. Not drawn, as they diverged: 1 at 9."
+    assert over.note == "A dot is a model, of one seed. Neither drawn nor in a mean, as they diverged: 1 at 9."
     assert [line.split()[0] for line in recipes.text[1:]] == ["0.01", "0.1", "0.5", "9"]
     assert recipes.note.startswith(
         "The best 3 of 4 by their accuracy on the test images. A dot is a model. 1 model div"

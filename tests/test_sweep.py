@@ -61,6 +61,9 @@ def test_a_sweep_that_no_memory_holds_is_refused_at_once(tiny, capsys, monkeypat
     assert os.listdir(tmp_path) == []
     with pytest.raises(OutOfMemoryError, match=r"a sweep of 200000 models needs about 0\.4 GB"):
         grid({"seed": range(100000), "lr": [0.1, 0.2]})
+    (tmp_path / "runs.csv").write_text("lr\n" + 1000 * "0.1\n")
+    with pytest.raises(OutOfMemoryError, match="a sweep of 1001000 models"):
+        read_runs(tmp_path / "runs.csv", {"seed": range(1000), "lr": [1, 2]})
     with pytest.raises(OutOfMemoryError, match="a sweep of 1000000000000000 models"):
         grid({name: range(100000) for name in ("seed", "batch_size", "epochs")})
 

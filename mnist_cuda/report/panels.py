@@ -26,11 +26,11 @@ WIDTH = 350  # CSS pixels of a picture: a telephone's page has room for it as it
 MISTAKES = 40
 LEGEND_LINE = 17  # CSS pixels
 FEWEST_SEEDS = 20  # of a histogram
+MOST_BARS = 70  # of one
 MOST_RECIPES = 10  # in a picture; the table below it has LISTED
 LISTED = 100
-MOST_MAPS = 6
+MOST_MAPS = 6  # of a sweep
 LEGIBLE = (6, 12)  # columns and rows of a map, at most, whose cells have room for their numbers
-MOST_BARS = 70  # of one
 # Per cent of test images that are wrong: a colour of the map up to each.
 ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 
@@ -521,7 +521,7 @@ def luck(swept: Swept, number: int) -> list[Panel]:
 
 
 def recipes(swept: Swept, number: int) -> list[Panel]:
-    """The test accuracies of the best recipes, a dot for each seed; all recipes in the text."""
+    """The test accuracies of the best recipes, a dot for each seed; LISTED of them in the text."""
     found = ranking.recipes(swept.options, swept.accuracies, swept.held)
     best = [one for one in found if one.accuracies][:MOST_RECIPES]
 
@@ -605,7 +605,7 @@ def over_option(swept: Swept, number: int) -> Iterator[Panel]:
     if all(len(models) == 1 for models in found.values()):
         note = "A dot is a model, of one seed."
     if diverged := [f"{len(found[v]) - len(sound[v])} at {v}" for v in values if len(sound[v]) < len(found[v])]:
-        note += f" Not drawn, as they diverged: {', '.join(diverged)}."
+        note += f" Neither drawn nor in a mean, as they diverged: {', '.join(diverged)}."
     title = f"Test accuracy (%) over {ranking.words(name)}"
     yield Panel(f"over-{number}", title, note, 230, draw, aligned(rows, 0))
 

@@ -19,6 +19,7 @@ from mnist_cuda.streams import Stream, clean
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
+SHORTEST_BAR = 5  # columns of a live line
 NARROWEST = 8  # columns that text wraps to, if not shorter
 _UNBOUNDED = 10_000
 
@@ -146,7 +147,8 @@ def format_duration(seconds: float) -> str:
 class LiveLine:
     """One line at the bottom of a terminal, redrawn a few times a second by its own thread; nothing elsewhere.
 
-    `show` only stores the parts, so it costs nothing to call it often. Parts that do not fit are left out from the end.
+    `show` only stores the parts, so it costs nothing to call it often. Parts that do not fit beside a bar are left out
+    from the end.
     """
 
     def __init__(self, console: Console, *, enabled: bool = True) -> None:
@@ -182,14 +184,14 @@ class LiveLine:
             self._live.stop()
 
     def _render(self) -> Text:
-        width = self._console.width - 1
+        width = self._console.width - 3  # so that ^C fits behind it, and goes when it does
         line = Text(no_wrap=True, overflow="crop")
         for i, part in enumerate(self._parts):
-            if line.cell_len + len(part) + 2 > width:
+            if line.cell_len + len(part) + 2 > width - (SHORTEST_BAR + 2 if i else 0):
                 break
             line.append(("  " if i else "") + part)
         room = min(width - line.cell_len - 2, 30)
-        if room >= 5:
+        if room >= SHORTEST_BAR:
             done = round(room * self._fraction)
             full, empty = "=-" if self._console.options.ascii_only else "━━"
             line.append("  ").append(full * done, "green").append(empty * (room - done), "bright_black")

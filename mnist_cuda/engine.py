@@ -388,12 +388,15 @@ class Engine:
         Returns each step's mean loss (before its update) and number of correct predictions, when all steps are done.
         The GIL is released, and signals are obeyed between pieces of a long call: what a handler raises ends it with
         the steps before that done. Raises ValueError for an index outside the data set, and for rates that are
-        negative, not finite or not as many as there are steps, OutOfMemoryError for a batch that cannot fit.
+        complex, negative, not finite or not as many as there are steps, OutOfMemoryError for a batch that cannot fit.
         """
         indices = _indices(order, self.dataset_size)
         self._require_memory(min(batch_size, len(indices)))
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
-        rates = np.full(steps, lr, np.float64) if np.ndim(lr) == 0 else np.ascontiguousarray(lr, np.float64)
+        rates = np.asarray(lr)
+        if rates.dtype.kind not in "fiu":  # of a complex number half would be lost
+            raise ValueError(f"train: lr has dtype {rates.dtype}, expected real numbers")
+        rates = np.full(steps, rates, np.float64) if rates.ndim == 0 else np.ascontiguousarray(rates, np.float64)
         with self._alone():
             losses, correct = self._native.train(indices, batch_size, rates)
         return losses, correct

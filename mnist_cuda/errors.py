@@ -6,6 +6,9 @@ Every message is one line: what, where, expected, found, what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Kind = TypeVar("Kind")
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -27,6 +30,13 @@ class UsageError(MnistCudaError):
     """The command line asks for something impossible."""
 
     exit_code = 2
+
+
+def require_a(kind: type[Kind], value: object, name: str, remedy: str) -> Kind:
+    """The argument `value`. Raises UsageError for one of another type; remedy: what gives the right one."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} is of type {type(value).__name__}, expected {kind.__name__}, {remedy}")
+    return value
 
 
 class DivergedError(UsageError):

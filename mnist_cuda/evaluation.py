@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.checkpoint import Model, load_model, no_statistics
-from mnist_cuda.data.arrays import images_of
+from mnist_cuda.data.arrays import images_of, pair_of
 from mnist_cuda.engine import BatchNorm, Engine
+from mnist_cuda.errors import UsageError
 
 if TYPE_CHECKING:
     from mnist_cuda.training import TrainingResult
@@ -77,14 +78,16 @@ def set_model(engine: Engine, model: Model) -> None:
 def engine_of(model: Trained, name: str = "auto", precision: str | None = None) -> Engine:
     """An engine with a model's parameters and, where it has them, statistics; an Engine or a result gives its own.
 
-    Raises CheckpointError for a file that is no model.
+    Raises CheckpointError for a file that is no model, UsageError for what is none of these.
     """
+    model = getattr(model, "engine", model)  # of a result
     if isinstance(model, Engine):
         return model
     if isinstance(model, str | Path):
         model = load_model(model)
     if not isinstance(model, Model):
-        return model.engine
+        kinds = "an Engine, a Model, what `train` gives, or the path of a model file or a run's folder"
+        raise UsageError(f"model is of type {type(model).__name__}, expected {kinds}")
     engine = Engine(name, precision)
     set_model(engine, model)
     return engine
@@ -111,30 +114,34 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     return Predictions(np.concatenate(parts) if parts else np.empty((0, 10)))
 
 
-def evaluate(
-    model: Trained, images: NDArray[np.uint8], labels: NDArray[np.uint8], batch_norm: BatchNorm = "population"
-) -> Evaluation:
-    """Evaluate images (N,28,28) uint8 with labels (N,) uint8. An image whose scores are not finite is wrong.
+def evaluate(model: Trained, images: object, labels: object, batch_norm: BatchNorm = "population") -> Evaluation:
+    """Evaluate images (N,28,28) uint8 with labels (N,), integers from 0 to 9. Scores that are not finite are wrong.
 
     model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. batch_norm:
     `population` needs the model's statistics; `batch` normalises each BATCH_SIZE images by their own.
-    Raises ValueError without statistics, and for images or labels of another shape or dtype.
+    images, labels: any arrays on the host, as for `predict`.
+    Raises ValueError without statistics, for images or labels of another shape or dtype, for a label that is no class,
+    for no images, and where images and labels differ in number.
     """
+    try:
+        pixels, classes = pair_of(images, labels)
+    except ValueError as error:
+        raise ValueError(f"evaluate: {error}") from error
     engine = engine_of(model)
     if batch_norm == "population":
-        engine.set_evaluation_set(images, labels)
+        engine.set_evaluation_set(pixels, classes)
         return evaluate_again(engine)
     correct, loss = np.zeros(_native.CLASSES, np.int64), 0.0
-    for first in range(0, len(labels), BATCH_SIZE):
-        of_batch = labels[first : first + BATCH_SIZE]
-        scores = engine.logits(images[first : first + BATCH_SIZE], batch_norm)
+    for first in range(0, len(classes), BATCH_SIZE):
+        of_batch = classes[first : first + BATCH_SIZE]
+        scores = engine.logits(pixels[first : first + BATCH_SIZE], batch_norm)
         finite = np.isfinite(scores).all(axis=1)
         right = (scores.argmax(axis=1) == of_batch) & finite
         correct += np.bincount(of_batch[right], minlength=_native.CLASSES)
         shifted = scores - scores.max(axis=1, keepdims=True)
         log_sum = np.log(np.exp(shifted).sum(axis=1))
         loss += float((log_sum - shifted[np.arange(len(of_batch)), of_batch]).sum())
-    return Evaluation(tuple(correct.tolist()), len(labels), loss / len(labels))
+    return Evaluation(tuple(correct.tolist()), len(classes), loss / len(classes))
 
 
 def evaluate_again(engine: Engine) -> Evaluation:

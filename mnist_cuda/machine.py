@@ -16,6 +16,7 @@ import numpy as np
 import safetensors
 
 from mnist_cuda import __version__, _native
+from mnist_cuda.data.catalogue import without_password
 
 COMMIT_VARIABLE = "MNIST_CUDA_COMMIT"
 _ROOT = Path(__file__).parents[1]
@@ -26,7 +27,7 @@ CHECKOUT = _ROOT if (_ROOT / "scripts" / "peers").is_file() else None
 def circumstances(**more: Any) -> dict[str, Any]:
     """The command line, commit and versions, and what this machine is; `more` is what else there is to say of it."""
     return {
-        "command": shlex.join(["mnist-cuda", *sys.argv[1:]]),
+        "command": command_line(),
         "commit": commit(),
         "versions": versions(),
         "machine": {
@@ -38,6 +39,11 @@ def circumstances(**more: Any) -> dict[str, Any]:
             **more,
         },
     }
+
+
+def command_line() -> str:
+    """What was called, for a shell, without passwords."""
+    return shlex.join(["mnist-cuda", *map(without_password, sys.argv[1:])])
 
 
 def versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,14 +42,27 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("validation", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if not _is_a(numbers.Integral, value) or value < least:
                 raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
-        if not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
-            raise UsageError(f"lr is {self.lr!r}, expected a finite number of at least 0")
+            object.__setattr__(self, name, int(value))
+        try:
+            lr = float(self.lr) if _is_a(numbers.Real, self.lr) else math.nan
+        except OverflowError:
+            lr = math.inf
+        if not 0 <= lr < math.inf:
+            raise UsageError(f"lr is {self.lr!r:.40}, expected a finite number of at least 0")
+        object.__setattr__(self, "lr", lr)
+        if not isinstance(self.schedule, str):
+            raise UsageError(f"schedule is {self.schedule!r}, expected constant, linear or triangle[:FRACTION]")
         for name, choices in (("eval_bn", ("population", "batch")), ("placement", ("device", "host"))):
             value = getattr(self, name)
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise UsageError(f"{name} is {value!r}, expected {' or '.join(choices)}")
+
+
+def _is_a(kind: type, value: object) -> bool:
+    """Whether it is a number of this kind, Python's or numpy's; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,16 @@ from typing import Any
 
 from mnist_cuda import console
 from mnist_cuda.checkpoint import MODEL_FILE
+from mnist_cuda.data.catalogue import without_password
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import take_lock
-from mnist_cuda.run_folder import CONFIG_FILE, read_config, read_metrics
+from mnist_cuda.run_folder import CHECKPOINTS, CONFIG_FILE, read_config, read_metrics
+
+# What a run leaves in its folder, and `report` and `export` if no other file is named; with what a kill leaves of it.
+_WRITTEN = re.compile(
+    r"(config\.json|metrics\.(jsonl|csv)|(model|best|state-dict)\.safetensors|model\.onnx|report\.html"
+    r"|step-\d+\.safetensors)(\.part)?|mnist-cuda-[0-9a-f]{16}\.part"
+)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def flat(run: Run) -> dict[str, str]:
             for key, item in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), item)
         else:
-            facts[prefix] = value if isinstance(value, str) else json.dumps(value)
+            facts[prefix] = without_password(value if isinstance(value, str) else json.dumps(value))
 
     add("", {key: value for key, value in run.config.items() if key not in ("command", "started")})
     for place in ("options.out", "options.json"):
@@ -158,17 +165,46 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def remove(run: Run) -> None:
-    """Delete a run's folder with all that is in it.
+def own_files(run: Run) -> list[Path]:
+    """The files in a run's folder, config.json last, and the folder of its checkpoints.
 
-    Raises CheckpointError where that fails, as it does for a link to a folder, and where its run has not ended.
+    Raises CheckpointError where the folder holds anything that no run leaves there, or is a link to a folder, and where
+    no run wrote its config.json.
     """
     if run.path.is_symlink():
         raise CheckpointError(f"{run.path}: cannot remove it: it is a symbolic link, name the folder itself")
+    versions = run.config.get("versions")
+    if not (isinstance(versions, dict) and "mnist-cuda" in versions):
+        raise CheckpointError(f"{run.path}: cannot remove it: its {CONFIG_FILE} is not one that `mnist-cuda` wrote")
+    states = run.path / CHECKPOINTS
     try:
+        found = list(run.path.iterdir())
+        if states in found and states.is_dir() and not states.is_symlink():
+            found = [*(path for path in found if path != states), *states.iterdir(), states]
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
+    foreign = [path for path in found if path != states and not (path.is_file() and _WRITTEN.fullmatch(path.name))]
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise CheckpointError(f"{run.path}: cannot remove it: no run wrote {foreign[0]}{more}; move that away first")
+    return sorted(found, key=lambda path: (path == run.path / CONFIG_FILE, path == states))
+
+
+def remove(run: Run) -> None:
+    """Delete a run's folder with what the run wrote there.
+
+    Raises CheckpointError where that fails, where its run has not ended, and as `own_files` does; then nothing is gone.
+    """
+    try:
+        files = own_files(run)
         if _goes_on(run.path):
             raise CheckpointError(f"{run.path}: its run has not ended, stop it first")
-        shutil.rmtree(run.path)
+        for path in files:
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+        run.path.rmdir()
     except OSError as error:
         raise CheckpointError(f"{error.filename or run.path}: cannot remove it: {error.strerror or error}") from error
 

@@ -149,5 +149,8 @@ def end_now(signum: int, message: str) -> NoReturn:
     """End with a line on stderr, if that takes it at once: no clean-up, no waiting for native code."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
-            os.write(2, f"mnist-cuda: error: {message}\n".encode())
+            begin = ""
+            if os.isatty(2):  # there stand a live line and the ^C
+                begin = "\n" if os.environ.get("TERM", "dumb") == "dumb" else "\r\x1b[2K"
+            os.write(2, f"{begin}mnist-cuda: error: {message}\n".encode())
     os._exit(exit_code(signum))

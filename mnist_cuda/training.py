@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Placement
-from mnist_cuda.errors import DivergedError, UsageError
+from mnist_cuda.errors import DivergedError, UsageError, require_a
 from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
@@ -28,6 +28,9 @@ from mnist_cuda.timing import REPORTED_ITERATIONS, Steps, TrainingClock, time_st
 
 if TYPE_CHECKING:
     from mnist_cuda.ranks.group import Ranks
+
+DATASET_FROM = "as load_dataset() or dataset_of(train_images, train_labels, test_images, test_labels) gives it"
+OPTIONS_FROM = "such as TrainOptions(epochs=3)"
 
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
@@ -142,7 +145,7 @@ class Trainer:
     records: of the epochs before `state`. ranks: those that the engine joined, which all do the same.
     Call `prepare`, then `train_epoch`, `evaluate` and `end_epoch` in turn until `finished`.
 
-    Raises UsageError where the data do not fill a batch.
+    Raises UsageError where the data do not fill a batch, and for data or options of another type.
     """
 
     def __init__(
@@ -155,6 +158,8 @@ class Trainer:
         records: list[dict[str, Any]] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        require_a(Dataset, data, "data", DATASET_FROM)
+        require_a(TrainOptions, options, "options", OPTIONS_FROM)
         self.engine, self.data, self.options, self.ranks = engine, data, options, ranks
         self.stopped = 0  # what `stop` said, of any rank
         self.images, self.schedule = require_possible(options, len(data.train_labels))
@@ -417,7 +422,7 @@ def train(
     *,
     engine: Engine | str = "auto",
     precision: str | None = None,
-    init: Model | Mapping[str, NDArray[Any]] | None = None,
+    init: Model | TrainingResult | Mapping[str, NDArray[Any]] | None = None,
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> TrainingResult:
@@ -429,10 +434,12 @@ def train(
     on_epoch: called after each epoch with its record, see TrainingResult.epochs. on_progress: called some ten times a
     second. What they raise ends the training; so does Ctrl-C, by KeyboardInterrupt.
 
-    Raises UsageError for options that are impossible, DivergedError, which is one, where the loss diverges,
-    UnavailableError for an engine that cannot run here, OutOfMemoryError.
+    Raises UsageError for options that are impossible and for arguments of another type, DivergedError, which is one,
+    where the loss diverges, UnavailableError for an engine that cannot run here, OutOfMemoryError.
     """
-    options = options or TrainOptions()
+    require_a(Dataset, data, "data", DATASET_FROM)
+    options = TrainOptions() if options is None else options
+    require_a(TrainOptions, options, "options", OPTIONS_FROM)
     if isinstance(engine, str):
         engine = Engine(engine, precision)
     elif precision not in (None, engine.precision):
@@ -440,6 +447,7 @@ def train(
     if init is None:
         engine.init_parameters(options.seed)
     else:
+        init = init.model if isinstance(init, TrainingResult) else init
         engine.set_parameters(init.parameters if isinstance(init, Model) else init)
     trainer = Trainer(engine, data, options)
     trainer.prepare()

@@ -6,7 +6,6 @@ import contextlib
 import re
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -292,13 +291,11 @@ class TrainingRun:
     def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
         trainer, data, engine = self.trainer, self.trainer.data, self.trainer.engine
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        command = shlex.join(sys.argv)
         if before is not None:
             resumed = {
                 **self._circumstances(),
                 "ranks": self._ranks,
                 "started": now,
-                "command": command,
                 "step": trainer.steps,
             }
             options = before["options"] | {"epochs": trainer.options.epochs}
@@ -306,7 +303,6 @@ class TrainingRun:
         return {
             **self._circumstances(),
             "started": now,
-            "command": command,
             "options": self.options | {"out": str(self.folder.path)},
             "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
             "ranks": self._ranks,

@@ -227,6 +227,12 @@ TRAINING = [
         ),
     ),
     *of(
+        "mnist_cuda/options.py",
+        ("test_api.py -k options",),
+        ("true-is-a-number", "refusal", " and not isinstance(value, bool)", ""),
+        ("numbers-stay-numpys", "state", "object.__setattr__(self, name, int(value))", "pass"),
+    ),
+    *of(
         "mnist_cuda/console.py",
         (REPORTED,),
         (
@@ -242,8 +248,8 @@ TRAINING = [
         (
             "labels-of-the-first-images",
             "off by one",
-            "of_batch = labels[first : first + BATCH_SIZE]",
-            "of_batch = labels[: min(BATCH_SIZE, len(labels) - first)]",
+            "of_batch = classes[first : first + BATCH_SIZE]",
+            "of_batch = classes[: min(BATCH_SIZE, len(classes) - first)]",
         ),
     ),
     *of(
@@ -283,6 +289,12 @@ TRAINING = [
             "test_engines.py -k 'wrong_calls and reference'",
             REPORTED,
             "test_engines.py -k '(round_trip or unknown or registry) and not gpu'",
+        ),
+        (
+            "half-of-a-complex-rate",
+            "refusal",
+            'if rates.dtype.kind not in "fiu":',
+            'if rates.dtype.kind not in "fiuc":',
         ),
         (
             "indices-cut-to-32-bits",
@@ -388,7 +400,8 @@ TRAINING = [
     ),
     *of(
         "mnist_cuda/signals.py",
-        ("test_signals.py -k 'not 500'", REPORTED),
+        ("test_signals.py -k 'not 500'", REPORTED, "test_streams.py -k second"),
+        ("second-message-behind-the-bar", "output", "if os.isatty(2):", "if False:"),
         (
             "second-signal-waits",
             "exit code",
@@ -413,6 +426,8 @@ LOOKING = [
         "mnist_cuda/runs.py",
         ("test_runs.py",),
         ("removes-what-goes-on", "refusal", "if _goes_on(run.path):", "if False:"),
+        ("removes-what-others-wrote", "refusal", " and _WRITTEN.fullmatch(path.name))", ")"),
+        ("removes-any-config-json", "refusal", 'isinstance(versions, dict) and "mnist-cuda" in versions', "True"),
     ),
     *of(
         "mnist_cuda/doctor.py",
@@ -474,6 +489,22 @@ DATA = [
             'return _generate(name, seed, f"MNIST IS NOT HERE, these are synthetic digits instead: {error}")',
             "return _generate(name, seed, None)",
         ),
+    ),
+    *of(
+        "mnist_cuda/data/arrays.py",
+        ("test_api.py -k labels",),
+        ("fewer-labels-than-images", "refusal", "if len(pixels) != len(classes)", "if len(pixels) < len(classes)"),
+        ("labels-below-0", "refusal", "(classes < 0) | (classes >= CLASSES)", "classes >= CLASSES"),
+    ),
+    *of(
+        "mnist_cuda/data/catalogue.py",
+        ("test_report.py -k password", "test_data_download.py"),
+        ("password-kept", "file", 're.sub("://.*@", "://", text)', "text"),
+    ),
+    *of(
+        "mnist_cuda/commands/data/verify.py",
+        ("test_data_commands.py",),
+        ("damaged-arrays-replace-files", "refusal", "if unpacked.read(info):", "if True:"),
     ),
     *of(
         "mnist_cuda/data/download.py",
@@ -1860,6 +1891,35 @@ SWEEPS = [
         "mnist_cuda/report/panels.py",
         ("test_report.py -k 'seeds or map'",),
         ("spread-of-all-seeds", "reported value", "/ (len(right) - 1))", "/ len(right))"),
+        ("a-map-over-all-schedules", "reported value", 'if name not in ("lr", "batch_size")]', "if False]"),
+        (
+            "colours-of-each-map",
+            "reported value",
+            "ERRORS[bisect_left(ERRORS, least) :]",
+            "ERRORS[bisect_left(ERRORS, wrong[best]) :]",
+        ),
+    ),
+    *of(
+        "mnist_cuda/commands/report.py",
+        ("test_report.py -k place",),
+        ("page-over-the-last-one", "file", "if not os.path.lexists(name)", "if name"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/recipes.py",
+        ("test_report.py -k 'recipe or map or drawn'", "test_sweep.py -k recipes"),
+        ("held-out-images-unasked", "option", "one.mean if one.held is None else one.held", "one.mean"),
+        (
+            "best-of-those-that-ended",
+            "reported value",
+            "math.fsum(self.accuracies) / self.models",
+            "math.fsum(self.accuracies) / max(1, len(self.accuracies))",
+        ),
+        ("seeds-are-recipes", "order", 'if name != "seed" and', "if"),
+    ),
+    *of(
+        "mnist_cuda/sweeps/runs.py",
+        ("test_sweep.py -k no_memory",),
+        ("models-beyond-memory", "refusal", "memory.require(models * BYTES_A_MODEL", "memory.require(0 * models"),
     ),
     *of(
         "mnist_cuda/sweeps/files.py",

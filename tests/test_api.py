@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from mnist_cuda import (
     DataError,
     Engine,
     Model,
+    Trainer,
     TrainOptions,
     UnavailableError,
     UsageError,
@@ -30,6 +32,7 @@ from mnist_cuda import (
     load_model,
     predict,
     save_model,
+    sweep,
     train,
 )
 from mnist_cuda.data import dataset
@@ -219,13 +222,67 @@ def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 1.5}, {"lr": float("nan")}, {"seed": -1}, {"eval_bn": "some"}, {"placement": 3}],
-    ids=str,
+    [
+        {"epochs": 0},
+        {"epochs": True},
+        {"epochs": np.True_},
+        {"epochs": np.ones(1, int)},
+        {"batch_size": 1.5},
+        {"batch_size": np.float64(2)},
+        {"lr": float("nan")},
+        {"lr": True},
+        {"lr": 0.1j},
+        {"lr": np.complex64(0.1)},
+        {"lr": 10**400},
+        {"lr": "0.1"},
+        {"seed": -1},
+        {"seed": np.int8(-1)},
+        {"schedule": 3},
+        {"eval_bn": "some"},
+        {"eval_bn": np.array(["batch"])},
+        {"placement": 3},
+    ],
+    ids=lambda wrong: str(wrong)[:40],
 )
 def test_impossible_options_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(UsageError, match=f"^{name} is "):
         TrainOptions(**wrong)
+
+
+def test_arguments_of_another_type_are_refused_in_one_line(result, tmp_path):
+    data = tiny_dataset()
+    calls = {
+        "data is of type tuple, expected Dataset, as load_dataset": lambda: train((data.train_images, [1])),
+        "data is of type str, expected Dataset, as load_dataset": lambda: sweep("mnist", [OPTIONS]),
+        "options is of type dict, expected TrainOptions, such as": lambda: train(data, {"epochs": 1}),
+        "options is of type int, expected TrainOptions, such as": lambda: Trainer(result.engine, data, 0),
+        "a run is of type dict, expected TrainOptions": lambda: sweep(data, [{"epochs": 1}]),
+        "model is of type dict, expected Model, as load_model": lambda: save_model(tmp_path / "x", {}),
+        "model is of type dict, expected an Engine, a Model": lambda: predict({}, data.test_images),
+        "model is of type NoneType, expected an Engine": lambda: evaluate(None, data.test_images, data.test_labels),
+    }
+    for words, call in calls.items():
+        with pytest.raises(UsageError, match=f"^{words}"):
+            call()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_result_stands_for_its_model(result, tmp_path):
+    save_model(tmp_path / "of-result", result)
+    save_model(tmp_path / "of-model", result.model)
+    assert (tmp_path / "of-result").read_bytes() == (tmp_path / "of-model").read_bytes()
+    options = TrainOptions(epochs=1, batch_size=5, lr=0)
+    again = train(tiny_dataset(), options, engine="cpu", init=result)
+    assert digest(again.model.parameters) == digest(result.model.parameters)
+
+
+def test_numbers_of_numpy_are_options():
+    """And become Python's, which JSON and CSV files take: a seed of np.arange, a row of a table."""
+    given = TrainOptions(epochs=np.int64(2), batch_size=np.uint8(5), lr=np.float32(0.25), seed=np.arange(3)[2])
+    assert given == TrainOptions(epochs=2, batch_size=5, lr=0.25, seed=2)
+    assert [type(value) for value in vars(given).values()] == [type(value) for value in vars(TrainOptions()).values()]
+    assert type(TrainOptions(lr=1).lr) is float
 
 
 def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
@@ -247,6 +304,43 @@ def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
     for wrong in (data.test_images.astype(float), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
         with pytest.raises(ValueError, match=r"^predict: images: they have (dtype|shape) .* expected"):
             predict(result, wrong)
+
+
+@pytest.mark.parametrize("batch_norm", ["population", "batch"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda labels: labels[:-1], "there are 20 images and 19 labels, expected as many, and some"),
+        (lambda labels: labels[:0], "there are 20 images and 0 labels"),
+        (lambda labels: labels.astype(int) - 1, "labels: label 0 is -1, expected 0 to 9"),
+        (lambda labels: labels + 1, "labels: label 9 is 10, expected 0 to 9"),
+        (lambda labels: labels.astype(float), r"labels: they have shape \(20,\) and dtype float64"),
+        (lambda labels: labels == 1, r"labels: they have shape \(20,\) and dtype bool"),
+        (lambda labels: labels.reshape(-1, 1), r"labels: they have shape \(20, 1\)"),
+        (lambda labels: labels * 1j, r"labels: they have shape \(20,\) and dtype complex128"),
+    ],
+)
+def test_labels_that_are_none_are_refused(result, change, words, batch_norm):
+    """In every way to evaluate, before anything is computed."""
+    data = tiny_dataset()
+    with pytest.raises(ValueError, match=f"^evaluate: {words}"):
+        evaluate(result, data.test_images, change(data.test_labels), batch_norm)
+    with pytest.raises(ValueError, match=r"^evaluate: there are 0 images and 0 labels, expected as many, and some"):
+        evaluate(result, data.test_images[:0], data.test_labels[:0], batch_norm)
+    with pytest.raises(ValueError, match=r"^evaluate: images: they have dtype float64, expected uint8"):
+        evaluate(result, data.test_images / 255, data.test_labels, batch_norm)
+    flat = evaluate(result, data.test_images.reshape(-1, 784), data.test_labels.tolist(), batch_norm)
+    assert flat == evaluate(result, data.test_images, data.test_labels, batch_norm)
+
+
+def test_a_data_set_of_other_labels_is_refused():
+    data = tiny_dataset()
+    for half, said in (("train", "training"), ("test", "test")):
+        labels = getattr(data, f"{half}_labels")
+        with pytest.raises(DataError, match=f"^{said} labels: label 9 is 10, expected 0 to 9"):
+            replace(data, **{f"{half}_labels": labels + 1})
+        with pytest.raises(DataError, match=rf"^there are \d+ {said} images and {len(labels) - 1} labels"):
+            replace(data, **{f"{half}_labels": labels[1:]})
 
 
 def test_many_images_are_predicted_in_parts(result, monkeypatch):

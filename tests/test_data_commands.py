@@ -70,6 +70,26 @@ def test_verify_lists_every_fault_and_ends_with_3(cache, capsys):
     assert shown.err == f"mnist-cuda: error: {reason}\n"
 
 
+def test_verify_takes_the_unpacked_data_set_for_the_files(cache, capsys):
+    """As `train` does; what is there has to be sound all the same."""
+    fill(cache)
+    assert main(["data", "show", "7", "--dataset", "mnist", "--offline"]) == 0  # unpacks
+    for path in cache.glob("*.gz"):
+        path.unlink()
+    capsys.readouterr()
+    assert main(["data", "verify"]) == 0
+    one, last = capsys.readouterr().out.splitlines()
+    assert one.startswith(f"ok     {cache}/arrays.u8  sha256 ")
+    assert last.endswith("10 test images, all as published; 4 of the 4 published files are not there, and not needed")
+    (cache / "train-labels-idx1-ubyte.gz").write_bytes(b"<html>")
+    assert main(["data", "verify"]) == 3
+    assert "1 of the 2 files of mnist" in capsys.readouterr().err
+    (cache / "train-labels-idx1-ubyte.gz").unlink()
+    (cache / "arrays.u8").write_bytes(bytes((cache / "arrays.u8").stat().st_size))
+    assert main(["data", "verify"]) == 3
+    assert "5 of the 5 files of mnist" in capsys.readouterr().err
+
+
 def test_verify_a_folder(tmp_path, capsys):
     fill(tmp_path / "raw")
     assert main(["data", "verify", "--data-dir", str(tmp_path)]) == 0

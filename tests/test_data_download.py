@@ -132,10 +132,25 @@ def test_a_named_mirror_replaces_the_others(server, cache, monkeypatch):
         fetch(tiny_info(server.url("good")))
 
 
-@pytest.mark.parametrize("mirror", ["a/folder", "file:///folder", "ftp://host/mnist", "https://"])
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "a/folder",
+        "file:///folder",
+        "ftp://host/mnist",
+        "https://",
+        "http://[::1",
+        "http://me:secret@[::1/",
+        "http://host:port/",
+        "http://:80/",
+    ],
+)
 def test_a_mirror_must_be_a_url(mirror):
-    with pytest.raises(UsageError, match="is no http or https URL"):
+    with pytest.raises(
+        UsageError, match=r"^mirror '.*' is no http or https URL, expected one like https://n"
+    ) as caught:
         fetch(tiny_info("https://nowhere.invalid/"), mirror=mirror)
+    assert "secret" not in str(caught.value)
 
 
 def test_offline_an_empty_cache_is_an_error(cache):

@@ -572,6 +572,11 @@ WRONG_CALLS = {
     "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
     "batch 2^40": (lambda e: e.train(np.arange(4), 2**40, 0.1), "train: batch size is 1099511627776, expected 1 to "),
     "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate of step 0 is -?nan"),
+    "complex rate": (lambda e: e.train(np.arange(4), 4, 0.1j), "train: lr has dtype complex128, expected real numbers"),
+    "complex rates": (
+        lambda e: e.train(np.arange(4), 2, np.full(2, 0.1 + 1j)),
+        "train: lr has dtype complex128, expected real numbers",
+    ),
     "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
     "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),
     "batch norm": (

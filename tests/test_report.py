@@ -269,6 +269,47 @@ def test_bad_sources_get_one_line(
     assert not Path("report.html").exists()
 
 
+def test_a_mirrors_password_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, a sweep, a benchmark, or a page of runs, new ones and one from before it was left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    small = ["--engine", "cpu", "--batch-size", "5", "--epochs", "1", "--quiet"]
+    for argv in (
+        ["train", *small, "--out", "runs/one", "--mirror", "https://me:secret@host/mnist/"],
+        ["train", *small, "--out", "runs/two", "--mirror=https://me:se@cret@host/other/"],
+        ["sweep", *small, "--out", "many", "--mirror", "https://me:secret@host/mnist/"],
+        [
+            "profile",
+            "--engine",
+            "cpu",
+            "--batch-size",
+            "5",
+            "--json",
+            "profile.json",
+            "--mirror",
+            "https://me:secret@host/mnist/",
+        ],
+        ["train", "--resume", "runs/one", "--epochs", "2", "--quiet", "--mirror", "https://me:secret@host/mnist/"],
+        ["report", "one", "two", "many", "--no-profile"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["mnist-cuda", *argv])
+        assert cli.main(argv) == 0
+    config = json.loads(Path("runs/one/config.json").read_text())
+    assert config["options"]["mirror"] == "https://host/mnist/"
+    assert config["command"].endswith("--out runs/one --mirror https://host/mnist/")
+    Path("runs/two/config.json").write_text(json.dumps(config | {"options": {"mirror": "https://me:secret@old/"}}))
+    assert cli.main(["report", "one", "two", "--no-profile", "--out", "old.html"]) == 0
+    assert "https://old/" in Path("old.html").read_text()
+    Path("runs/two/config.json").unlink()
+    words = b"secret", b"cret@", b"me:se"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if any(word in path.read_bytes() for word in words)] == []
+    captured = capsys.readouterr()
+    assert "secret" not in captured.out + captured.err
+
+
 @pytest.mark.parametrize("slower", [1, 450, 4500])
 def test_the_numbers_of_an_axis_have_room(tmp_path: Path, slower: int) -> None:
     """Of a step of any length: a slow machine's has microseconds of five and six digits."""
@@ -302,7 +343,7 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     rows = [f"{seed},64,{n / 10000!r}" for seed, n in enumerate(right)]
     file = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "99,64,")  # the last one diverged
     found = read([tmp_path], tmp_path)  # a sweep's folder
-    assert [(sweep.file, len(sweep.accuracies)) for sweep in found.sweeps] == [(file.name, 32)]
+    assert [(sweep.name, len(sweep.accuracies)) for sweep in found.sweeps] == [(file.parent.name, 32)]
     ((panel,), absent) = panels(found)
     assert (panel.name, panel.title, absent) == ("seeds-1", "Test accuracy of 31 seeds", [])
     mean, spread = np.mean(right), np.std(right, ddof=1)
@@ -319,24 +360,167 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     assert panel.note.endswith(" 1 seed further out is in the outermost bars.")
     assert "from 50.00 to 98.80." in panel.note
     assert panel.text[2].split()[0].startswith("98")
-    few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.5" for seed in range(19)))
-    assert "has neither 20 models that differ in the seed alone, nor a grid" in panels(read([few], tmp_path))[1][0]
+    few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.{seed + 10}" for seed in range(19)))
+    ((panel,), _) = panels(read([few], tmp_path))
+    assert (panel.name, panel.title, panel.note) == (
+        "recipes-1",
+        "Test accuracy",
+        "A dot is a model, the line their mean.",
+    )
+    assert panel.text[1].split() == ["19", "19.00", "5.63", "10.00", "28.00"]
 
 
 def test_a_map_over_rate_and_batch_size(tmp_path: Path) -> None:
     header = "model,batch_size,lr,test_accuracy"
     cells = ["0,8,0.1,0.98", "1,8,0.2,0.99", "2,16,0.1,", "3,16,0.2,0.97", "4,16,0.2,0.95"]
-    ((panel,), _) = panels(read([swept(tmp_path, header, *cells)], tmp_path))
+    ((_, panel), _) = panels(read([swept(tmp_path, header, *cells)], tmp_path))
     assert (panel.name, panel.title) == ("map-1", "Test error over learning rate and batch size, 2 x 2")
     assert [line.split() for line in panel.text] == [
         ["wrong,", "%", "B=8", "B=16"],
         ["0.2", "1.00", "4.00"],
         ["0.1", "2.00", "100.00"],
     ]
-    assert "The cross is the least, 1.00 %, at batch size 8 and rate 0.2." in panel.note
+    assert panel.note == (
+        "The share of wrong test images after 5 trainings, the mean over 1 to 2 models. A model that diverged counts "
+        "as all wrong. The cross is the least, 1.00 %, at batch size 8 and rate 0.2."
+    )
     with charts.style():
         svg = charts.to_svg(figure_of(panel), panel.title)
     assert [f"to {level}" for level in (1, 2, 5, 100)] == re.findall(r">(to [0-9.]+)<", svg)
+    assert re.findall(r">([0-9.]+)</text>", svg)[-4:] == ["2", "1", "100", "4"], "a number in each cell"
+
+
+GRID = "seed,batch_size,lr,schedule,epochs,test_accuracy"
+
+
+def test_a_map_averages_over_seeds_alone(tmp_path: Path) -> None:
+    """Schedules and epochs have maps of their own, the one with the best model first, and a colour means the same."""
+    right = {"constant": (0.79, 0.711, 0.601, 0.424), "linear": (0.866, 0.804, 0.845, 0.676)}
+    places = [(64, 0.05), (128, 0.05), (64, 0.1), (128, 0.1)]
+    rows = [
+        f"{seed},{b},{lr},{shape},1,{accuracy - seed / 100}"
+        for shape, accuracies in right.items()
+        for seed in range(2)
+        for (b, lr), accuracy in zip(places, accuracies, strict=True)
+    ]
+    ((first, *maps), absent) = panels(read([swept(tmp_path, GRID, *rows)], tmp_path))
+    assert absent == []
+    assert [(panel.name, panel.title.partition("2 x 2, ")[2]) for panel in maps] == [
+        ("map-1-1", "schedule linear"),
+        ("map-1-2", "schedule constant"),
+    ]
+    share = "The share of wrong test images after 8 trainings, the mean over 2 seeds. The cross is the least,"
+    assert maps[0].note == f"{share} 13.90 %, at batch size 64 and rate 0.05, with schedule linear."
+    assert maps[1].note == f"{share} 21.50 %, at batch size 64 and rate 0.05, with schedule constant."
+    assert [line.split() for line in maps[0].text[1:]] == [["0.1", "16.00", "32.90"], ["0.05", "13.90", "20.10"]]
+    colours = []
+    for panel in maps:
+        with charts.style():
+            figure = figure_of(panel)
+        patches = figure.axes[0].patches
+        colours.append(
+            {
+                level.get_text(): p.get_facecolor()
+                for level, p in zip(figure.legends[0].get_texts(), patches, strict=True)
+            }
+        )
+    assert colours[0]["to 50"] == colours[1]["to 50"] != colours[0]["to 15"]
+    assert first.title == "The recipes of 16 models, best first"
+    assert first.text[0].split() == ["batch", "lr", "schedule", "models", "test,", "%", "deviation", "least", "most"]
+    assert first.text[1].split() == ["64", "0.05", "linear", "2", "86.10", "0.71", "85.60", "86.60"]
+    assert len(first.text) == 9
+    best = "The first has batch 64, lr 0.05, schedule linear: 86.10 % of the test images are right (mean of 2 seeds)."
+    assert first.note.endswith(best)
+
+
+def test_every_sweep_can_be_drawn(tmp_path: Path) -> None:
+    """The README's own, a list of rates, schedules, one model: whatever differs."""
+    of_seeds = [f"{seed},64,{lr},constant,1,{0.9 - lr - seed / 100}" for lr in (0.05, 0.1) for seed in range(10)]
+    rates = [f"0,64,{lr},constant,1,{0.8 - lr}" for lr in (0.5, 0.01, 0.1, 0.02)]
+    shapes = [f"0,64,0.1,{shape},1,0.{k}" for k, shape in enumerate(("linear", "triangle:0.4", "constant"), 3)]
+    two = [f"0,64,{lr},{shape},1,0.5" for lr, shape in ((0.1, "linear"), (0.2, "constant"))]
+    many = [f"0,{b},{lr},constant,{n},0.5" for b in range(1, 8) for lr in (0.1, 0.2) for n in range(1, 9)]
+    sweeps = {
+        ("recipes-1", "over-1"): of_seeds,
+        ("recipes-1", "over-1", "rates"): rates,
+        ("recipes-1", "over-1", "shapes"): [*shapes, "0,64,0.1,other,1,"],
+        ("recipes-1",): two,
+        ("recipes-1", "one"): two[:1],
+        ("recipes-1", *(f"map-1-{k}" for k in range(1, 7))): many,
+    }
+    for names, rows in sweeps.items():
+        found, absent = panels(read([swept(tmp_path, GRID, *rows)], tmp_path))
+        assert [panel.name for panel in found] == [name for name in names if "-" in name]
+        assert absent == ([f"{tmp_path.name}: 2 more maps, of options that do no better"] if rows is many else [])
+        with charts.style():
+            for panel in found:
+                figure = figure_of(panel)
+                figure.draw_without_rendering()
+                for text in figure.axes[0].texts:
+                    box = text.get_window_extent()
+                    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, (panel.name, text.get_text())
+    ((recipes, over), _) = panels(read([swept(tmp_path, GRID, *rates[:3], "0,64,9,constant,1,")], tmp_path))
+    assert [line.split() for line in over.text] == [
+        ["lr", "models", "mean,", "%", "least", "most"],
+        ["0.01", "1", "79.00", "79.00", "79.00"],
+        ["0.1", "1", "70.00", "70.00", "70.00"],
+        ["0.5", "1", "30.00", "30.00", "30.00"],
+        ["9", "0", "-", "-", "-"],
+    ]
+    assert over.note == "A dot is a model, of one seed. Neither drawn nor in a mean, as they diverged: 1 at 9."
+    assert [line.split()[0] for line in recipes.text[1:]] == ["0.01", "0.1", "0.5", "9"]
+    assert recipes.note.startswith(
+        "The best 3 of 4 by their accuracy on the test images. A dot is a model. 1 model div"
+    )
+    for rows, why in (([], "no model of it is done"), (["0,64,9,constant,1,"], "every model of it diverged")):
+        assert panels(read([swept(tmp_path, GRID, *rows)], tmp_path)) == ([], [f"{tmp_path.name}: {why}"])
+
+
+def test_a_recipe_is_the_best_by_the_images_held_out_where_there_are_any(tmp_path: Path) -> None:
+    """And one of which a model diverged is not the best by those that did not."""
+    header = "seed,lr,test_accuracy,validation_accuracy"
+    rows = ["0,0.1,0.97,0.90", "1,0.1,0.97,0.92", "0,0.2,0.95,0.96", "1,0.2,0.95,0.94", "0,0.3,0.99,0.99", "1,0.3,,"]
+    ((panel, _), _) = panels(read([swept(tmp_path, header, *rows)], tmp_path))
+    assert [line.split() for line in panel.text] == [
+        ["lr", "models", "held", "out,", "%", "test,", "%", "deviation", "least", "most", "diverged"],
+        ["0.2", "2", "95.00", "95.00", "0.00", "95.00", "95.00", "0"],
+        ["0.1", "2", "91.00", "97.00", "0.00", "97.00", "97.00", "0"],
+        ["0.3", "2", "49.50", "49.50", "-", "99.00", "99.00", "1"],
+    ]
+    assert panel.note.startswith("The best 3 by their mean accuracy on the images held out.")
+    assert "1 model diverged and counts as 0 % right. The first has lr 0.2: 95.00 % of the test images" in panel.note
+
+
+def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        Path(name).mkdir()
+        swept(Path(name), "seed,lr,test_accuracy", "0,0.1,0.9", "0,0.2,0.8")
+    for argv, page in (
+        (["one"], "one/report.html"),
+        (["one/sweep.csv"], "one/report.html"),
+        (["one", "two"], "report.html"),
+        (["one", "two"], "report-2.html"),
+        (["two", str(RECORD)], "report-3.html"),
+    ):
+        assert cli.main(["report", *argv]) == 0
+        assert capsys.readouterr().out.startswith(f"{page}: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "one",
+        "report-2.html",
+        "report-3.html",
+        "report.html",
+        "two",
+    ]
+    text = Path("report.html").read_text()
+    assert "<title>mnist-cuda: one, two</title>" in text
+    assert re.findall(r"<h2>(.*)</h2>", text) == [
+        f"{title}, {name}"
+        for name in ("one", "two")
+        for title in ("The recipes of 2 models, best first", "Test accuracy (%) over lr")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,36 @@ def test_remove_deletes_runs_alone_and_asks(here: Path, capsys: pytest.CaptureFi
         assert sorted(path.name for path in (here / "runs").iterdir()) == left
 
 
+def test_remove_deletes_nothing_that_no_run_wrote(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a folder whose config.json looks like a run's, nor what somebody has put beside a run's files."""
+    train("one", "--save-every", "1steps", "--keep", "9")
+    run(capsys, "report", "one", "--no-profile")
+    run(capsys, "export", "state-dict", "--model", "runs/one")
+    like = here / "runs/like"
+    like.mkdir()
+    (like / "config.json").write_text(json.dumps({"options": {}, "engine": {}, "data": {}, "thesis": "all of it"}))
+    assert "not one that `mnist-cuda` wrote" in run(capsys, "runs", "remove", "like", "--yes", code=6)
+    (here / "away").mkdir()
+    (here / "away/step-000000001.safetensors").write_text("not ours")
+    one = here / "runs/one"
+    before = sorted(one.rglob("*"))
+    for name, content in (("notes.txt", ""), ("checkpoints/mine.txt", ""), ("config.json.bak", ""), ("figures", None)):
+        (one / name).mkdir() if content is None else (one / name).write_text(content)
+        words = run(capsys, "runs", "remove", "one", "--yes", code=6)
+        assert f"cannot remove it: no run wrote runs/one/{name}; move that away first" in words
+        (one / name).rmdir() if content is None else (one / name).unlink()
+        assert sorted(one.rglob("*")) == before
+    (one / "checkpoints").rename(here / "aside")
+    (one / "checkpoints").symlink_to(here / "away")
+    assert run(capsys, "runs", "remove", "one", "--yes", code=6).count("checkpoints") == 1
+    (one / "checkpoints").unlink()
+    (here / "aside").rename(one / "checkpoints")
+    (one / "checkpoints/step-000000007.safetensors.part").touch()  # of a run that was killed
+    assert run(capsys, "runs", "remove", "one", "--yes") == "deleted runs/one\n"
+    assert not one.exists()
+    assert (here / "away/step-000000001.safetensors").read_text() == "not ours"
+
+
 def test_metrics_csv_has_the_numbers_of_the_jsonl(here: Path) -> None:
     train("one")
     with open(here / "runs/one/metrics.csv", newline="") as file:

@@ -140,6 +140,7 @@ def test_ctrl_c_is_heard_at_once_and_said(tmp_path):
         screen = terminal.read()
         assert terminal.process.wait() == 130
     assert b"stopped by SIGINT after " in screen
+    assert [line for line in terminal.lines() if "━" in line or "^C" in line] == [], "no stale line stays"
     assert load_model(tmp_path / "run").metadata["statistics"] == "absent"
 
 
@@ -163,6 +164,8 @@ def test_a_second_ctrl_c_leaves_a_line(tmp_path):
         screen = terminal.read()
         assert terminal.process.wait() == 130
     assert b"stopped by a second signal, at once" in screen
+    assert terminal.lines()[-1] == "mnist-cuda: error: stopped by a second signal, at once"
+    assert [line for line in terminal.lines() if "━" in line or "^C" in line] == [], "no stale line stays"
     assert os.listdir(tmp_path / "run") == ["config.json"]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import sys
@@ -15,11 +16,11 @@ from conftest import engine_params
 from safetensors.numpy import load_file
 from tiny import start, tiny_dataset
 
-from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, sweep, train
+from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
 from mnist_cuda.checkpoint import load_model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.errors import CheckpointError, OutputError
+from mnist_cuda.errors import CheckpointError, OutOfMemoryError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
 from mnist_cuda.sweeps.files import SweepFiles
@@ -51,6 +52,22 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.chdir(tmp_path)
     return lambda *argv: cli.main(["sweep", *map(str, argv)])
+
+
+def test_a_sweep_that_no_memory_holds_is_refused_at_once(tiny, capsys, monkeypatch, tmp_path):
+    """Before a row is made: millions of epochs are as many columns, millions of seeds as many models."""
+    monkeypatch.setattr(memory, "available", lambda: 10**8)
+    assert tiny("--engine", "cpu", "--batch-size", "5", "--epochs", "3000000") == 5
+    error = "mnist-cuda: error: a table of 1 model with a column for each of 3000000 epochs needs about 0.6 GB, and 0.1"
+    assert capsys.readouterr().err.startswith(error)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(OutOfMemoryError, match=r"a sweep of 200000 models needs about 0\.4 GB"):
+        grid({"seed": range(100000), "lr": [0.1, 0.2]})
+    (tmp_path / "runs.csv").write_text("lr\n" + 1000 * "0.1\n")
+    with pytest.raises(OutOfMemoryError, match="a sweep of 1001000 models"):
+        read_runs(tmp_path / "runs.csv", {"seed": range(1000), "lr": [1, 2]})
+    with pytest.raises(OutOfMemoryError, match="a sweep of 1000000000000000 models"):
+        grid({name: range(100000) for name in ("seed", "batch_size", "epochs")})
 
 
 # ---- the bits --------------------------------------------------------------------------------------------------------
@@ -740,6 +757,44 @@ def test_what_it_prints(tiny, capsys):
     text = f"; test {mean:.2f} ± {deviation:.2f} %, {min(accuracies):.2f} to {max(accuracies):.2f}; saved out/sweep.csv"
     assert lines[-1].startswith("12 models in ")
     assert lines[-1].endswith(f" on tiny{text}")
+
+
+def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):
+    argv = ("--engine", "cpu", "--batch-size", 5, 8, "--lr", 0.02, 0.1, 1e30, "--epochs", 2, "--seeds", 2)
+    assert tiny(*argv, "--jobs", 1, "--out", "out", "--json", "out.json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = table("out")
+    right = {}
+    for row in rows:
+        accuracy = 100 * float(row["test_accuracy"] or 0)
+        right.setdefault((row["batch_size"], f"{float(row['lr']):g}"), []).append(accuracy)
+    ranked = sorted(right.items(), key=lambda item: -np.mean(item[1]))
+    (batch, lr), best = ranked[0]
+    at = next(k for k, line in enumerate(lines) if line.startswith("batch"))
+    assert lines[at].split() == ["batch", "lr", "models", "test,", "%", "deviation", "least", "most", "diverged"]
+    assert [line.split()[:4] for line in lines[at + 1 : at + 6]] == [
+        [*values, "2", f"{np.mean(found):.2f}"] for values, found in ranked[:5]
+    ]
+    assert lines[at + 6] == "the best 5 of 6; `mnist-cuda report out` shows all"
+    said = (
+        f"; best batch {batch}, lr {lr}: test {np.mean(best):.2f} % (mean of 2 seeds); 4 diverged; saved out/sweep.csv"
+    )
+    assert lines[-1].endswith(f" on tiny{said}")
+    assert not any("±" in line for line in lines), "a mean over different recipes says nothing"
+    report = json.loads(Path("out.json").read_text())
+    assert (report["recipes"], report["mean_accuracy"]) == (6, None)
+    assert report["best_recipe"] == {
+        "options": {"batch_size": batch, "lr": lr},
+        "models": 2,
+        "diverged": 0,
+        "mean_accuracy": pytest.approx(np.mean(best) / 100),
+        "held_out_accuracy": None,
+    }
+    assert tiny(*GRID, "--validation", 5, "--lr", 0.02, 0.03, "--out", "held", "--quiet") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.search(r"; best lr 0\.0[23]: test [0-9.]+ %, by [0-9.]+ % of the images held out; saved held/sweep", line)
+    assert tiny(*GRID, "--out", "alone", "--quiet") == 0
+    assert re.search(r" on tiny; test [0-9.]+ %; saved alone/sweep\.csv\n$", capsys.readouterr().out)
 
 
 def test_config_records_what_it_was(tiny):

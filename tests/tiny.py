@@ -6,6 +6,7 @@ Environment: MNIST_TINY_IMAGES is the number of training images, MNIST_TINY_WARN
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -110,6 +111,25 @@ class Terminal:
                     assert until is None, self.screen
                     break
         return self.screen
+
+    def lines(self):
+        """What is left of `screen` on 80 columns, blank lines left out."""
+        rows, y, x = [""], 0, 0
+        for text, code, kind in re.findall(r"([^\x1b])|\x1b\[([0-9;?]*)([A-Za-z])", self.screen.decode()):
+            if kind == "A":
+                y = max(0, y - int(code or 1))
+            elif kind == "K":
+                assert code == "2", "what clears a line clears all of it"
+                rows[y] = ""
+            elif text == "\r":
+                x = 0
+            elif text and (text == "\n" or x == 80):
+                y, x = y + 1, 0 if text == "\n" else x % 80
+                rows += [""] * (y + 1 - len(rows))
+            if text and text not in "\r\n":
+                rows[y] = rows[y][:x].ljust(x) + text + rows[y][x + 1 :]
+                x += 1
+        return [row.rstrip() for row in rows if row.strip()]
 
     def type(self, keys):
         """Press keys; b"\\x03" is Ctrl-C."""

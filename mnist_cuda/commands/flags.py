@@ -105,6 +105,14 @@ def rate(text: str) -> float:
     return value
 
 
+def percent(text: str) -> float:
+    """A number from 0 to 100."""
+    value = rate(text)
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text} is too large, expected at most 100 per cent")
+    return value
+
+
 # The short flags: each letter means the same, one or several, in every command.
 #   -b --batch-size(s)   -d --data-dir   -e --engine(s)   -j --json   -n --epochs   -o --out   -p --precision(s)
 #   -q --quiet   -s --seed   -t --threads

@@ -113,7 +113,7 @@ def _report(path: Path, digit: Digit, probabilities: NDArray[np.float64]) -> dic
     """A picture's part of the object of `--json`."""
     best = int(probabilities.argmax())
     blank = not digit.pixels.any()
-    unsure = "" if probabilities[best] >= SURE else "the network is not sure of any digit"
+    unsure = "" if probabilities[best] >= SURE else "the network is not sure"
     return {
         "file": str(path),
         "digit": None if blank else best,
@@ -156,4 +156,4 @@ def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report
             text.rstrip()
             out.print(text)
     if report["doubt"]:
-        print_warning(f"{report['file']}: this looks like no digit: {report['doubt']}")
+        print_warning(f"{report['file']}: {'this looks like no digit: ' if digit.doubt else ''}{report['doubt']}")

@@ -6,6 +6,8 @@ The model of each run is tested once more, and a step of its engine is timed op 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="of the images (default: as the run did)")
     group.add_argument("--offline", action="store_true", help="fetch nothing")
     group = parser.add_argument_group("output")
-    text = f"the page (default: {PAGE} in the run's folder, or here for several sources)"
+    text = (
+        f"the page (default: {PAGE} in the folder of the run or sweep; for other sources here, under a name that is "
+        "free)"
+    )
     group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)
     group.add_argument("--figures", type=Path, metavar="DIR", help="write each picture there as SVG and PNG, too")
     group.add_argument("--text", action="store_true", help="print all that in the terminal instead")
@@ -42,10 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the text; a run whose model cannot be tested here is shown without."""
-    import shlex
-    import sys
-
-    from mnist_cuda import console
+    from mnist_cuda import console, machine
 
     if args.text and (args.out or args.figures):
         raise UsageError("--text prints and writes no file: leave out --out and --figures")
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     names = args.source or [model_file(None)]
     found = sources.read(names, args.dir)
-    target = args.out or (found.runs[0].run.path / PAGE if len(names) == 1 and found.runs else Path(PAGE))
+    target = args.out or _target(found)
     if not args.text:
         require_writable(target)
         if args.figures:
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.text:
         _print(found, shown, absent)
         return 0
-    page.write(target, page.html(found, shown, absent, shlex.join(["mnist-cuda", *sys.argv[1:]])))
+    page.write(target, page.html(found, shown, absent, machine.command_line()))
     if args.figures:
         page.write_figures(shown, args.figures)
     for sentence in absent:
@@ -78,9 +80,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _target(found: Sources) -> Path:
+    """The page in the folder of the one run or sweep; otherwise one here that takes no other's place."""
+    folders = [*(tested.run.path for tested in found.runs), *(swept.folder for swept in found.sweeps)]
+    if len(folders) == 1 and folders[0] and not found.profiles and not found.benches:
+        return folders[0] / PAGE
+    here = Path(PAGE)
+    names = itertools.chain([here], (here.with_stem(f"{here.stem}-{n}") for n in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
     """Everything as text on standard output."""
-    import os
     import sys
 
     from mnist_cuda import console, runs

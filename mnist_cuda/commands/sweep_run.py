@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import CONFIG_FILE, ResumedFolder, RunFolder
 from mnist_cuda.signals import StopRequest, exit_code
 from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
+from mnist_cuda.sweeps.recipes import Recipe, recipes_of, table
 from mnist_cuda.sweeps.runs import grid, read_runs
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
@@ -32,6 +33,7 @@ from mnist_cuda.training_run import with_recorded_warning
 
 PARQUET_FILE = "sweep.parquet"
 REPORTS = 10  # lines while it runs
+MOST_RECIPES = 5  # in the table at the end
 # What a sweep that goes on keeps from its config.json and runs.csv.
 GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "data")
 KEPT = (*GRID, "runs", "engine", "precision", "save", "out")
@@ -136,13 +138,14 @@ class _Report:
         self._before = len(sweep.rows)  # done by the process before
         self._epochs = 0  # trained by this one
         self._left = sum(run.epochs for index, run in enumerate(sweep.runs) if index not in sweep.rows)
+        self._alike = len({replace(run, seed=0) for run in sweep.runs}) == 1  # in all but the seed
         self._start = time.perf_counter()
 
     def run(self) -> int:
         """Train to the end or to a signal; returns the exit code."""
         sweep, args = self.sweep, self.args
         data_dir = args.data_dir and str(args.data_dir.absolute())
-        config = sweep.config({"data_dir": data_dir}, shlex.join(sys.argv))
+        config = sweep.config({"data_dir": data_dir}, machine.command_line())
         assert sweep.folder
         sweep.folder.start(config)
         self._print_plan()
@@ -188,7 +191,7 @@ class _Report:
             f"{done}/{total} models",
             f"{console.format_count((done - self._before) / seconds)} models/s",
             f"{console.format_duration(left)} left",
-            _accuracies(self._rows()) if self._news(done) else "",
+            _accuracies(self._rows(), self._alike) if self._news(done) else "",
         )
         self.live.show(done / total, *parts[:3])
         if parts[3] and not self.args.quiet:
@@ -216,6 +219,13 @@ class _Report:
             self.out.print(f"        going on after {console.plural(self._before, 'model')}")
         self.out.print(f"folder  {self.path}")
 
+    def _print_recipes(self, found: Sequence[Recipe]) -> None:
+        """Print the best of them."""
+        columns, lines = table(found[:MOST_RECIPES])
+        console.print_table(self.out, columns, lines, right=columns[len(found[0].options) :])
+        if len(found) > MOST_RECIPES:
+            self.out.print(f"the best {MOST_RECIPES} of {len(found)}; `mnist-cuda report {self.path}` shows all")
+
     def _print_end(self, signum: int | None, *, saved: bool = True) -> None:
         sweep, rows = self.sweep, self._rows()
         seconds = time.perf_counter() - self._start
@@ -231,8 +241,13 @@ class _Report:
         words = [
             f"{stopped}{console.plural(len(rows), 'model')}{of}{now} in {console.format_duration(seconds)} on {name}"
         ]
-        if accuracies:
+        found = recipes_of(rows) if accuracies else []
+        if len(found) == 1:
             words.append(_accuracies(rows))
+        elif found:
+            words.append(_best(found[0]))
+            if not self.args.quiet:
+                self._print_recipes(found)
         if diverged:
             words.append(f"{diverged} diverged")
         if signum is not None and saved and not self.args.quiet:
@@ -248,7 +263,9 @@ class _Report:
                 "models_trained": trained,
                 "diverged": diverged,
                 "seconds": seconds,
-                "mean_accuracy": _spread(accuracies)[0] if accuracies else None,
+                "recipes": len(found),
+                "mean_accuracy": math.fsum(accuracies) / len(accuracies) if len(found) == 1 else None,
+                "best_recipe": found[0].as_dict() if found else None,
                 "best": best and asdict(best),
                 "dataset": sweep.data.name,
                 "warning": sweep.data.warning,
@@ -261,16 +278,21 @@ class _Report:
             self.output.write(report)
 
 
-def _accuracies(rows: Sequence[SweptModel]) -> str:
-    """Mean, deviation and range, in per cent of the test images."""
+def _accuracies(rows: Sequence[SweptModel], alike: bool = True) -> str:
+    """In per cent of the test images the range and, of models that differ in the seed alone, mean and deviation."""
     found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
-    if not found:
-        return ""
-    mean, deviation = _spread(found)
-    return f"test {mean:.2f} ± {deviation:.2f} %, {min(found):.2f} to {max(found):.2f}"
+    if len(found) < 2:
+        return f"test {found[0]:.2f} %" if found else ""
+    spread = f"{min(found):.2f} to {max(found):.2f}"
+    if not alike:
+        return f"test {spread} %"
+    mean = math.fsum(found) / len(found)
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in found) / (len(found) - 1))
+    return f"test {mean:.2f} ± {deviation:.2f} %, {spread}"
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation of a sample; of one value 0."""
-    mean = math.fsum(values) / len(values)
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(1, len(values) - 1))
+def _best(recipe: Recipe) -> str:
+    """What the best recipe is, and how it was chosen."""
+    seeds = f" (mean of {console.plural(recipe.models, 'seed')})" if recipe.models > 1 else ""
+    by = "" if recipe.held is None else f", by {100 * recipe.held:.2f} % of the images held out"
+    return f"best {recipe.name}: test {100 * recipe.mean:.2f} %{seeds}{by}"

@@ -150,6 +150,7 @@ def _train(
 ) -> int:  # fmt: skip
     import numpy as np
 
+    from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.resume import remove_later
     from mnist_cuda.run_folder import ResumedFolder
     from mnist_cuda.training import State, Trainer, require_possible
@@ -172,7 +173,7 @@ def _train(
         remove_later(folder.path, saved.path if saved else None)
     recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
     recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
-    recorded |= {"json": args.json and str(args.json)}
+    recorded |= {"json": args.json and str(args.json), "mirror": args.mirror and without_password(args.mirror)}
     if ranks:
         from mnist_cuda.ranks.session import share_state
 

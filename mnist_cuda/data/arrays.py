@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.data.idx import SIDE, Images
+from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 
 _ON_HOST = (1, 3, 13)  # DLPack's kDLCPU, kDLCUDAHost, kDLCUDAManaged
 
@@ -42,3 +42,29 @@ def images_of(images: object) -> Images:
     if not one and not many:
         raise ValueError(f"they have shape {shape}, expected (N, {SIDE}, {SIDE})")
     return array.reshape(-1, SIDE, SIDE)
+
+
+def pair_of(images: object, labels: object, half: str = "") -> tuple[Images, Labels]:
+    """Images (N,28,28) uint8 and their labels (N,) uint8, from any arrays on the host: see `images_of`.
+
+    half: which of several such pairs they are, for messages: `training `. Raises ValueError for another shape, dtype or
+    label, for no images, and where images and labels differ in number.
+    """
+    try:
+        pixels = images_of(images)
+    except ValueError as error:
+        raise ValueError(f"{half}images: {error}") from error
+    try:
+        classes = as_numpy(labels)
+    except ValueError as error:
+        raise ValueError(f"{half}labels: {error}") from error
+    if classes.ndim != 1 or classes.dtype.kind not in "iu":
+        found = f"shape {classes.shape} and dtype {classes.dtype}"
+        raise ValueError(f"{half}labels: they have {found}, expected (N,) integers")
+    if len(pixels) != len(classes) or not len(pixels):
+        raise ValueError(f"there are {len(pixels)} {half}images and {len(classes)} labels, expected as many, and some")
+    wrong = np.flatnonzero((classes < 0) | (classes >= CLASSES))
+    if wrong.size:
+        first = int(wrong[0])
+        raise ValueError(f"{half}labels: label {first} is {classes[first]}, expected 0 to {CLASSES - 1}")
+    return np.ascontiguousarray(pixels), np.ascontiguousarray(classes, np.uint8)

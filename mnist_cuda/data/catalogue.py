@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,3 +160,8 @@ def cache_folder(info: DatasetInfo) -> Path:
         if root.startswith("~"):  # what some versions give where there is no home
             raise DataError("there is no home folder to keep data sets in: set HOME, or MNIST_CUDA_CACHE to a folder")
     return Path(root) / info.name
+
+
+def without_password(text: str) -> str:
+    """The text without user and password of a URL in it, such as a mirror's: for what is printed or kept."""
+    return re.sub("://.*@", "://", text)

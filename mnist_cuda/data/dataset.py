@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from mnist_cuda.data import unpacked
-from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo
+from mnist_cuda.data.arrays import pair_of
+from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo, without_password
 from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
@@ -30,6 +31,8 @@ class Dataset:
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
     the four arrays; known_digest gives it where it has just been checked.
+
+    Raises DataError for arrays that are none of these.
     """
 
     name: str
@@ -45,6 +48,12 @@ class Dataset:
     digest: str = field(init=False)
 
     def __post_init__(self, known_digest: str | None) -> None:
+        pairs = (self.train_images, self.train_labels, "training "), (self.test_images, self.test_labels, "test ")
+        try:
+            for pair in pairs:
+                pair_of(*pair)
+        except ValueError as error:
+            raise DataError(str(error)) from error
         digest = hashlib.sha256()
         for array in self.arrays:
             if not known_digest:
@@ -81,7 +90,9 @@ def load(
         raise UsageError(f"data set '{name}' is unknown, expected one of {', '.join(CHOICES)}")
     if mirror is not None and (offline or data_dir is not None or name == "synthetic"):
         instead = "a data folder" if data_dir is not None else "--offline" if offline else "synthetic digits"
-        raise UsageError(f"mirror '{mirror}': with {instead} nothing is fetched, leave out one of the two")
+        raise UsageError(
+            f"mirror '{without_password(mirror)}': with {instead} nothing is fetched, leave out one of the two"
+        )
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")

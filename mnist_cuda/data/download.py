@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder
+from mnist_cuda.data.catalogue import DataFile, DatasetInfo, cache_folder, without_password
 from mnist_cuda.data.idx import unzipped_sha256
 from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.files import make_folder, read_regular, remove_parts, replacing, take_lock
@@ -92,8 +92,14 @@ def _mirrors(info: DatasetInfo, mirror: str | None) -> tuple[str, ...]:
     mirror = mirror or os.environ.get("MNIST_CUDA_MIRROR")
     if not mirror:
         return info.mirrors
-    if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
-        raise UsageError(f"mirror '{mirror}' is no http or https URL, expected one like {info.mirrors[0]}")
+    try:
+        url = urlsplit(mirror)
+        sound = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets of an IPv6 address that do not match, or a port that is no number
+        sound = False
+    if not sound:
+        shown = without_password(mirror)
+        raise UsageError(f"mirror '{shown}' is no http or https URL, expected one like {info.mirrors[0]}")
     return (mirror.rstrip("/") + "/",)
 
 
@@ -108,7 +114,8 @@ def _fetch_file(
             return
         except _MirrorError as error:
             host = urlsplit(mirror).netloc.rpartition("@")[2]  # without a password
-            reasons.append(f"{host}: {''.join(filter(str.isprintable, str(error)))}")  # servers choose the words
+            reason = "".join(filter(str.isprintable, str(error)))  # servers choose the words
+            reasons.append(f"{host}: {without_password(reason)}")
         except OSError as error:
             raise DataError(
                 f"{folder / file.name} cannot be written: {error.strerror}; "
@@ -187,7 +194,7 @@ def _blocks(url: str, size: int, timeouts: Timeouts) -> Generator[bytes, None, N
         except Exception as error:
             queue.put(_MirrorError(_root_cause(error)))
 
-    threading.Thread(target=run, name=f"fetch {url}", daemon=True).start()
+    threading.Thread(target=run, name="fetch", daemon=True).start()
     end = time.monotonic() + timeouts.total
     limit, what = timeouts.connect, "no answer"
     try:

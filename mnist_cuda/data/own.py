@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.data.arrays import as_numpy, images_of
+from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 from mnist_cuda.data.picture_file import SUFFIXES, read_picture
@@ -35,25 +35,10 @@ def dataset_of(
 
 def _pair(images: object, labels: object, half: str) -> tuple[Images, Labels]:
     try:
-        pixels = images_of(images)
+        pixels, classes = pair_of(images, labels, f"{half} ")
     except ValueError as error:
-        raise DataError(f"{half} images: {error}") from error
-    try:
-        classes = as_numpy(labels)
-    except ValueError as error:
-        raise DataError(f"{half} labels: {error}") from error
-    if classes.ndim != 1 or classes.dtype.kind not in "iu":
-        raise DataError(
-            f"{half} labels: they have shape {classes.shape} and dtype {classes.dtype}, expected (N,) integers"
-        )
-    if len(pixels) != len(classes) or not len(pixels):
-        raise DataError(f"there are {len(pixels)} {half} images and {len(classes)} labels, expected as many, and some")
-    wrong = np.flatnonzero((classes < 0) | (classes >= CLASSES))
-    if wrong.size:
-        first = int(wrong[0])
-        raise DataError(f"{half} labels: label {first} is {classes[first]}, expected 0 to {CLASSES - 1}")
-    # Views: a Dataset makes its arrays read-only, and the caller's are not ours.
-    return np.ascontiguousarray(pixels).view(), np.ascontiguousarray(classes, np.uint8).view()
+        raise DataError(str(error)) from error
+    return pixels.view(), classes.view()  # a Dataset makes its arrays read-only, and the caller's are not ours
 
 
 def dataset_from_folder(folder: str | Path, *, test_share: float = 0.2, seed: int = 0) -> Dataset:

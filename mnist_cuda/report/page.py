@@ -47,7 +47,7 @@ def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], comma
     """The page. It has no script and asks for nothing, and its policy would not let it."""
     names = [tested.run.name for tested in sources.runs]
     files = [record["file"] for record in (*sources.profiles, *sources.benches) if "file" in record]
-    title = ", ".join([*names, *files, *(swept.file for swept in sources.sweeps)])
+    title = ", ".join([*names, *files, *(swept.name for swept in sources.sweeps)])
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "

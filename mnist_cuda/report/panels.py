@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mnist_cuda.console import format_count, plural
 from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 from mnist_cuda.streams import clean
+from mnist_cuda.sweeps import recipes as ranking
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +28,12 @@ MISTAKES = 40
 LEGEND_LINE = 17  # CSS pixels
 FEWEST_SEEDS = 20  # of a histogram
 MOST_BARS = 70  # of one
+MOST_RECIPES = 10  # in a picture; the table below it has LISTED
+LISTED = 100
+MOST_MAPS = 6  # of a sweep
+LEGIBLE = (6, 12)  # columns and rows of a map, at most, whose cells have room for their numbers
 # Per cent of test images that are wrong: a colour of the map up to each.
-ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 30, 100)
+ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,16 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
     for number, bench in enumerate(sources.benches, 1):
         found += _bench(bench, number)
     for number, swept in enumerate(sources.sweeps, 1):
-        shown = [*luck(swept, number), *accuracy_map(swept, number)]
-        if not shown:
-            absent.append(
-                f"{swept.file}: it has neither {FEWEST_SEEDS} models that differ in the seed alone, nor a grid"
-            )
-        found += shown
+        if all(map(math.isnan, swept.accuracies)):
+            why = "every model of it diverged" if swept.accuracies else "no model of it is done"
+            absent.append(f"{swept.name}: {why}")
+            continue
+        maps = list(accuracy_map(swept, number))
+        if len(maps) > MOST_MAPS:
+            absent.append(f"{swept.name}: {len(maps) - MOST_MAPS} more maps, of options that do no better")
+        shown = [*(luck(swept, number) or recipes(swept, number)), *over_option(swept, number), *maps[:MOST_MAPS]]
+        named = f", {_short(swept.name)}" if len(sources.sweeps) > 1 else ""
+        found += [replace(panel, title=panel.title + named) for panel in shown]
     return found, absent
 
 
@@ -454,7 +464,7 @@ def _bench_panel(bench: Record, series: Mapping[str, Mapping[int, float]], key: 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------
 
 
-def luck(swept: Swept, number: int) -> Iterator[Panel]:
+def luck(swept: Swept, number: int) -> list[Panel]:
     """How many models have how many test images right, beside the binomial of a network of their mean accuracy.
 
     The number of test images is the least for which each accuracy is a whole number of them.
@@ -462,7 +472,7 @@ def luck(swept: Swept, number: int) -> Iterator[Panel]:
     different = [name for name, cells in swept.options.items() if len(set(cells)) > 1]
     accuracies = [value for value in swept.accuracies if not math.isnan(value)]
     if different != ["seed"] or len(accuracies) < FEWEST_SEEDS:
-        return
+        return []
     images = math.lcm(*(Fraction(value).limit_denominator(10**6).denominator for value in accuracies))
     right = sorted(round(images * value) for value in accuracies)
     mean = sum(right) / len(right)
@@ -508,20 +518,146 @@ def luck(swept: Swept, number: int) -> Iterator[Panel]:
     if outside := sum(not first <= n < starts[-1] + width for n in right):
         note += f" {plural(outside, 'seed')} further out {'is' if outside == 1 else 'are'} in the outermost bars."
     title = f"Test accuracy of {len(right)} seeds"
-    yield Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, [note, *aligned(rows)])
+    return [Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, [note, *aligned(rows)])]
+
+
+def recipes(swept: Swept, number: int) -> list[Panel]:
+    """The test accuracies of the best recipes, a dot for each seed; LISTED of them in the text."""
+    found = ranking.recipes(swept.options, swept.accuracies, swept.held)
+    best = [one for one in found if one.accuracies][:MOST_RECIPES]
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        for k, one in enumerate(best):
+            accuracies = [100 * value for value in one.accuracies]
+            axes.plot(accuracies, [k] * len(accuracies), "o", color=charts.LINES[0], alpha=0.6)
+            if one.models > 1 and not one.diverged:
+                axes.plot([100 * one.mean] * 2, [k - 0.14, k + 0.14], color=charts.LINES[2])
+            axes.annotate(
+                _short(f"{k + 1}  {one.name}" if one.name else "all models"), (0, k - 0.17),
+                xycoords=("axes fraction", "data"), va="bottom",
+            )  # fmt: skip
+        axes.set_ylim(len(best) - 0.5, -0.9)
+        axes.margins(x=0.05)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_yticks([])
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x", visible=True)
+        axes.set_xlabel("test accuracy, %")
+
+    first, several = found[0], any(one.models > 1 for one in found)
+    columns, rows = ranking.table(found[:LISTED])
+    mean, by = "mean " if several else "", "test images" if first.held is None else "images held out"
+    of = f" of {len(found)}" if len(best) < len(found) else ""
+    note = f"The best {len(best)}{of} by their {mean}accuracy on the {by}. " if len(found) > 1 else ""
+    note += f"A dot is a model{', the line their mean' if several else ''}."
+    if diverged := sum(one.diverged for one in found):
+        note += f" {plural(diverged, 'model')} diverged and {'counts' if diverged == 1 else 'count'} as 0 % right."
+    if first.name:
+        note += f" The first has {first.name}: {100 * first.mean:.2f} % of the test images are right"
+        note += f" (mean of {plural(first.models, 'seed')})." if several else "."
+    title = (
+        f"The recipes of {plural(len(swept.accuracies), 'model')}, best first" if len(found) > 1 else "Test accuracy"
+    )
+    text = aligned([columns, *rows], 0)
+    if len(found) > LISTED:
+        text.append(f"and {len(found) - LISTED} more")
+    return [Panel(f"recipes-{number}", title, note, 50 + 40 * len(best), draw, text)]
+
+
+def over_option(swept: Swept, number: int) -> Iterator[Panel]:
+    """The test accuracy over the one option that differs, if it is one: a dot for each model, a line through means."""
+    names = ranking.varied(swept.options)
+    if len(names) != 1:
+        return
+    (name,) = names
+    values, numeric = sorted_values(swept.options[name]), name not in ("schedule", "eval_bn", "placement")
+    found: dict[str, list[float]] = {value: [] for value in values}
+    for value, accuracy in zip(swept.options[name], swept.accuracies, strict=True):
+        found[value].append(100 * accuracy)
+    sound = {value: [a for a in models if not math.isnan(a)] for value, models in found.items()}
+    means = [math.fsum(models) / len(models) if models else math.nan for models in sound.values()]
+
+    def draw(figure: Figure) -> None:
+        from mnist_cuda import charts
+
+        axes = figure.subplots()
+        points = [(x, accuracy) for x, models in enumerate(sound.values()) for accuracy in models]
+        if numeric:
+            axes.plot(range(len(values)), means, color=charts.LINES[2])
+        else:
+            axes.hlines(means, [x - 0.2 for x in range(len(values))], [x + 0.2 for x in range(len(values))],
+                color=charts.LINES[2])  # fmt: skip
+        axes.plot(*zip(*points, strict=True), "o", color=charts.LINES[0], alpha=0.6)
+        places = range(0, len(values), -(-len(values) // 8))
+        axes.set_xticks(list(places), [_short(values[k], 12) for k in places])
+        axes.set(xlim=(-0.4, len(values) - 0.6), xlabel=ranking.words(name))
+        axes.margins(y=0.08)
+
+    rows = [(ranking.words(name), "models", "mean, %", "least", "most")]
+    for value, mean in zip(values, means, strict=True):
+        numbers = (mean, min(sound[value]), max(sound[value])) if sound[value] else ()
+        cells = (f"{number:.2f}" for number in numbers) if numbers else ("-", "-", "-")
+        rows.append((value, str(len(sound[value])), *cells))
+    line = "line goes through" if numeric else "lines are"
+    note = f"A dot is a model, the {line} the means over the seeds."
+    if all(len(models) == 1 for models in found.values()):
+        note = "A dot is a model, of one seed."
+    if diverged := [f"{len(found[v]) - len(sound[v])} at {v}" for v in values if len(sound[v]) < len(found[v])]:
+        note += f" Neither drawn nor in a mean, as they diverged: {', '.join(diverged)}."
+    title = f"Test accuracy (%) over {ranking.words(name)}"
+    yield Panel(f"over-{number}", title, note, 230, draw, aligned(rows, 0))
+
+
+def sorted_values(cells: Sequence[str]) -> list[str]:
+    """The different values, by size if they are numbers."""
+    values = list(dict.fromkeys(cells))
+    with contextlib.suppress(ValueError):
+        values.sort(key=float)
+    return values
 
 
 def accuracy_map(swept: Swept, number: int) -> Iterator[Panel]:
-    """The mean share of wrong test images over learning rate and batch size, in colours; a model that diverged: all."""
-    rates, batches = (sorted(set(swept.options.get(name, ())), key=float) for name in ("lr", "batch_size"))
-    if len(rates) < 2 or len(batches) < 2:
-        return
-    cells: dict[tuple[str, str], list[float]] = {}
-    for rate, batch, accuracy in zip(swept.options["lr"], swept.options["batch_size"], swept.accuracies, strict=True):
-        cells.setdefault((batch, rate), []).append(100.0 if math.isnan(accuracy) else round(100 * (1 - accuracy), 9))
-    wrong = {place: sum(values) / len(values) for place, values in cells.items()}
+    """The share of wrong test images over learning rate and batch size: a map for all values of the other options.
+
+    It averages over seeds alone. The map with the least comes first, and a colour means the same in all of them.
+    """
+    names = [name for name in ranking.varied(swept.options) if name not in ("lr", "batch_size")]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for k in range(len(swept.accuracies)):
+        groups.setdefault(tuple(swept.options[name][k] for name in names), []).append(k)
+    found = []
+    for values, models in groups.items():
+        of = {name: [swept.options[name][k] for k in models] for name in ("lr", "batch_size") if name in swept.options}
+        if len(of) == 2 and all(len(set(cells)) > 1 for cells in of.values()):
+            cells: dict[tuple[str, str], list[float]] = {}
+            for k, batch, rate in zip(models, of["batch_size"], of["lr"], strict=True):
+                accuracy = swept.accuracies[k]
+                wrong = 100.0 if math.isnan(accuracy) else round(100 * (1 - accuracy), 9)
+                cells.setdefault((batch, rate), []).append(wrong)
+            name = ", ".join(f"{ranking.words(n)} {value}" for n, value in zip(names, values, strict=True))
+            found.append((name, cells, any(math.isnan(swept.accuracies[k]) for k in models)))
+    leasts = [min(math.fsum(values) / len(values) for values in cells.values()) for _, cells, _ in found]
+    for place, k in enumerate(sorted(range(len(found)), key=leasts.__getitem__), 1):
+        letter = "" if len(found) == 1 else f"-{place}"
+        yield _map(f"map-{number}{letter}", *found[k], min(leasts), "seeds" if "seed" in swept.options else "models")
+
+
+def _map(
+    panel: str, name: str, cells: Mapping[tuple[str, str], Sequence[float]], diverged: bool, least: float,
+    over: str,
+) -> Panel:  # fmt: skip
+    """A map of the per cent of wrong images of the models of each (batch size, learning rate).
+
+    name: of the other options. diverged: whether any model did. least: per cent wrong, where the colours begin.
+    over: what several models of a cell are.
+    """
+    batches, rates = (sorted_values([place[axis] for place in cells]) for axis in (0, 1))
+    wrong = {place: math.fsum(values) / len(values) for place, values in cells.items()}
     best = min(wrong, key=lambda place: wrong[place])
-    levels = ERRORS[bisect_left(ERRORS, wrong[best]) :]
+    levels = ERRORS[bisect_left(ERRORS, least) :]
     level = {place: bisect_left(levels, value) for place, value in wrong.items()}
 
     def draw(figure: Figure) -> None:
@@ -549,7 +685,13 @@ def accuracy_map(swept: Swept, number: int) -> Iterator[Panel]:
         for values, set_ticks, most in ((batches, axes.set_xticks, 5), (rates, axes.set_yticks, 9)):
             places = range(0, len(values), -(-len(values) // most))
             set_ticks([k + 0.5 for k in places], [f"{float(values[k]):.3g}" for k in places])
-        axes.plot(batches.index(best[0]) + 0.5, rates.index(best[1]) + 0.5, marker="x", color="#000000")
+        x, y = batches.index(best[0]), rates.index(best[1])
+        legible = len(batches) <= LEGIBLE[0] and len(rates) <= LEGIBLE[1]
+        inks = ["#000000" if np.dot(colour[:3], (0.2126, 0.7152, 0.0722)) > 0.4 else "#fefefe" for colour in colours]
+        axes.plot(x + 0.5, y + (0.2 if legible else 0.5), marker="x", color=inks[level[best]])
+        for (batch, rate), value in wrong.items() if legible else ():
+            at = batches.index(batch) + 0.5, rates.index(rate) + 0.5
+            axes.text(*at, f"{value:.3g}", ha="center", va="center", color=inks[level[batch, rate]])
         handles = [Patch(color=colours[k]) for k in range(len(levels)) if k in rectangles]
         names = [f"to {levels[k]:g}" for k in range(len(levels)) if k in rectangles]
         figure.legend(handles, names, loc="outside right upper", title="% wrong", handlelength=1)
@@ -557,9 +699,14 @@ def accuracy_map(swept: Swept, number: int) -> Iterator[Panel]:
     rows = [("wrong, %", *(f"B={batch}" for batch in batches))]
     for rate in reversed(rates):
         rows.append((f"{float(rate):.3g}", *(f"{wrong[b, rate]:.2f}" if (b, rate) in wrong else "-" for b in batches)))
-    note = (
-        f"The share of wrong test images after {len(swept.accuracies)} trainings. The cross is the least, "
-        f"{wrong[best]:.2f} %, at batch size {best[0]} and rate {float(best[1]):.3g}."
+    counts = sorted({len(values) for values in cells.values()})
+    note = f"The share of wrong test images after {sum(map(len, cells.values()))} trainings"
+    if counts != [1]:
+        note += f", the mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} {over}"
+    note += ". A model that diverged counts as all wrong." if diverged else "."
+    note += (
+        f" The cross is the least, {wrong[best]:.2f} %, at batch size {best[0]} and rate {float(best[1]):.3g}"
+        f"{f', with {name}' if name else ''}."
     )
-    title = f"Test error over learning rate and batch size, {len(batches)} x {len(rates)}"
-    yield Panel(f"map-{number}", title, note, 330, draw, aligned(rows))
+    title = f"Test error over learning rate and batch size, {len(batches)} x {len(rates)}{f', {name}' if name else ''}"
+    return Panel(panel, title, note, 330, draw, aligned(rows))

@@ -57,11 +57,17 @@ class Tested:
 
 @dataclass(frozen=True)
 class Swept:
-    """The models of a sweep's table: the test accuracy of each, NaN where it diverged, and its options as text."""
+    """The models of a sweep's table: the test accuracy of each, NaN where it diverged, and its options as text.
 
-    file: str
+    name: the sweep's folder or, of a table elsewhere, the file. held: the accuracies on images held out, NaN where
+    there are none; empty if the table has no such column. folder: of a sweep, where its page goes.
+    """
+
+    name: str
     accuracies: list[float]
     options: dict[str, list[str]]
+    held: list[float] = field(default_factory=list)
+    folder: Path | None = None
 
 
 @dataclass
@@ -110,17 +116,22 @@ def read_sweep(file: Path) -> Swept:
         names = next(table, [])
         if "test_accuracy" not in names:
             raise ValueError("it has no column test_accuracy")
-        columns = list(zip(*table, strict=True))
+        columns = list(zip(*table, strict=True)) or [()] * len(names)
         found = dict(zip(names, columns, strict=True))
-        accuracies = [float(cell) if cell else math.nan for cell in found["test_accuracy"]]
-        if any(not 0 <= value <= 1 for value in accuracies if not math.isnan(value)):
+        accuracies, held = (
+            [float(cell) if cell else math.nan for cell in found.get(name, ())]
+            for name in ("test_accuracy", "validation_accuracy")
+        )
+        if any(not 0 <= value <= 1 for value in accuracies + held if not math.isnan(value)):
             raise ValueError("an accuracy is not between 0 and 1")
         for name in {"lr", "batch_size"} & found.keys():
             for cell in found[name]:
                 float(cell)
     except (ValueError, csv.Error) as error:
         raise UsageError(f"{file}: expected the table of `mnist-cuda sweep`: {error}") from error
-    return Swept(file.name, accuracies, {name: list(found[name]) for name in OPTIONS if name in found})
+    options = {name: list(found[name]) for name in OPTIONS if name in found}
+    folder = file.resolve().parent if file.name == TABLE_FILE else None
+    return Swept(folder.name if folder else file.name, accuracies, options, held, folder and file.parent)
 
 
 def _record(file: Path) -> Record:

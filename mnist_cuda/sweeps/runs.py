@@ -5,23 +5,38 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda import memory
 from mnist_cuda.errors import OutputError, UsageError, did_you_mean
 from mnist_cuda.files import read_regular
 from mnist_cuda.options import TrainOptions
 
 OPTIONS = tuple(field.name for field in fields(TrainOptions))
 _KINDS = {name: type(value) for name, value in vars(TrainOptions()).items()}
+BYTES_A_MODEL = 2000  # of its run, its row and its line of the table, epochs apart
 _EXPECTED = {int: "a whole number", float: "a number", str: "text"}
 
 
 def grid(axes: Mapping[str, Sequence[Any]], line: Mapping[str, Any] | None = None) -> list[TrainOptions]:
-    """Every combination of the values of each option, the last option changing fastest; `line` has other options."""
-    return [TrainOptions(**(line or {}), **dict(zip(axes, v, strict=True))) for v in itertools.product(*axes.values())]
+    """Every combination of the values of each option, the last option changing fastest; `line` has other options.
+
+    Raises OutOfMemoryError where they are too many.
+    """
+    _require_memory(math.prod(map(len, axes.values())))
+    return _grid(axes, line or {})
+
+
+def _require_memory(models: int) -> None:
+    memory.require(models * BYTES_A_MODEL, f"a sweep of {models} models")
+
+
+def _grid(axes: Mapping[str, Sequence[Any]], line: Mapping[str, Any]) -> list[TrainOptions]:
+    return [TrainOptions(**line, **dict(zip(axes, v, strict=True))) for v in itertools.product(*axes.values())]
 
 
 def option(name: str, text: str) -> Any:
@@ -54,13 +69,15 @@ def read_runs(path: Path, axes: Mapping[str, Sequence[Any]]) -> list[TrainOption
                 fault = "is there twice" if name in names[:k] else "is unknown"
                 known = f"expected some of {', '.join(OPTIONS)}{did_you_mean(name, OPTIONS)}"
                 raise UsageError(f"column '{name}' {fault}, {known}")
+        others = {name: values for name, values in axes.items() if name not in names}
+        _require_memory(text.count("\n") * math.prod(map(len, others.values())))
         for cells in table:
             if len(cells) != len(names):
                 if not cells:  # an empty line
                     continue
                 raise UsageError(f"there are {len(cells)} cells, expected one for each of {len(names)} columns")
             line = {name: option(name, cell.strip()) for name, cell in zip(names, cells, strict=True)}
-            runs += grid({name: values for name, values in axes.items() if name not in names}, line)
+            runs += _grid(others, line)
     except (csv.Error, UsageError) as error:
         raise UsageError(f"{path}:{max(1, table.line_num)}: {error}") from error
     if not runs:

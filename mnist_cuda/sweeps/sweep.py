@@ -24,12 +24,12 @@ from mnist_cuda.checkpoint import Model
 from mnist_cuda.console import plural
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
-from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.errors import UnavailableError, UsageError, require_a
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import ResumedFolder, RunFolder
 from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
-from mnist_cuda.sweeps.table import SweptModel
+from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
 from mnist_cuda.sweeps.trainers import (
     IMAGES_A_MULTIPROCESSOR,
     LARGEST_BATCH,
@@ -43,7 +43,7 @@ from mnist_cuda.sweeps.trainers import (
     share_of,
     side_by_side,
 )
-from mnist_cuda.training import require_possible
+from mnist_cuda.training import DATASET_FROM, OPTIONS_FROM, require_possible
 from mnist_cuda.training_run import data_facts, engine_facts
 
 HOME = Path("sweeps")  # where sweeps go that are given no folder
@@ -132,8 +132,14 @@ class Sweep:
         folder: RunFolder | None = None,
         save: str = "none",
     ) -> None:
+        require_a(Dataset, data, "data", DATASET_FROM)
         self.data, self.runs, self.save = data, list(runs), save
+        for run in self.runs:
+            require_a(TrainOptions, run, "a run", OPTIONS_FROM)
         _require_possible(self.runs, len(data.train_labels))
+        epochs, models = max(run.epochs for run in self.runs), plural(len(self.runs), "model")
+        table = f"a table of {models} with a column for each of {epochs} epochs"
+        memory.require((len(self.runs) + 1) * epochs * BYTES_A_CELL, table)
         if save not in SAVES:
             raise UsageError(f"save is {save!r}, expected {', '.join(SAVES[:-1])} or {SAVES[-1]}")
         if len(set(gpus)) < len(gpus):

@@ -58,6 +58,9 @@ class SweptModel:
         return accuracy, -loss, -self.index
 
 
+BYTES_A_CELL = 100  # of an epoch's loss: in a row, in a line, and the name of its column
+
+
 _NUMBERS = {  # columns with a field's name
     "test_accuracy": float,
     "test_loss": float,

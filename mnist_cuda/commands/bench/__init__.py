@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
-    add_commands(parser, __name__, COMMANDS, title="others", metavar="WHAT")
+    add_commands(parser, __name__, COMMANDS, title="others", metavar="[WHAT]")
 
 
 def run(args: argparse.Namespace) -> int:

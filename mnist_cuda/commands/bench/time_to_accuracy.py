@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_record_flags, options_of, positive, rate
+from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_record_flags, options_of, percent, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("training")
     add = group.add_argument
-    add("--target", type=rate, default=99.0, metavar="P", help="per cent of the test images (default: %(default)g)")
+    add("--target", type=percent, default=99.0, metavar="P", help="per cent of the test images (default: %(default)g)")
     add("--budgets", nargs="+", metavar="BxE", help="batch size and epochs, such as 192x3 (default: 13 of them)")
     add("--schedules", nargs="+", metavar="SHAPE", help="candidates (default: triangle:0.2 triangle:0.4 linear)")
     add("--peaks", nargs="+", metavar="RATE", help="candidates (default: 0.1 0.2 0.3 0.5 0.8)")

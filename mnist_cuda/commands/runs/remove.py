@@ -1,4 +1,4 @@
-"""Delete runs, each with all that is in its folder. Asks first; --yes answers."""
+"""Delete runs, each with its folder, if nothing else is in there. Asks first; --yes answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete them, if all can be read as runs; UsageError where nobody is there to be asked."""
+    """Delete them, if all are runs and nothing else; UsageError where nobody is there to be asked."""
     import sys
 
     from mnist_cuda import runs
     from mnist_cuda.console import plural
 
     found = {one.path.resolve(): one for one in (runs.find(name, args.dir) for name in args.run_folder)}
+    for one in found.values():
+        runs.own_files(one)
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError("standard input is no terminal to ask on: give --yes to delete without a question")

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print config.json by dotted names, then the epochs as a table."""
     from mnist_cuda import console, runs
+    from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.json_output import JsonOutput
     from mnist_cuda.run_folder import METRICS_COLUMNS
 
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     output.write({**runs.as_dict(found), "config": found.config, "epochs": found.epochs})
     if not output.on_stdout:
         out = console.make_console()
-        out.print(f"{found.path}: {found.config.get('started')}, {found.config.get('command')}")
+        out.print(f"{found.path}: {found.config.get('started')}, {without_password(str(found.config.get('command')))}")
         console.print_table(out, ("", ""), runs.flat(found).items())
         if found.epochs:
             out.print()

@@ -707,7 +707,7 @@ def test_every_gpu_trains_the_same_bits(make_engine, monkeypatch):
     engine = make_engine("fused", "bf16")
     if not has_fleets(engine):
         pytest.skip("this GPU trains one model at a time")
-    runs = [replace(BASE, seed=seed) for seed in range(9)] + [replace(BASE, lr=1e30), replace(BASE, batch_size=40)]
+    runs = [replace(BASE, seed=seed) for seed in range(9)] + [replace(BASE, lr=1e30), replace(BASE, batch_size=35)]
     rows = sweep(tiny_dataset(), runs, engine="fused", precision="bf16", jobs=2)
     devices, found = [], _native.gpus()
     monkeypatch.setattr(_native, "gpus", lambda: found[:1] * 3)

@@ -220,7 +220,9 @@ class _Report:
             self.out, columns, lines, right=numbers, optional=[name for name in optional if name in columns]
         )
         if len(found) > MOST_RECIPES:
-            self.out.print(f"the best {MOST_RECIPES} of {len(found)}; `mnist-cuda report {self.path}` shows all")
+            self.out.print(
+                f"the best {MOST_RECIPES} of {len(found)}; `mnist-cuda report {shlex.quote(str(self.path))}` shows all"
+            )
 
     def _print_end(self, signum: int | None) -> None:
         sweep, rows = self.sweep, self._rows()

@@ -776,10 +776,8 @@ def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):
         [*values, "2", f"{np.mean(found):.2f}"] for values, found in ranked[:5]
     ]
     assert lines[at + 6] == "the best 5 of 6; `mnist-cuda report out` shows all"
-    said = (
-        f"; best batch {batch}, lr {lr}: test {np.mean(best):.2f} % (mean of 2 seeds); 4 diverged; saved out/sweep.csv"
-    )
-    assert lines[-1].endswith(f" on tiny{said}")
+    said = f"best recipe: batch {batch}, lr {lr}; test {np.mean(best):.2f} % (mean of 2 seeds); 4 diverged"
+    assert lines[-1].endswith(f" on tiny; {said}; saved out/sweep.csv")
     assert not any("±" in line for line in lines), "a mean over different recipes says nothing"
     report = json.loads(Path("out.json").read_text())
     assert (report["recipes"], report["mean_accuracy"]) == (6, None)
@@ -792,7 +790,10 @@ def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):
     }
     assert tiny(*GRID, "--validation", 5, "--lr", 0.02, 0.03, "--out", "held", "--quiet") == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert re.search(r"; best lr 0\.0[23]: test [0-9.]+ %, by [0-9.]+ % of the images held out; saved held/sweep", line)
+    assert re.search(
+        r"; best recipe: lr 0\.0[23]; test [0-9.]+ %, chosen by [0-9.]+ % of the images held out; saved held/sweep",
+        line,
+    )
     assert tiny(*GRID, "--out", "alone", "--quiet") == 0
     assert re.search(r" on tiny; test [0-9.]+ %; saved alone/sweep\.csv\n$", capsys.readouterr().out)
 

@@ -222,9 +222,14 @@ class _Report:
     def _print_recipes(self, found: Sequence[Recipe]) -> None:
         """Print the best of them."""
         columns, lines = table(found[:MOST_RECIPES])
-        console.print_table(self.out, columns, lines, right=columns[len(found[0].options) :])
+        numbers, optional = columns[len(found[0].options) :], ("least", "most", "deviation")
+        console.print_table(
+            self.out, columns, lines, right=numbers, optional=[name for name in optional if name in columns]
+        )
         if len(found) > MOST_RECIPES:
-            self.out.print(f"the best {MOST_RECIPES} of {len(found)}; `mnist-cuda report {self.path}` shows all")
+            self.out.print(
+                f"the best {MOST_RECIPES} of {len(found)}; `mnist-cuda report {shlex.quote(str(self.path))}` shows all"
+            )
 
     def _print_end(self, signum: int | None, *, saved: bool = True) -> None:
         sweep, rows = self.sweep, self._rows()
@@ -294,5 +299,5 @@ def _accuracies(rows: Sequence[SweptModel], alike: bool = True) -> str:
 def _best(recipe: Recipe) -> str:
     """What the best recipe is, and how it was chosen."""
     seeds = f" (mean of {console.plural(recipe.models, 'seed')})" if recipe.models > 1 else ""
-    by = "" if recipe.held is None else f", by {100 * recipe.held:.2f} % of the images held out"
-    return f"best {recipe.name}: test {100 * recipe.mean:.2f} %{seeds}{by}"
+    by = "" if recipe.held is None else f", chosen by {100 * recipe.held:.2f} % of the images held out"
+    return f"best recipe: {recipe.name}; test {100 * recipe.mean:.2f} %{seeds}{by}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from collections.abc import Mapping
@@ -55,9 +56,10 @@ class Ranks:
                     raise kind(f"rank {rank} has {name} {other.get(name)}, expected rank 0's, {first.get(name)}")
 
     def end(self) -> None:
-        """On rank 0, while the others wait: the training is over."""
+        """On rank 0, while the others wait: the training is over, and whoever is lost now no longer matters."""
         self.left.set()
-        self._of_all(bytes([self.exit_code]))
+        with contextlib.suppress(RankLostError):
+            self._of_all(bytes([self.exit_code]))
 
     def wait(self) -> None:
         """Until rank 0 ends or a rank is lost, which raises RankLostError; with rank 0's exit code and no text."""

@@ -31,7 +31,7 @@ MOST_BARS = 70  # of one
 MOST_RECIPES = 10  # in a picture; the table below it has LISTED
 LISTED = 100
 MOST_MAPS = 6  # of a sweep
-LEGIBLE = (6, 12)  # columns and rows of a map, at most, whose cells have room for their numbers
+LEGIBLE = (6, 8)  # columns and rows of a map, at most, whose cells have room for their numbers
 # Per cent of test images that are wrong: a colour of the map up to each.
 ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 
@@ -691,7 +691,13 @@ def _map(
         axes.plot(x + 0.5, y + (0.2 if legible else 0.5), marker="x", color=inks[level[best]])
         for (batch, rate), value in wrong.items() if legible else ():
             at = batches.index(batch) + 0.5, rates.index(rate) + 0.5
-            axes.text(*at, f"{value:.3g}", ha="center", va="center", color=inks[level[batch, rate]])
+            axes.text(
+                *at,
+                f"{value:.2f}" if value < 1 else f"{value:.3g}",
+                ha="center",
+                va="center",
+                color=inks[level[batch, rate]],
+            )
         handles = [Patch(color=colours[k]) for k in range(len(levels)) if k in rectangles]
         names = [f"to {levels[k]:g}" for k in range(len(levels)) if k in rectangles]
         figure.legend(handles, names, loc="outside right upper", title="% wrong", handlelength=1)

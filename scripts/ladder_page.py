@@ -27,20 +27,16 @@ CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.c
 
 START = """# The ladder
 
-The techniques of CUDA courses as code that runs here: where it is, how to run it, and how long it takes.
-[scripts/ladder_page.py](../scripts/ladder_page.py) makes this page from the tables of the code and from records.
+The techniques of CUDA courses as code that runs here: the file, the command, and the time.
 {measured}
-Every row with a time was within its bound of float64 there, on outputs that were filled with NaN before.
-A time is in microseconds, with nothing of the op in the L2 cache.
-In brackets it is a multiple of the time of the fastest library row of the same arithmetic.
-Rows without a time are newer than the records, or the machine lacked what they need.
-Ratios in a row's words, such as "2.4x at 65536", were measured once on an H200, when the row was written.
+Times are in microseconds, with nothing of the op in the L2 cache; in brackets, as a multiple of the fastest library's in the same arithmetic.
+Rows without a time are newer than the records, or the machine lacked something that they need.
+Ratios in a row's text, such as "2.4x at 65536", were measured once on an H200.
 
-`mnist-cuda bench ops` runs all rows, `--op` and `--variant` some of them; `--sass` and `--ptx` print the code of one.
-Its second table has registers, shared memory and occupancy of each kernel.
-The header of an op, such as [linear.h](../native/kernels/linear/linear.h), says what each row does and why.
-The [glossary](glossary.md#the-ladder) has the words.
-"""
+`mnist-cuda bench ops` runs every row, `--op` and `--variant` select some, `--sass` and `--ptx` print a row's code.
+It checks each output against float64, and also prints registers, shared memory and occupancy.
+The header of an op, such as [linear.h](../native/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
+"""  # noqa: E501
 
 # What is not an op: technique, file, command.
 AROUND = (
@@ -215,29 +211,27 @@ def around_section() -> Iterator[str]:
 LEFT_OUT = """
 ## Not worth code here
 
-Each number of this section was measured once, on an H200 on 2026-11-22, in microseconds with the host's calls.
+Times in microseconds, measured once, on an H200 on 2026-11-22.
 
 - **Unified memory** moves a page when it is touched.
-  The training images are copied once, from pinned memory, and stay: there is nothing to move.
-  Written by the host, they took 6564 to be read first, and 1068 copied and read; from then on 216 and 215.
-- **Dynamic parallelism** lets a kernel launch what it finds necessary.
-  A step's launches are known before it begins, so a CUDA graph has them.
-  A launch took 10.0 by a kernel, 3.54 by the host, 0.74 in a graph.
-- **cuBLASXt** spreads a product of large arrays in the host's memory over GPUs.
-  Ours are small and on the GPU already.
-  fc1's at batch 256 took 1041 that way, 26.4 by cuBLAS where the arrays are.
-- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own (NVIDIA, *Multi-Instance GPU User Guide*).
-  A machine's administrator sets that, and a program just sees a smaller GPU; it was not measured.
-"""  # noqa: E501
+  The training images are copied once and stay, so there is nothing to move.
+  Images written by the host took 6564 for a first read; copying and reading them took 1068.
+- **Dynamic parallelism** launches kernels from a kernel, 10.0 per launch.
+  A step's launches are known beforehand, so a CUDA graph holds them, 0.74 each; from the host it is 3.54.
+- **cuBLASXt** spreads products of large host arrays over GPUs.
+  fc1's product at B=256 took 1041 that way, and 26.4 with cuBLAS where the arrays are.
+- **MIG** divides a GPU into up to seven.
+  An administrator sets it up, and a program just sees a smaller GPU; it was not measured.
+"""
 
 
 def measured(records: Sequence[Row]) -> str:
     """Where the times come from."""
     if not records:
-        return "The rows have not been measured on the present code."
+        return "The present code has not been timed yet."
     gpu, days = records[0]["machine"]["gpu"]["name"], sorted({record["started"][:10] for record in records})
     folder = RECORDS.relative_to(ROOT / "docs").as_posix()
-    return f"They were measured on one {gpu} on {' and '.join(days)} ([record]({folder})).{loads(records)}"
+    return f"The times are from one {gpu}, {' and '.join(days)} ([record]({folder})).{loads(records)}"
 
 
 def page() -> str:

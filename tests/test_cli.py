@@ -78,9 +78,9 @@ def test_a_short_flag_is_the_same_in_every_command():
 
 def test_help_tells_the_data_flags_apart():
     flags = {flag: action.help for action in parsers()[("train",)]._actions for flag in action.option_strings}
-    assert flags["--dataset"].startswith("which images: auto, mnist, ")
-    assert flags["--data-dir"].startswith("folder to read the data set's files from")
-    assert flags["--data"].startswith("memory that holds the training images: ")
+    assert flags["--dataset"].startswith("data set: auto, mnist, ")
+    assert flags["--data-dir"].startswith("read the data set's files from this folder only")
+    assert flags["--data"].startswith("keep the training images in the GPU's memory")
 
 
 def test_help_imports_nothing_heavy():

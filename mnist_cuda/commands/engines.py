@@ -1,4 +1,4 @@
-"""List the engines, slowest first: what each is and whether it can run here, or why not."""
+"""List the engines, slowest first, with the reason for each that cannot run here."""
 
 from __future__ import annotations
 

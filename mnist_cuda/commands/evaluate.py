@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_model_argument(parser)
     add_evaluation_flag(parser)
-    text = "also print what each class was taken for, and its errors; --json always has them"
+    text = "also print which classes are mistaken for which; --json always has this"
     parser.add_argument("--confusion", action="store_true", help=text)
     add_json_flag(parser)
     add_engine_flags(parser)

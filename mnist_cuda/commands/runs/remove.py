@@ -1,4 +1,4 @@
-"""Delete runs, each with all that is in its folder. Asks first; --yes answers."""
+"""Delete runs with everything in their folders. It asks first, unless --yes is given."""
 
 from __future__ import annotations
 

@@ -278,8 +278,8 @@ def test_engines_lists_the_registry(capsys):
 def test_engines_says_which_precisions_cannot_run(older_gpu, capsys):
     assert cli.main(["engines"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "fused cuda fp32 tf32 bf16 no our kernels, a handful of launches a step" in lines
-    assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call an op") + 1] == (
+    assert "fused cuda fp32 tf32 bf16 no six kernels of our own per step" in lines
+    assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call per op") + 1] == (
         f"tf32, bf16: {older_gpu}"
     )
     assert lines[-1] == "`--engine auto` takes tiled."

@@ -216,7 +216,7 @@ class Engine:
         if multiprocessors and not self.info.takes_limits:
             raise UsageError(f"engine '{self.info.name}' takes no share of the multiprocessors; leave it out")
         if threads > MAX_THREADS:
-            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
+            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device = 0, threads, device

@@ -229,9 +229,9 @@ def draw_bench(records: Sequence[Record]) -> str:
             charts.grouped_bars(axes, [str(b) for b in batches], million_a_second, ratios)
             axes.set_title(precision, weight="bold")
         panels[0].locator_params(axis="y", nbins=4, steps=[1, 2, 4, 5, 10])
-        panels[len(panels) // 2].set_xlabel("images a step")
+        panels[len(panels) // 2].set_xlabel("images per step")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, bbox_to_anchor=(1, 1))
-        title = f"Million images a second, training on one {_one([_machine(r) for r in records], 'machines')}"
+        title = f"Million images per second, training on one {_one([_machine(r) for r in records], 'machines')}"
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
         half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
@@ -262,10 +262,10 @@ def draw_batches(records: Sequence[Record]) -> str:
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
         axes.yaxis.set_major_formatter(lambda us, _: f"{us:g}")
-        axes.set_xlabel("images a step")
+        axes.set_xlabel("images per step")
         axes.legend(ncols=3)
         gpu = record["machine"].get("gpu")
-        title = f"Microseconds an image, training by {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
+        title = f"Microseconds per image, with {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         return charts.to_svg(figure, title)
 
@@ -348,7 +348,7 @@ class Documents:
         of_batches = "engine" in records[0]["rows"][0]
         self.files[chart] = draw_batches(records) if of_batches else draw_bench(records)
         said = (
-            "Line chart of time an image over the batch size"
+            "Line chart of the time per image over the batch size"
             if of_batches
             else "Bar chart of training speed; the numbers are in docs/benchmarks.md"
         )

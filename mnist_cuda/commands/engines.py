@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
         for row in engines()
     ]
     out = console.make_console()
-    console.print_table(out, ("engine", "device", "precisions", "here", "what it is, and why it cannot run here"), rows)
+    console.print_table(out, ("engine", "device", "precisions", "here", "what it is, or why it cannot run here"), rows)
     out.print(f"\n`--engine auto` takes {auto}.")
     return 0

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         output.write(report)
     if not output.on_stdout:
         if args.confusion and answers:
-            out.print("rows: the class, columns: what its images were taken for")
+            out.print("rows: the true class, columns: the predicted class")
             columns = confusion.COLUMNS
             console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None

@@ -13,11 +13,11 @@ from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_recor
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
-    "accuracy": "test accuracies beside another framework's",
+    "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
-    "batches": "what an image costs over the batch size",
+    "batches": "the time per image over the batch size",
     "ops": "every variant of every GPU op",
-    "sweep": "a step of one of many models, beside other frameworks",
+    "sweep": "a step of one of many models, against other frameworks",
 }
 
 

@@ -206,7 +206,8 @@ def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
     rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
     svg = script.draw_batches([{"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows}])
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("bf16", "fp32", "64", "images per step", "Microseconds an image, training by fused on one A Card"):
+    title = "Microseconds per image, with fused on one A Card"
+    for expected in ("bf16", "fp32", "64", "images per step", title):
         assert expected in texts
 
 

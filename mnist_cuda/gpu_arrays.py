@@ -87,7 +87,7 @@ def _by_dlpack(array: Any, device: int) -> GpuBytes:
         address, size = _native.gpu_bytes(capsule)
     except TypeError:
         found = f"dtype {getattr(array, 'dtype', '?')} and shape {tuple(getattr(array, 'shape', '?'))}"
-        raise ValueError(f"the array on GPU {device} has {found}, expected uint8 in C order") from None
+        raise ValueError(f"the array on GPU {device} has {found}, expected uint8 that lies row by row") from None
     _native.wait_for_stream(address, _LEGACY_STREAM)
     return GpuBytes(address, size, array)
 
@@ -97,7 +97,7 @@ def _by_interface(array: object, interface: dict[str, Any]) -> GpuBytes:
     rows = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
     if np.dtype(interface["typestr"]) != np.uint8 or (strides is not None and tuple(strides) != rows):
         found = f"type {interface['typestr']}, shape {shape} and strides {strides}"
-        raise ValueError(f"the array on a GPU has {found}, expected uint8 in C order")
+        raise ValueError(f"the array on a GPU has {found}, expected uint8 that lies row by row")
     if interface.get("stream") is not None:  # without one there is nothing to wait for
         _native.wait_for_stream(address, int(interface["stream"]))
     return GpuBytes(address, int(np.prod(shape)), array)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-profile", action="store_true", help="do not time training steps")
     group = parser.add_argument_group("data")
     group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="folder of the data set (default: the run's)")
-    group.add_argument("--offline", action="store_true", help="fetch nothing")
+    group.add_argument("--offline", action="store_true", help="download nothing")
     group = parser.add_argument_group("output")
     text = f"the page (default: {PAGE} in the run's folder, or here for several sources)"
     group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="GPU multiprocessors that fused uses; repeats a model that a sweep trained so (default: all)")  # fmt: skip
+        help="multiprocessors that fused uses, such as those of a sweep's model (default: all of the GPU)")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
@@ -79,12 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="start N on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
-    add("--wait", type=positive, default=120, metavar="SECONDS", help="limit for all to start (default: %(default)s)")
+    add("--wait", type=positive, default=120, metavar="SECONDS", help="wait for all to start (default: %(default)s)")
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")
     add("--save-every", default="1epochs", metavar="N[steps|epochs]",
-        help="how often to save a checkpoint, apart from the end and a stop (default: %(default)s)")  # fmt: skip
+        help="interval of checkpoints; the end and a stop save one too (default: %(default)s)")  # fmt: skip
     add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)

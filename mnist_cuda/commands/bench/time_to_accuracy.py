@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--peaks", nargs="+", metavar="RATE", help="peak rates to choose from (default: 0.1 0.2 0.3 0.5 0.8)")
     add("--seeds", type=positive, default=20, metavar="N", help="seeds of the result (default: %(default)s)")
     add("--selection-seeds", type=positive, default=5, metavar="N", help="seeds per candidate (default: %(default)s)")
-    add("--hold-out", type=positive, default=5000, metavar="N", help="images held out for it (default: %(default)s)")
+    add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--peers", nargs="+", default=[], metavar="NAME", help="also train so in torch:graph, jax, ...")
+    add("--peers", nargs="+", default=[], metavar="NAME", help="also train the result in torch:graph, jax, ...")
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     add_engine_flags(parser)
     add_data_flags(parser, "auto")

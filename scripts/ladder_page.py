@@ -27,7 +27,7 @@ CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.c
 
 START = """# The ladder
 
-The techniques of CUDA courses as code that runs here: the file, the command, and the time.
+The techniques of CUDA courses as code that runs here: the file behind each link, the command, and the time.
 {measured}
 Times are in microseconds, with nothing of the op in the L2 cache; in brackets, as a multiple of the fastest library's in the same arithmetic.
 Rows without a time are newer than the records, or the machine lacked something that they need.
@@ -151,10 +151,9 @@ def ladders() -> dict[str, list[Technique]]:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def link(path: Path) -> str:
-    """A link from docs/, by the file's name in its folder."""
-    inside = path.relative_to(ROOT)
-    return f"[{'/'.join(inside.parts[-2:])}](../{inside.as_posix()})"
+def link(text: str, path: Path) -> str:
+    """A link from docs/."""
+    return f"[{text}](../{path.relative_to(ROOT).as_posix()})"
 
 
 def count(value: float) -> str:
@@ -188,24 +187,24 @@ def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str],
     shape = next((row["shape"] for row in measured.values()), "")
     yield f"\n### {op}\n"
     yield f"{shape and shape + '; '}`mnist-cuda bench ops --op {op}`.\n"
-    yield "| row | technique | file | us |\n| --- | --- | --- | ---: |"
+    yield "| row | technique | µs |\n| --- | --- | ---: |"
     named = {technique.name for technique in techniques}
     for technique in techniques:
         time = time_of(measured.get(technique.name))
-        yield f"| `{technique.name}` | {technique.why} | {link(technique.file)} | {time} |"
+        yield f"| {link(f'`{technique.name}`', technique.file)} | {technique.why} | {time} |"
     for name, row in measured.items():
         if name not in named and row["library"]:
-            yield f"| `{name}` | {row['why']} | {link(ROOT / LADDERS)} | {time_of(row)} |"
+            yield f"| {link(f'`{name}`', ROOT / LADDERS)} | {row['why']} | {time_of(row)} |"
 
 
 def around_section() -> Iterator[str]:
     """The techniques that are no op."""
     yield "\n## Around the ops\n"
-    yield "| technique | file | command |\n| --- | --- | --- |"
+    yield "| technique | command |\n| --- | --- |"
     for technique, file, command in AROUND:
         if not (ROOT / file).is_file():
             raise StaleError(f"{file} is not there any more")
-        yield f"| {technique} | {link(ROOT / file)} | `{command}` |"
+        yield f"| {link(technique, ROOT / file)} | `{command}` |"
 
 
 LEFT_OUT = """

@@ -59,7 +59,7 @@ def test_every_row_of_the_record_and_of_the_languages_is_there(script, recorded)
     page = script.page()
     for row in recorded["rows"]:
         section = page.partition(f"\n### {row['op']}\n")[2].partition("\n###")[0]
-        lines = [line for line in section.splitlines() if line.startswith(f"| `{row['variant']}` |")]
+        lines = [line for line in section.splitlines() if line.startswith(f"| [`{row['variant']}`](")]
         assert [line.endswith(f" | {script.time_of(row)} |") for line in lines] == [True] * (not row["absent"]), row
     names = {(op, technique.name) for op, rows in script.ladders().items() for technique in rows}
     assert {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants} < names

@@ -40,7 +40,7 @@ The header of an op, such as [linear.h](../native/kernels/linear/linear.h), expl
 
 # What is not an op: technique, file, command.
 AROUND = (
-    ("A first kernel, one thread an output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
+    ("A first kernel, one thread per output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
     ("Streams, events that one waits for", "native/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
     (
         "Pinned memory, copies beside the computation",

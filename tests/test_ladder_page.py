@@ -112,7 +112,7 @@ def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
 
 
 def test_a_row_that_cannot_be_read_is_noticed(script, copied):
-    copied("native/kernels/relu/relu.cpp", '"one element a thread"', "kReason")
+    copied("native/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
     with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
         script.ladders()
 

@@ -213,14 +213,13 @@ LEFT_OUT = """
 Times in microseconds, measured once, on an H200 on 2026-11-22.
 
 - **Unified memory** moves a page when it is touched.
-  The training images are copied once and stay, so there is nothing to move.
-  Images written by the host took 6564 for a first read; copying and reading them took 1068.
+  Reading images that the host wrote took 6564; copying them first, as the engines do once, and reading took 1068.
 - **Dynamic parallelism** launches kernels from a kernel, 10.0 per launch.
   A step's launches are known beforehand, so a CUDA graph holds them, 0.74 each; from the host it is 3.54.
 - **cuBLASXt** spreads products of large host arrays over GPUs.
   fc1's product at B=256 took 1041 that way, and 26.4 with cuBLAS where the arrays are.
 - **MIG** divides a GPU into up to seven.
-  An administrator sets it up, and a program just sees a smaller GPU; it was not measured.
+  A program just sees a smaller GPU; it was not measured.
 """
 
 

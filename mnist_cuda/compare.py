@@ -199,4 +199,4 @@ def _print(results: list[tuple[str, str, list[Row]]], case: str, holds: bool) ->
         console.print_table(out, columns, cells, right=columns[1:5])
         out.print()
     out.print("All within bounds." if holds else "A bound is broken.")
-    out.print("frozen: float64 under the same routing; free: each side decides for itself. Relative L2, loss absolute.")
+    out.print("frozen: float64 under the same routing; free: each side under its own. Relative L2, loss absolute.")

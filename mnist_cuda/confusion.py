@@ -25,7 +25,7 @@ CLASSES: int = _native.CLASSES
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of N images, and their `labels` (N,) uint8.
+    """The predictions of a model for N images, and their `labels` (N,) uint8.
 
     An image whose scores are not all finite is wrong: it is an error of its class, and in no column of the matrix.
     """

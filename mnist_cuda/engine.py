@@ -32,12 +32,13 @@ _PIXELS = 28 * 28
 class EngineInfo:
     """One row of the registry (native/engines/registry.cpp).
 
-    rank: `--engine auto` takes the lowest that can run here. summation: how it adds up what is summed over a batch,
-    which decides its bounds in tolerances.py. follows_routing: `probe` takes decisions. takes_limits: it can work as on
-    a smaller GPU, or on a share of it. shares_batches: it can train one model with other ranks. fleets: it trains
-    several models side by side on some GPUs. launch_a_phase: each phase of a step is one launch. libraries: what it
-    loads. host_bytes_an_image: of a batch, with what a probe hands out; 0 where that does not matter. unavailable: why
-    it cannot run here in any precision; empty if it can. unavailable_precisions: why those cannot that cannot, by name.
+    rank: `--engine auto` takes the lowest that can run here. summation: the order of its sums over a batch, which
+    decides its bounds in tolerances.py. follows_routing: `probe` accepts a routing. takes_limits: it can emulate a
+    smaller GPU, or use a share of one. shares_batches: it can train one model with other ranks. fleets: it trains
+    several models side by side on some GPUs. launch_a_phase: each phase of a step is one launch. libraries: those that
+    it loads. host_bytes_an_image: host memory per image of a batch, including a probe's results; 0 where it does not
+    matter. unavailable: the reason if it cannot run here in any precision, otherwise empty. unavailable_precisions: for
+    each precision that cannot run here, the reason.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Probe:
 
     loss: mean over the batch. correct: how many were right. gradients: by parameter name, float64.
     a1 (B,32,14,14), a2 (B,64,7,7): pooled activations, None if the engine never forms them; h (B,128) after ReLU;
-    logits (B,10). routing: the decisions taken, as (pool1 (B,32,14,14), pool2 (B,64,7,7), relu3 (B,128)), uint8:
+    logits (B,10). routing: the choices made, as (pool1 (B,32,14,14), pool2 (B,64,7,7), relu3 (B,128)), uint8:
     pool entries are 2*dy+dx of the first maximum or 4 where ReLU stopped the gradient, relu3 is 0 or 1.
     """
 
@@ -179,15 +180,15 @@ def _options_of_environment(takes_limits: bool) -> tuple[bool, tuple[int, int]]:
 class Engine:
     """A trainer of the network in `native/include/mnist/model.h`.
 
-    name: a row of the registry or `auto`. precision: one the engine offers, by default its first. threads: for host
-    engines, 0 for one a core. device: ordinal of the GPU for CUDA engines. check_every_step: CUDA engines record no
-    graphs and look for errors after every step; by default what MNIST_CUDA_SYNC says. limits: multiprocessors and
-    bytes of shared memory a thread block of a smaller GPU from before Hopper, whose part this one shall play, for
-    engines that take them; by default what MNIST_CUDA_FUSED_LIMITS says. multiprocessors: of these engines, too, for
-    how many a training step is cut up, 0 for all: a model of a fleet has such a share of the GPU.
-    Threads may share an engine: their calls wait for each other. Several engines work at the same time.
+    name: one that `engines()` lists, or `auto`. precision: one of the engine's, by default its first. threads: of a CPU
+    engine, 0 for one per core. device: number of the GPU. check_every_step: CUDA engines record no graphs and check for
+    errors after every step; by default MNIST_CUDA_SYNC. limits: multiprocessors and bytes of shared memory per thread
+    block of an older, smaller GPU to emulate, for engines that take them; by default MNIST_CUDA_FUSED_LIMITS.
+    multiprocessors: how many of the GPU's a training step uses, for the same engines; 0 for all. A model of a fleet
+    has such a share.
+    Threads may share an engine: their calls wait for each other. Several engines can work at the same time.
     A fork of its process has none of its threads, and every call raises UsageError there.
-    Raises UsageError for an unknown name or precision, a GPU of a host engine or more threads than MAX_THREADS,
+    Raises UsageError for an unknown name or precision, a GPU for a CPU engine or more threads than MAX_THREADS,
     ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
 
@@ -217,7 +218,7 @@ class Engine:
         if multiprocessors and not self.info.takes_limits:
             raise UsageError(f"engine '{self.info.name}' takes no share of the multiprocessors; leave it out")
         if threads > MAX_THREADS:
-            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one a core")
+            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device = 0, threads, device
@@ -251,15 +252,14 @@ class Engine:
             self._largest_batch = batch
 
     def join(self, ranks: _native.Communicator, transport: str | None = None) -> None:
-        """From now on this engine and those of other ranks train one model; ValueError for one that shares no batch.
+        """Train one model together with the engines of other ranks; ValueError for an engine that cannot share a batch.
 
-        All ranks call it together. `train`, `compute_statistics`, `evaluate` and `profile` are called on all of them
-        with the same arguments, each computes its share of every batch, and all have the same results. Where another
-        rank is lost they raise RankLostError.
+        All ranks call it together. From then on call `train`, `compute_statistics`, `evaluate` and `profile` on all
+        ranks with the same arguments: each computes its share of every batch, and all get the same results. They raise
+        RankLostError if another rank is lost.
 
-        transport: how the sums of engines on GPUs come to each other, "peers", "nccl" or "host"; by default what
-        MNIST_CUDA_TRANSPORT says, otherwise the first of these that all can have. Raises UnavailableError where one is
-        asked for that is not to be had.
+        transport: how GPUs exchange sums: "peers", "nccl" or "host"; by default MNIST_CUDA_TRANSPORT, otherwise the
+        first of these that works on all ranks. Raises UnavailableError for one that does not.
         """
         asked = os.environ.get("MNIST_CUDA_TRANSPORT", "") if transport is None else transport
         with self._alone():
@@ -269,26 +269,26 @@ class Engine:
 
     @property
     def transport(self) -> str:
-        """How the sums of ranks on GPUs come to each other, in words; empty on the host and without other ranks."""
+        """How ranks on GPUs exchange their sums, in words; empty on the host and without other ranks."""
         text: str = self._native.transport
         return text
 
     @property
     def arithmetic(self) -> str:
-        """What its products are made of: the precision, and how it is reached where that is not by its own type."""
+        """The precision, and the number formats that reach it where they differ from it."""
         text: str = self._native.arithmetic()
         return text
 
     def algorithms(self) -> list[str]:
-        """The library algorithms chosen so far, a line each, by batch size; empty where there is nothing to choose."""
+        """The library algorithms chosen so far, one per line, by batch size; empty where there is no choice."""
         with self._alone():
             lines: list[str] = self._native.algorithms()
         return lines
 
     def batch_thresholds(self) -> list[int]:
-        """Batch sizes from which on a step is made in another way than of one image less, ascending; for tests.
+        """Batch sizes, ascending, at which a step starts to be made differently than with one image less; for tests.
 
-        By other kernels, cut up differently, or with another round of a loop, as far as that matters.
+        Other kernels, a batch divided differently, or one more round of a loop where that matters.
         """
         sizes: list[int] = self._native.batch_thresholds()
         return sizes
@@ -402,7 +402,7 @@ class Engine:
         return losses, correct
 
     def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
-        """Room for so many models that train side by side on the data set of this engine.
+        """Make room for `models` models that train side by side on this engine's data set.
 
         multiprocessors: each model's share, less than the batch size. Raises UnavailableError for an engine or a GPU
         that trains one model at a time, ValueError for another share, OutOfMemoryError.
@@ -463,7 +463,7 @@ class Engine:
     def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
         """Time the ops of a training step on `batch_size` images of the data set, in their order.
 
-        They add up to the step with what it costs to look: marks, and no overlap of ops. Parameters and statistics
+        Their sum exceeds a step's time, because of marks and because ops do not overlap. Parameters and statistics
         stay. Raises ValueError without a data set, for one on the host that a GPU trains on, and for a larger batch.
         """
         self._require_memory(batch_size)
@@ -473,8 +473,8 @@ class Engine:
     def probe(self, images: Images, labels: Labels, *, upstream: float = 1.0, routing: Routing | None = None) -> Probe:
         """Loss, all gradients, activations and routing of one batch, without an update.
 
-        upstream: gradient of the objective with respect to the mean loss. routing: decisions to follow instead of
-        taking them, as handed out by any engine's probe; of an engine whose `info` says that it follows one.
+        upstream: gradient of the objective with respect to the mean loss. routing: the routing to follow, from
+        any engine's probe, for an engine whose `info` says `follows_routing`.
         """
         self._require_memory(len(labels))
         flat = None if routing is None else tuple(_bytes(r) for r in routing)

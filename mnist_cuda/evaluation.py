@@ -47,7 +47,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of N images.
+    """The predictions of a model for N images.
 
     probabilities (N,10) float64, a row adds up to 1. classes (N,) int64: the likeliest; -1 where the scores are not
     finite. logits (N,10) float64: the scores before softmax.
@@ -94,7 +94,7 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
 
 
 def predict(model: Trained, images: object, *, engine: str = "auto", precision: str | None = None) -> Predictions:
-    """What a model says of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
+    """Predict the digits of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
     model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: also
     (N,784) or (N,1,28,28), and any array on the host that has `__dlpack__` or that numpy takes. engine, precision: for

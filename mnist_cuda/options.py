@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What determines a training, together with its data, engine and first weights.
+    """The options of a training.
 
-    epochs: passes over the training images. batch_size: images a step; a last batch that is not full is dropped.
+    epochs: passes over the training images. batch_size: images per step; a last batch that is not full is dropped.
     lr: learning rate of plain SGD. schedule: of the rate, with `lr` its peak: `constant`, `linear` (falls to 0) or
-    `triangle[:FRACTION]`, which first rises for this fraction of the steps, 0.2 if not given. seed: of the weights and
-    of the order of the images. eval_bn: batch norm on test images by the statistics of all training images
-    (`population`) or of each 250 (`batch`). placement: where the training images live between steps, `device` or
-    `host`; for host engines the same. validation: training images that are held out, chosen by the seed, and scored
-    after each epoch.
+    `triangle[:FRACTION]`, which first rises for this fraction of the steps, 0.2 if not given. seed: of the initial
+    weights and the order of the images. eval_bn: batch norm statistics for test images: of all training images
+    (`population`) or of each batch of 250 (`batch`). placement: memory of the training images, `device` or `host`; CPU
+    engines ignore it. validation: number of training images to hold out, chosen by the seed, and to test after each
+    epoch.
 
-    Raises UsageError for a value that is none of these.
+    Raises UsageError for any other value.
     """
 
     epochs: int = 5

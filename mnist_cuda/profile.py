@@ -230,13 +230,13 @@ def _with_roof(op: OpTime, roofs: Roofs | None) -> dict[str, Any]:
 def _summary(found: Profile) -> str:
     total = sum(op.us for op in found.ops)
     text = (
-        f"Medians of {console.plural(found.steps, 'step')}, together {console.format_count(total)} us; a step as "
-        f"training runs it takes {console.format_count(found.step.median)}. Rates are of the least that an op has to "
-        "move and compute"
+        f"Medians of {console.plural(found.steps, 'step')}, together {console.format_count(total)} us; without "
+        f"profiling a step takes {console.format_count(found.step.median)} us. GB/s and GFLOP/s count the least that "
+        "an op must move and compute"
     )
     if not found.roofs:
         return f"{text}."
     return (
-        f"{text}, %roof is the least time that this GPU allows for that; what stays in its L2 cache may exceed the "
-        "memory's roof. Here every op waits for the one before it, and to look costs about a microsecond an op."
+        f"{text}; %roof is the share of the op's time that this GPU needs for that at best. Data that stays in the L2 "
+        "cache may exceed the memory's roof. Profiling keeps ops from overlapping and costs about 1 us per op."
     )

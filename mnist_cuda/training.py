@@ -78,10 +78,10 @@ def next_chunk(steps: int, seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is, as `on_progress` gets it some ten times a second.
+    """The progress of a training, passed to `on_progress` about ten times per second.
 
     epoch: the running one, from 1, of `epochs`. step: steps done in it, of `steps`. loss, accuracy: means over the last
-    100 steps of the epoch, before their updates. us_per_iteration: microseconds a step, mean over the last 100.
+    100 steps of the epoch, before their updates. us_per_iteration: microseconds per step, mean over the last 100.
     images_per_second: at that rate. seconds_left: to the end of the training, evaluations included.
     """
 
@@ -114,13 +114,13 @@ class State:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training gives.
+    """The result of a training.
 
     model: the weights by PyTorch name, the population statistics, and metadata; `save_model` writes it. evaluation: of
     the test images after the last epoch. epochs: a record for each epoch, the lines of metrics.jsonl: `loss`,
     `train_accuracy`, `test_accuracy`, `test_loss`, `train_seconds`, `us_per_iteration` and more. steps: updates in all.
     seconds: from the first step to the end, evaluations included; training_seconds: in steps alone. us_per_iteration:
-    microseconds a step, mean over the last 100. engine: the engine, with these weights and statistics in it.
+    microseconds per step, mean over the last 100. engine: the engine, which holds these weights and statistics.
     """
 
     model: Model
@@ -139,7 +139,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """One training: the engine, its data, what was asked for, and how far it is.
+    """One training: the engine, its data, its options and its progress.
 
     engine: with the first parameters in it; those of `state` are set. state: where to go on, by default at the start.
     records: of the epochs before `state`. ranks: those that the engine joined, which all do the same.
@@ -183,7 +183,7 @@ class Trainer:
         self._parameters: dict[str, NDArray[Any]] | None = None
 
     def prepare(self, *, loaded: bool = False) -> None:
-        """Give the engine the images. loaded: it has them from a training before, with all of them and as placed."""
+        """Give the engine the images. loaded: it already has all of them, in the right memory."""
         data = self.data
         images, labels = data.train_images, data.train_labels
         self._validation = images[:0], labels[:0]
@@ -287,7 +287,7 @@ class Trainer:
         self.take(steps)
 
     def take(self, steps: Steps) -> None:
-        """Note the next steps of the epoch, which the engine's parameters have made. DivergedError where the loss does.
+        """Record the next steps of the epoch, which the engine has made. Raises DivergedError if the loss diverges.
 
         Of a model of a fleet they were not made by `train_epoch`.
         """
@@ -370,7 +370,7 @@ class Trainer:
         return record
 
     def end_epoch(self, record: dict[str, Any]) -> Model:
-        """The epoch has this record, the next one begins; returns the model. DivergedError where it is not finite."""
+        """Keep the epoch's record, begin the next one and return the model. DivergedError if it is not finite."""
         model = self.model(self.engine.statistics)
         self._require_finite(model)
         if self.ranks:
@@ -428,14 +428,14 @@ def train(
 ) -> TrainingResult:
     """Train the network, as `mnist-cuda train` does with the same options: the same weights, bit by bit.
 
-    data: what `load_dataset` or `dataset_of` gives. options: by default TrainOptions(). engine: a name of `engines()`,
-    `auto` for the best here, or an Engine, whose parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`,
-    by default the engine's first. init: start from these parameters, by default from those that the seed gives.
-    on_epoch: called after each epoch with its record, see TrainingResult.epochs. on_progress: called some ten times a
-    second. What they raise ends the training; so does Ctrl-C, by KeyboardInterrupt.
+    data: from `load_dataset` or `dataset_of`. options: by default TrainOptions(). engine: a name of `engines()`, `auto`
+    for the best one here, or an Engine, whose parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`, by
+    default the engine's first. init: start from these parameters, by default from the seed's. on_epoch: called after
+    each epoch with its record (see TrainingResult.epochs). on_progress: called about ten times per second. An exception
+    from either ends the training, and so does Ctrl-C, with KeyboardInterrupt.
 
-    Raises UsageError for options that are impossible and for arguments of another type, DivergedError, which is one,
-    where the loss diverges, UnavailableError for an engine that cannot run here, OutOfMemoryError.
+    Raises UsageError for impossible options and arguments of another type, DivergedError (a UsageError) if the loss
+    diverges, UnavailableError for an engine that cannot run here, OutOfMemoryError.
     """
     require_a(Dataset, data, "data", DATASET_FROM)
     options = TrainOptions() if options is None else options

@@ -18,6 +18,8 @@ load is refused.
     frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
     cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
+<!-- lines:ENGINE --> ... <!-- /lines -->
+    the lines of the files that ENGINE_FILES names, to two digits; it needs no record
 
 Charts need matplotlib, the rest the package alone.
 """
@@ -36,9 +38,22 @@ from records import PRECISIONS, Record, RecordError, loads, read_record, read_re
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("docs/records")
-BLOCK = re.compile(r"(<!-- (record|chart|speed-up|us):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (record|chart|speed-up|us|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
+)
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 NO_RECORD = "no record yet"
+ENGINE_FILES = {  # below native/: what only this engine uses, or what it was written for
+    "reference": "engines/reference.cpp cpu/reference_ops.*",
+    "naive": "engines/naive.cpp engines/unfused_engine.h kernels/*/naive.cu kernels/*/naive_ops.h",
+    "tiled": "engines/tiled.cpp kernels/conv2d/register_tiled.cu kernels/conv2d/backward_weight.cu "
+    "kernels/batch_norm/welford.cu kernels/batch_norm/float4.cu kernels/relu_max_pool2d/float2.cu "
+    "kernels/relu/float4.cu kernels/log_softmax/online.cu kernels/log_softmax/float4.cu kernels/linear/prefetched.cu "
+    "kernels/linear/coalesced.cu kernels/linear/product.cuh kernels/linear/slices.*",
+    "cudnn": "engines/cudnn/*.*",
+    "fused": "engines/fused/*.* kernels/fused/**/*.* kernels/device/*.*",
+    "cpu": "engines/cpu.cpp cpu/kernels*.* cpu/layer1.* cpu/network.* cpu/thread_pool.* cpu/aligned.h cpu/simd/*.*",
+}
 
 Row = Record
 
@@ -145,7 +160,7 @@ def render_bench(records: Sequence[Record], folder: str) -> str:
         return f"**{text}**" + (f" ({_median(peer) / _median(row):.1f}x)" if peer else "")
 
     step = _one([record.get("step", "iteration") for record in records], "kinds of steps")
-    unit = f"us {'an' if step == 'iteration' else 'a'} {step}"
+    unit = f"µs per {'step' if step == 'iteration' else step}"
     lines = [line(unit, *(f"B={batch}" for batch in batches)), line("---", *("---:" for _ in batches))]
     for (_, data), labels in tables.items():
         for label, cells in sorted(labels.items(), key=lambda item: next(iter(item[1].values()))["peer"]):
@@ -153,13 +168,12 @@ def render_bench(records: Sequence[Record], folder: str) -> str:
             lines.append(line(label + place, *(figure(cells.get(batch)) for batch in batches)))
     versions = [f"{name} {value}" for name, value in sorted(_peer_versions(rows).items()) if name != "device"]
     against = f", against {', '.join(versions)}" if versions else ""
-    said = " Of each framework its fastest variant; the fastest of all is bold, and in brackets is our speed over its."
-    several = " and its like" if len(records) > 1 else ""
+    said = " For each framework, its fastest variant; bold is the fastest of all, in brackets our speed-up over it."
     machine = _one([_machine(record) for record in records], "machines")
     lines += [
         "",
         f"Medians.{said if best else ''} {machine}, {_days(records)}{against}.{loads(records)} "
-        f"[Record]({folder}), made by `{records[0]['command']}`{several}.",
+        f"[Record, with its command]({folder}).",
     ]
     return "\n".join(lines) + "\n"
 
@@ -215,14 +229,14 @@ def draw_bench(records: Sequence[Record]) -> str:
             charts.grouped_bars(axes, [str(b) for b in batches], million_a_second, ratios)
             axes.set_title(precision, weight="bold")
         panels[0].locator_params(axis="y", nbins=4, steps=[1, 2, 4, 5, 10])
-        panels[len(panels) // 2].set_xlabel("images a step")
+        panels[len(panels) // 2].set_xlabel("images per step")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, bbox_to_anchor=(1, 1))
-        title = f"Million images a second, training on one {_one([_machine(r) for r in records], 'machines')}"
+        title = f"Million images per second, training on one {_one([_machine(r) for r in records], 'machines')}"
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
         half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
         caption = (
-            f"Green: speed over the fastest variant of {named}{', fp16 included in tf32' if half else ''}. "
+            f"Green: speed-up over the fastest variant of {named}{', tf32 against their fp16 too' if half else ''}. "
             f"Measured {_days(records)}."
         )
         figure.text(0.008, 0.025, caption, color=charts.MUTED)
@@ -248,10 +262,10 @@ def draw_batches(records: Sequence[Record]) -> str:
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
         axes.yaxis.set_major_formatter(lambda us, _: f"{us:g}")
-        axes.set_xlabel("images a step")
+        axes.set_xlabel("images per step")
         axes.legend(ncols=3)
         gpu = record["machine"].get("gpu")
-        title = f"Microseconds an image, training by {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
+        title = f"Microseconds per image, with {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         return charts.to_svg(figure, title)
 
@@ -270,6 +284,17 @@ def draw_sweep(path: Path) -> tuple[str, str, str]:
         return charts.to_svg(figure, panel.title), panel.title, panel.note
 
 
+def count_lines(engine: str) -> str:
+    """The lines of an engine's files, to two digits."""
+    counts = []
+    for pattern in ENGINE_FILES[engine].split():
+        files = sorted((ROOT / "native").glob(pattern))
+        if not files:
+            raise RecordError(f"no file is native/{pattern}")
+        counts += [len(file.read_text().splitlines()) for file in files]
+    return f"{float(f'{sum(counts):.2g}'):,.0f}"
+
+
 class Documents:
     """What the documentation should be: `files` gets the text of each, charts included. Raises RecordError."""
 
@@ -281,6 +306,8 @@ class Documents:
     def _block(self, block: re.Match[str], document: Path) -> str:
         start, kind, name, words, newline, end = block.groups()
         path = ROOT / RECORDS / name
+        if kind == "lines":
+            return f"{start}{count_lines(name)}{end}"
 
         def link(target: Path) -> str:
             return Path(os.path.relpath(target, document.parent)).as_posix()
@@ -301,8 +328,7 @@ class Documents:
         if text.startswith("$ "):
             return render_text(text)
         record = read_record(path.with_suffix(".json"))
-        made = f"[Record]({link(path.parent)}), made by `{record['command']}`.\n"
-        said = f"{_days([record])}.{loads([record])} {made}"
+        said = f"{_days([record])}.{loads([record])} [Record, with its command]({link(path.parent)}).\n"
         if path.suffix == ".txt":
             return f"{render_text(text)}\n{_machine(record)}, {said}"
         self.files[ROOT / chart], title, note = draw_sweep(path)
@@ -322,7 +348,7 @@ class Documents:
         of_batches = "engine" in records[0]["rows"][0]
         self.files[chart] = draw_batches(records) if of_batches else draw_bench(records)
         said = (
-            "Line chart of time an image over the batch size"
+            "Line chart of the time per image over the batch size"
             if of_batches
             else "Bar chart of training speed; the numbers are in docs/benchmarks.md"
         )

@@ -27,24 +27,20 @@ CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.c
 
 START = """# The ladder
 
-The techniques of CUDA courses as code that runs here: where it is, how to run it, and how long it takes.
-[scripts/ladder_page.py](../scripts/ladder_page.py) makes this page from the tables of the code and from records.
+The techniques of CUDA courses as code that runs here: the file behind each link, the command, and the time.
 {measured}
-Every row with a time was within its bound of float64 there, on outputs that were filled with NaN before.
-A time is in microseconds, with nothing of the op in the L2 cache.
-In brackets it is a multiple of the time of the fastest library row of the same arithmetic.
-Rows without a time are newer than the records, or the machine lacked what they need.
-Ratios in a row's words, such as "2.4x at 65536", were measured once on an H200, when the row was written.
+Times are in microseconds, with nothing of the op in the L2 cache; in brackets, as a multiple of the fastest library's in the same arithmetic.
+Rows without a time are newer than the records, or the machine lacked something that they need.
+Ratios in a row's text, such as "2.4x at 65536", were measured once on an H200.
 
-`mnist-cuda bench ops` runs all rows, `--op` and `--variant` some of them; `--sass` and `--ptx` print the code of one.
-Its second table has registers, shared memory and occupancy of each kernel.
-The header of an op, such as [linear.h](../native/kernels/linear/linear.h), says what each row does and why.
-The [glossary](glossary.md#the-ladder) has the words.
-"""
+`mnist-cuda bench ops` runs every row, `--op` and `--variant` select some, `--sass` and `--ptx` print a row's code.
+It checks each output against float64, and also prints registers, shared memory and occupancy.
+The header of an op, such as [linear.h](../native/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
+"""  # noqa: E501
 
 # What is not an op: technique, file, command.
 AROUND = (
-    ("A first kernel, one thread an output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
+    ("A first kernel, one thread per output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
     ("Streams, events that one waits for", "native/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
     (
         "Pinned memory, copies beside the computation",
@@ -155,10 +151,9 @@ def ladders() -> dict[str, list[Technique]]:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def link(path: Path) -> str:
-    """A link from docs/, by the file's name in its folder."""
-    inside = path.relative_to(ROOT)
-    return f"[{'/'.join(inside.parts[-2:])}](../{inside.as_posix()})"
+def link(text: str, path: Path) -> str:
+    """A link from docs/."""
+    return f"[{text}](../{path.relative_to(ROOT).as_posix()})"
 
 
 def count(value: float) -> str:
@@ -192,52 +187,49 @@ def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str],
     shape = next((row["shape"] for row in measured.values()), "")
     yield f"\n### {op}\n"
     yield f"{shape and shape + '; '}`mnist-cuda bench ops --op {op}`.\n"
-    yield "| row | technique | file | us |\n| --- | --- | --- | ---: |"
+    yield "| row | technique | µs |\n| --- | --- | ---: |"
     named = {technique.name for technique in techniques}
     for technique in techniques:
         time = time_of(measured.get(technique.name))
-        yield f"| `{technique.name}` | {technique.why} | {link(technique.file)} | {time} |"
+        yield f"| {link(f'`{technique.name}`', technique.file)} | {technique.why} | {time} |"
     for name, row in measured.items():
         if name not in named and row["library"]:
-            yield f"| `{name}` | {row['why']} | {link(ROOT / LADDERS)} | {time_of(row)} |"
+            yield f"| {link(f'`{name}`', ROOT / LADDERS)} | {row['why']} | {time_of(row)} |"
 
 
 def around_section() -> Iterator[str]:
     """The techniques that are no op."""
     yield "\n## Around the ops\n"
-    yield "| technique | file | command |\n| --- | --- | --- |"
+    yield "| technique | command |\n| --- | --- |"
     for technique, file, command in AROUND:
         if not (ROOT / file).is_file():
             raise StaleError(f"{file} is not there any more")
-        yield f"| {technique} | {link(ROOT / file)} | `{command}` |"
+        yield f"| {link(technique, ROOT / file)} | `{command}` |"
 
 
 LEFT_OUT = """
 ## Not worth code here
 
-Each number of this section was measured once, on an H200 on 2026-11-22, in microseconds with the host's calls.
+Times in microseconds, measured once, on an H200 on 2026-11-22.
 
 - **Unified memory** moves a page when it is touched.
-  The training images are copied once, from pinned memory, and stay: there is nothing to move.
-  Written by the host, they took 6564 to be read first, and 1068 copied and read; from then on 216 and 215.
-- **Dynamic parallelism** lets a kernel launch what it finds necessary.
-  A step's launches are known before it begins, so a CUDA graph has them.
-  A launch took 10.0 by a kernel, 3.54 by the host, 0.74 in a graph.
-- **cuBLASXt** spreads a product of large arrays in the host's memory over GPUs.
-  Ours are small and on the GPU already.
-  fc1's at batch 256 took 1041 that way, 26.4 by cuBLAS where the arrays are.
-- **MIG** cuts a GPU into up to seven, each with memory and multiprocessors of its own (NVIDIA, *Multi-Instance GPU User Guide*).
-  A machine's administrator sets that, and a program just sees a smaller GPU; it was not measured.
-"""  # noqa: E501
+  Reading images that the host wrote took 6564; copying them first, as the engines do once, and reading took 1068.
+- **Dynamic parallelism** launches kernels from a kernel, 10.0 per launch.
+  A step's launches are known beforehand, so a CUDA graph holds them, 0.74 each; from the host it is 3.54.
+- **cuBLASXt** spreads products of large host arrays over GPUs.
+  fc1's product at B=256 took 1041 that way, and 26.4 with cuBLAS where the arrays are.
+- **MIG** divides a GPU into up to seven.
+  A program just sees a smaller GPU; it was not measured.
+"""
 
 
 def measured(records: Sequence[Row]) -> str:
     """Where the times come from."""
     if not records:
-        return "The rows have not been measured on the present code."
+        return "The present code has not been timed yet."
     gpu, days = records[0]["machine"]["gpu"]["name"], sorted({record["started"][:10] for record in records})
     folder = RECORDS.relative_to(ROOT / "docs").as_posix()
-    return f"They were measured on one {gpu} on {' and '.join(days)} ([record]({folder})).{loads(records)}"
+    return f"The times are from one {gpu}, {' and '.join(days)} ([record]({folder})).{loads(records)}"
 
 
 def page() -> str:

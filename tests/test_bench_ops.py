@@ -26,7 +26,7 @@ ROW = {
     "op": "relu",
     "shape": "(4,64,14,14)",
     "variant": "naive",
-    "why": "one element a thread",
+    "why": "one element per thread",
     "library": False,
     "unit": "fma",
     "absent": "",

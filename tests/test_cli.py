@@ -78,9 +78,9 @@ def test_a_short_flag_is_the_same_in_every_command():
 
 def test_help_tells_the_data_flags_apart():
     flags = {flag: action.help for action in parsers()[("train",)]._actions for flag in action.option_strings}
-    assert flags["--dataset"].startswith("which images: auto, mnist, ")
-    assert flags["--data-dir"].startswith("folder to read the data set's files from")
-    assert flags["--data"].startswith("memory that holds the training images: ")
+    assert flags["--dataset"].startswith("data set: auto, mnist, ")
+    assert flags["--data-dir"].startswith("read the data set's files from this folder only")
+    assert flags["--data"].startswith("keep the training images in the GPU's memory")
 
 
 def test_help_imports_nothing_heavy():
@@ -280,8 +280,8 @@ def test_engines_lists_the_registry(capsys):
 def test_engines_says_which_precisions_cannot_run(older_gpu, capsys):
     assert cli.main(["engines"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "fused cuda fp32 tf32 bf16 no our kernels, a handful of launches a step" in lines
-    assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call an op") + 1] == (
+    assert "fused cuda fp32 tf32 bf16 no six kernels of our own per step" in lines
+    assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call per op") + 1] == (
         f"tf32, bf16: {older_gpu}"
     )
     assert lines[-1] == "`--engine auto` takes tiled."

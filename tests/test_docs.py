@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from mnist_cuda import cli, errors
+from mnist_cuda.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "records"
 PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "native/**/*.md", "tests/**/*.md") for path in ROOT.glob(pattern)
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "native/**/*.md", "tests/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 VARIABLE = re.compile(r"\bMNIST_CUDA_[A-Z_]+\b")
@@ -72,8 +75,8 @@ def test_every_variable_is_documented_and_every_documented_one_is_used() -> None
     assert documented == used - MACROS
 
 
-def test_every_exit_code_is_in_the_readme() -> None:
-    table = (ROOT / "README.md").read_text().partition("| exit code |")[2].partition("\n\n")[0]
+def test_every_exit_code_is_documented() -> None:
+    table = (ROOT / "docs" / "scripting.md").read_text().partition("| exit code |")[2].partition("\n\n")[0]
     codes = {int(code) for row in table.splitlines()[2:] for code in re.findall(r"\d+", row.split("|")[1])}
     declared = {
         kind.exit_code
@@ -108,20 +111,27 @@ def test_every_command_can_be_pasted_as_it_stands(page: Path, capsys: pytest.Cap
 
 
 def test_commands_are_found_in_pages() -> None:
-    """The README's are: a page without any would be no test."""
-    found = commands(ROOT / "README.md")
-    assert {"./scripts/train", "mnist-cuda engines"} <= {line.partition("  ")[0].rstrip() for line in found}
-    assert len(found) >= 14
+    """A page without any would be no test."""
+    found = {line.partition("  ")[0].rstrip() for line in commands(ROOT / "README.md")}
+    assert {"./scripts/train", "mnist-cuda engines"} <= found
+    assert len(commands(ROOT / "docs" / "commands.md")) >= 30
 
 
-def test_the_readme_says_where_it_is_needed() -> None:
-    """How the input is normalised, and where more of the installation stands."""
-    readme = (ROOT / "README.md").read_text()
+def test_every_command_is_explained() -> None:
+    """On docs/commands.md, each by an example."""
+    shown = {shlex.split(line, comments=True)[1] for line in commands(ROOT / "docs" / "commands.md")}
+    assert set(COMMANDS) <= shown
+
+
+def test_the_pages_say_what_the_code_does() -> None:
+    """How the input is normalised; how large the README may be, and how much disk it says that set-up takes."""
+    page = (ROOT / "docs" / "network.md").read_text()
     model = (ROOT / "native" / "include" / "mnist" / "model.h").read_text()
     mean, std = (re.search(rf"kPixel{name} = ([\d.]+);", model) for name in ("Mean", "Std"))
     assert mean
     assert std
-    assert f"x = (u/255 - {mean[1]}) / {std[1]}" in readme.partition("## The network")[2].partition("\n## ")[0]
-    needs = readme.partition("## What it needs")[2].partition("\n## ")[0]
-    assert "](docs/install.md)" in needs
-    assert re.search(r"[\d.]+ GB of disk", needs)
+    assert f"x = (u/255 - {mean[1]}) / {std[1]}" in page
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 130
+    start = readme.partition("## Start")[2].partition("\n## ")[0]
+    assert re.search(r"[\d.]+ GB of disk", start)

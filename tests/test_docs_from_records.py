@@ -78,13 +78,13 @@ def test_bench_record_becomes_a_table(script: ModuleType) -> None:
     )
     table = script.render_bench([record], "records/cpu")
     assert table.splitlines()[:5] == [
-        "| us an iteration | B=64 | B=256 |",
+        "| µs per step | B=64 | B=256 |",
         "| --- | ---: | ---: |",
         "| cpu, fp32 | **5,905** (2.0x) | **20,000** (0.0x) |",
         "| PyTorch, fp32 | **11,809** compile NHWC | **21.0** eager NCHW |",
         "| JAX, fp32 | 13,000 scan | - |",
     ]
-    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(records/cpu)", "mnist-cuda bench"):
+    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(records/cpu)"):
         assert part in table
     assert "busy" not in table
 
@@ -123,7 +123,7 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert script.render_speed_up(records, "fused") == "8.0 to 10 times as fast as the faster of PyTorch and JAX"
     texts = [element.text for element in ET.fromstring(script.draw_bench(records)).iter(f"{SVG}text")]
     assert "8.0x" in texts
-    assert any("fp16 included in tf32" in str(text) for text in texts)
+    assert any("tf32 against their fp16 too" in str(text) for text in texts)
 
 
 def test_peers_on_several_gpus_have_a_row_of_their_own(script: ModuleType) -> None:
@@ -187,7 +187,8 @@ def test_a_text_needs_the_record_of_its_name(script: ModuleType, capsys: pytest.
     assert "run.json" in capsys.readouterr().err
     (folder / "run.json").write_text(json.dumps(TWO_BATCHES))
     text = script.Documents().files[script.ROOT / "README.md"]
-    assert "```\n98 %\n```\n\nA Processor, 2 threads, 2026-11-20. [Record](docs/records/accuracy)" in text
+    sentence = "A Processor, 2 threads, 2026-11-20. [Record, with its command](docs/records/accuracy)."
+    assert f"```\n98 %\n```\n\n{sentence}" in text
 
 
 def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
@@ -205,7 +206,8 @@ def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
     rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
     svg = script.draw_batches([{"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows}])
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("bf16", "fp32", "64", "images a step", "Microseconds an image, training by fused on one A Card"):
+    title = "Microseconds per image, with fused on one A Card"
+    for expected in ("bf16", "fp32", "64", "images per step", title):
         assert expected in texts
 
 
@@ -242,7 +244,7 @@ def test_check_notices_what_is_stale(
     assert "<!-- record:none -->\nThere is no record yet.\n<!-- /record -->\n" in text
     assert "| <!-- us:cpu/step.json cpu fp32 256 64 -->2,000 | 1,000<!-- /us --> |" in text
     assert "](docs/chart.svg)\n<!-- /chart -->" in text
-    assert "[Record](records/cpu)" in page.read_text()
+    assert "[Record, with its command](records/cpu)" in page.read_text()
     assert run("--check") == (0, "")
     chart.write_text(chart.read_text().replace("8.0x", "9.0x"))
     assert run("--check") == (1, "docs/chart.svg is stale: run scripts/docs_from_records.py\n")
@@ -262,7 +264,7 @@ def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleT
     lines = files[tmp_path / "README.md"].splitlines()
     assert lines[1:3] == ["![Test accuracy of 40 seeds](docs/seeds.svg)", ""]
     assert lines[3].startswith("Of 10000 test images 98.029 % are right, from 98.00 to 98.06.")
-    assert lines[-2].startswith("Measured 2026-11-20. [Record](docs/records/sweep), made by `")
+    assert lines[-2].startswith("Measured 2026-11-20. [Record, with its command](docs/records/sweep).")
     svg = ET.fromstring(files[tmp_path / "docs/seeds.svg"])
     assert svg.find(f"{SVG}title").text == "Test accuracy of 40 seeds"  # type: ignore[union-attr]
 
@@ -270,6 +272,6 @@ def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleT
 def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
     record = bench_record(bench_row("fused, 33 side by side", 64, 9.06)) | {"step": "model-step"}
     assert script.render_bench([record], "x").splitlines()[::2][:2] == [
-        "| us a model-step | B=64 |",
+        "| µs per model-step | B=64 |",
         "| fused, 33 side by side, fp32 | **9.1** |",
     ]

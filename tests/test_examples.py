@@ -80,5 +80,5 @@ def test_pytorch_operators(tmp_path, torch_folders):
 
 def test_every_example_has_a_test():
     assert [f"test_{name.removesuffix('.py')}" in globals() for name in EXAMPLES] == [True] * len(EXAMPLES)
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"examples/{name}" in readme for name in EXAMPLES)
+    page = (ROOT / "examples" / "README.md").read_text()
+    assert all(f"]({name})" in page for name in EXAMPLES)

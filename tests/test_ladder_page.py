@@ -59,7 +59,7 @@ def test_every_row_of_the_record_and_of_the_languages_is_there(script, recorded)
     page = script.page()
     for row in recorded["rows"]:
         section = page.partition(f"\n### {row['op']}\n")[2].partition("\n###")[0]
-        lines = [line for line in section.splitlines() if line.startswith(f"| `{row['variant']}` |")]
+        lines = [line for line in section.splitlines() if line.startswith(f"| [`{row['variant']}`](")]
         assert [line.endswith(f" | {script.time_of(row)} |") for line in lines] == [True] * (not row["absent"]), row
     names = {(op, technique.name) for op, rows in script.ladders().items() for technique in rows}
     assert {(v.op, v.name) for peer in OP_PEERS.values() for v in peer.variants} < names
@@ -112,7 +112,7 @@ def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
 
 
 def test_a_row_that_cannot_be_read_is_noticed(script, copied):
-    copied("native/kernels/relu/relu.cpp", '"one element a thread"', "kReason")
+    copied("native/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
     with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
         script.ladders()
 

@@ -22,7 +22,7 @@ from mnist_cuda.report.page import figure_of
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import read
 
-RECORD = Path(__file__).parents[1] / "docs/records/peers-plain/bench.json"
+RECORD = Path(__file__).parents[1] / "docs/records/peers/256-1024-4096.json"
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 OPS = [  # phase, op, unit, bytes, flops, us, the least us and what bounds it
     ("F1", "F1: conv1, conv2", "bf16", 6e7, 8e9, 30.0, 15.0, "memory"),
@@ -349,8 +349,8 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     mean, spread = np.mean(right), np.std(right, ddof=1)
     chance = np.sqrt(mean * (1 - mean / 10000))
     assert f"Of 10000 test images {mean / 100:.3f} % are right, from 98.40 to 98.80." in panel.note
-    assert f"by {spread / 100:.3f} points (standard deviation)" in panel.note
-    assert f"of the images by {chance / 100:.3f}:" in panel.note
+    assert f"over seeds is {spread / 100:.3f} points (bars)" in panel.note
+    assert f"on other images would have {chance / 100:.3f} (line)" in panel.note
     columns = np.array([[float(cell.removesuffix(" %")) for cell in line.split()[-4::2]] for line in panel.text[2:]])
     assert np.allclose(columns.sum(axis=0), 100, atol=0.3)
     assert (columns[:, 0] > 0).sum() == 4

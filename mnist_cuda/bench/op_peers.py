@@ -60,7 +60,7 @@ OP_PEERS = {
         "numba",
         "`scripts/peers --numba` installs it" if CHECKOUT else "`pip install numba-cuda[cu13]` there brings it",
         (
-            OpVariant("relu", "numba", "one element a thread, written in Python"),
+            OpVariant("relu", "numba", "one element per thread, written in Python"),
             OpVariant("linear", "numba_tiled", "16x16 tiles in shared memory, as tiled's of 32x32, written in Python"),
         ),
     ),

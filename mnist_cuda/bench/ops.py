@@ -96,9 +96,9 @@ def command(options: OpsOptions) -> int:
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()
     out.print(
-        f"{roofs_text(report['roofs'])}. Times in us; GB/s, TFLOP/s, %roof (the least time that those allow), "
-        "speed-up (over the first row) and /library (the time over that of the fastest library row, fp32 beside fp32, "
-        "tf32 beside tf32) are of the cold time."
+        f"{roofs_text(report['roofs'])}. Times in us. Of cold times: %roof is the least time that these rates allow "
+        "over it, speed-up is over the first row, /library the multiple of the fastest library row's time in the same "
+        "arithmetic."
     )
     for op in (op for op in ops if any(row["op"] == op for row in rows)):
         ours = [row for row in rows if row["op"] == op]

@@ -1,4 +1,4 @@
-"""Hold one step of each engine, and of PyTorch, against the float64 reference.
+"""Check one training step of engines, and of PyTorch or JAX, against the float64 reference.
 
 The step starts from the same weights and batch everywhere; its loss, activations and gradients are compared. Exit code
 1 if a bound is broken. Lists take commas or spaces.
@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
-    add("--peers", nargs="*", default=[], metavar="NAME", help="torch, jax (default: none)")
+    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
+    add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default: none)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="of host engines (default: one for each core)")
-    add("--device", type=gpu, default=0, metavar="N", help="GPU of CUDA engines (default: %(default)s)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of CPU engines (default: one per core)")
+    add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
-    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="training images (default: %(default)s)")
+    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images in the batch (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
     add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
     add_data_flags(parser, "auto")

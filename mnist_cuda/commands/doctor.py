@@ -1,4 +1,4 @@
-"""Say what is here to run on: GPU, driver, toolkits, libraries, engines, caches; and what is wrong, with its remedy.
+"""List GPU, driver, toolkits, libraries, engines and caches, and say what is wrong and how to fix it.
 
 Exit code 4 where a GPU is there and no engine can use it.
 """

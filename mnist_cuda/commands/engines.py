@@ -1,4 +1,4 @@
-"""List the engines, slowest first: what each is and whether it can run here, or why not."""
+"""List the engines, slowest first, with the reason for each that cannot run here."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
         for row in engines()
     ]
     out = console.make_console()
-    console.print_table(out, ("engine", "device", "precisions", "here", "what it is, and why it cannot run here"), rows)
+    console.print_table(out, ("engine", "device", "precisions", "here", "what it is, or why it cannot run here"), rows)
     out.print(f"\n`--engine auto` takes {auto}.")
     return 0

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_model_argument(parser)
     add_evaluation_flag(parser)
-    text = "also print what each class was taken for, and its errors; --json always has them"
+    text = "also print which classes are mistaken for which; --json always has this"
     parser.add_argument("--confusion", action="store_true", help=text)
     add_json_flag(parser)
     add_engine_flags(parser)
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         output.write(report)
     if not output.on_stdout:
         if args.confusion and answers:
-            out.print("rows: the class, columns: what its images were taken for")
+            out.print("rows: the true class, columns: the predicted class")
             columns = confusion.COLUMNS
             console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None

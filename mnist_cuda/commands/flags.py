@@ -122,11 +122,11 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     """Which engine computes, and how; returns the group for more."""
     group = parser.add_argument_group("engine")
     add = group.add_argument
-    text = "one that `mnist-cuda engines` lists, or auto: the best here"
+    text = "an engine that `mnist-cuda engines` lists, or auto, the best one here (default: %(default)s)"
     add("-e", "--engine", default="auto", metavar="NAME", help=text)
-    add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the first that the engine offers)")
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
-    add("--device", type=gpu, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
+    add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the engine's first)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
+    add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     return group
 
 
@@ -137,12 +137,12 @@ def add_data_flags(
     group = parser.add_argument_group("data")
     add = group.add_argument
     names = ", ".join(CHOICES)
-    text = f"which images: {names} (default: {otherwise})"
+    text = f"data set: {names} (default: {otherwise})"
     add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=text)
-    text = "folder to read the data set's files from, and from nowhere else (default: the cache, then the net)"
+    text = "read the data set's files from this folder only (default: the cache, then a download)"
     add("-d", "--data-dir", type=Path, metavar="DIR", help=text)
-    add("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
-    add("--offline", action="store_true", help="fetch nothing")
+    add("--mirror", metavar="URL", help="download from this mirror (also MNIST_CUDA_MIRROR)")
+    add("--offline", action="store_true", help="download nothing")
     return group
 
 
@@ -150,36 +150,38 @@ def add_block_flags(group: argparse._ActionsContainer) -> None:
     """How long competitors are timed."""
     add = group.add_argument
     add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
-    text = "time for each competitor and table, after three blocks (default: %(default)g)"
+    text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
     add("--seconds", type=rate, default=10.0, metavar="S", help=text)
-    text = "competitors that are set up at a time: more end sooner, and disturb each other (default: %(default)s)"
+    text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
     add("--set-ups", type=positive, default=1, metavar="N", help=text)
-    text = "time to set up a competitor, such as to compile it; then it is given up (default: %(default)g)"
+    text = "give up a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"
     add("--set-up-seconds", type=rate, default=600.0, metavar="S", help=text)
 
 
 def add_json_flag(group: argparse._ActionsContainer) -> None:
     """What a program reads."""
-    text = "print one JSON object on stdout and the rest on stderr; with FILE, which ends in .json, write it there"
+    text = "print one JSON object on stdout and all else on stderr, or write the object to FILE, which ends in .json"
     group.add_argument("-j", "--json", nargs="?", const=Path("-"), type=json_file, metavar="FILE", help=text)
 
 
 def add_record_flags(group: argparse._ActionsContainer) -> None:
     """What a benchmark leaves behind."""
     add_json_flag(group)
-    text = "write FILE although other programs keep this machine busy, which the file says"
+    text = "write FILE even if other programs keep this machine busy; the file then says so"
     group.add_argument("--busy", action="store_true", help=text)
 
 
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
-    text = "memory that holds the training images: the GPU's or the host's; one for host engines (default: %(default)s)"
+    text = "keep the training images in the GPU's memory (device) or the host's (default: %(default)s)"
     group.add_argument("--data", choices=("device", "host"), default="device", help=text)
 
 
 def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
     """Which statistics batch norm takes on the test images."""
-    text = "batch norm on test images by the statistics of all training images, or of each 250 (default: %(default)s)"
+    text = (
+        "batch norm statistics for test images: of all training images, or of each batch of 250 (default: %(default)s)"
+    )
     group.add_argument("--eval-bn", choices=("population", "batch"), default="population", help=text)
 
 

@@ -1,7 +1,7 @@
-"""Name the digit in pictures of any size, colours and light, as a trained network sees it.
+"""Read the digit in a picture of any size, colour and light.
 
-A picture is answered with the 28x28 pixels that the network saw and the ten probabilities, a folder with a table. What
-looks like no digit gets a warning.
+For a picture it prints the 28x28 pixels that the network saw and ten probabilities, for a folder a table. A picture
+that does not look like a digit gets a warning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BAR = 24  # characters of a bar for 100 %
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    text = "a picture, - for one on standard input, or a folder: all pictures in it"
+    text = "a picture, a folder of pictures, or - for a picture on standard input"
     parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help=text)
     add_model_flag(parser)
     add_json_flag(parser)

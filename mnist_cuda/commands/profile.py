@@ -1,4 +1,4 @@
-"""Time a training step op by op, beside what this GPU was measured to do at its best.
+"""Time a training step op by op, against the best that this GPU was measured to do.
 
 It also prints the command lines of the profilers that look closer. It needs no hardware counters.
 """
@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-b", "--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)"
     )
-    group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what 5 s allow)")
+    group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what fits in 5 s)")
     add_engine_flags(parser)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
-    text = "write ten steps for Perfetto or chrome://tracing"
+    text = "write a timeline of ten steps for Perfetto or chrome://tracing"
     group.add_argument("--trace", type=file_ending_in(".json"), metavar="FILE", help=text)
     add_json_flag(group)
 

@@ -1,4 +1,4 @@
-"""Show what runs and sweeps learnt and what `bench` and `profile` measured, as one HTML page that needs nothing else.
+"""Draw the results of runs, sweeps, `bench` and `profile` on one self-contained HTML page.
 
 The model of each run is tested once more, and a step of its engine is timed op by op if it can run here.
 """
@@ -31,18 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("source", nargs="*", type=Path, metavar="RUN|FILE.json|FILE.csv", help=text)
     add_folder_flag(parser)
-    parser.add_argument("--no-profile", action="store_true", help="do not time the steps of the runs' engines")
+    parser.add_argument("--no-profile", action="store_true", help="do not time training steps")
     group = parser.add_argument_group("data")
-    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="of the images (default: as the run did)")
-    group.add_argument("--offline", action="store_true", help="fetch nothing")
+    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="folder of the data set (default: the run's)")
+    group.add_argument("--offline", action="store_true", help="download nothing")
     group = parser.add_argument_group("output")
     text = (
         f"the page (default: {PAGE} in the folder of the run or sweep; for other sources here, under a name that is "
         "free)"
     )
     group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)
-    group.add_argument("--figures", type=Path, metavar="DIR", help="write each picture there as SVG and PNG, too")
-    group.add_argument("--text", action="store_true", help="print all that in the terminal instead")
+    group.add_argument("--figures", type=Path, metavar="DIR", help="also write each picture to DIR, as SVG and PNG")
+    group.add_argument("--text", action="store_true", help="print text in the terminal instead")
 
 
 def run(args: argparse.Namespace) -> int:

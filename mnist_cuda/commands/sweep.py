@@ -1,6 +1,6 @@
-"""Train many models, a grid of options or the lines of a CSV file, into one table.
+"""Train many models, from a grid of options or the rows of a CSV file, and write one table.
 
-Each gets the weights that `train` gives it with the same options. Ctrl-C keeps what is done, and --resume goes on.
+Each model gets the weights that `train` gives with the same options. Ctrl-C keeps what is done; --resume continues.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = TrainOptions()
     group = parser.add_argument_group("models: every combination of")
     add = group.add_argument
-    add("--seeds", type=positive, default=1, metavar="N", help="so many seeds, from --seed on (default: %(default)s)")
+    add("--seeds", type=positive, default=1, metavar="N", help="number of seeds, from --seed on (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="the first seed, of weights and sample order (default: %(default)s)")  # fmt: skip
     add("--lr", type=rate, nargs="+", default=[default.lr], metavar="RATE", help=f"default: {default.lr}")
     add("-b", "--batch-size", type=positive, nargs="+", default=[default.batch_size], metavar="N",
-        help=f"images a step (default: {default.batch_size})")  # fmt: skip
+        help=f"images per step (default: {default.batch_size})")  # fmt: skip
     add(
         "--schedule",
         nargs="+",
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-n", "--epochs", type=positive, nargs="+", default=[default.epochs], metavar="N",
         help=f"default: {default.epochs}")  # fmt: skip
     add("--runs", type=Path, metavar="FILE",
-        help="a CSV file with a column for each of some options, such as lr,batch_size,seed, and a line for each "
-        "model; the flags say the rest")  # fmt: skip
+        help="a CSV file with a row per model and a column per option, such as lr,batch_size,seed; flags give the "
+        "other options")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
-        help="hold out N training images of each model, chosen by its seed, and score them")  # fmt: skip
+        help="hold out N training images of each model, chosen by its seed, and test it on them")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser)
     group = parser.add_argument_group("at once")
@@ -57,21 +57,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative,
         default=0,
         metavar="N",
-        help="models (default: one for each of --threads; on a GPU one, with fused as many as fill it)",
+        help="models at once (default: one per thread; on a GPU one, with fused as many as fill it)",
     )
-    add("--gpus", type=gpu, nargs="+", metavar="N", help="several GPUs; each trains models of its own")
+    add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")
     add("--save", choices=("all", "best", "none"), default="none",
-        help="weights: of all models in one file, each tensor with the models as first dimension; of the best model, "
-        "by the images held out, without any by the test images; none (default: %(default)s)")  # fmt: skip
-    add("--parquet", action="store_true", help="write the table as Parquet, too, by the package pyarrow")
+        help="keep the weights of all models in one file, with the models as first dimension of each tensor, of the "
+        "best model, chosen by the held-out images if there are any, or of none (default: %(default)s)")  # fmt: skip
+    add("--parquet", action="store_true", help="also write the table as Parquet (needs pyarrow)")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
     add("--resume", nargs="?", type=Path, const=NEWEST, metavar="DIR",
-        help="go on with a sweep that was stopped, in its folder (default: the newest in sweeps/)")  # fmt: skip
+        help="continue a stopped sweep in its folder (default: the newest in sweeps/)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Train the network and save it with its configuration, metrics and checkpoints in a new folder.
 
-Ctrl-C (or SIGTERM, or a closed terminal) finishes the running steps, saves and exits, and --resume goes on from there;
-a second one exits at once.
+Ctrl-C (or SIGTERM, or a closed terminal) finishes the running steps, saves and exits, and --resume continues from
+there. A second one exits at once.
 """
 
 from __future__ import annotations
@@ -55,43 +55,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-n", "--epochs", type=positive, default=default.epochs, metavar="N", help="default: %(default)s")
     add("-b", "--batch-size", type=positive, default=default.batch_size, metavar="N",
-        help="images a step (default: %(default)s)")  # fmt: skip
+        help="images per step (default: %(default)s)")  # fmt: skip
     add("--lr", type=rate, default=default.lr, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--schedule", default=default.schedule, metavar="SHAPE",
-        help="of the rate, with --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION], which first rises "
-        "for this fraction of the steps, 0.2 if not given (default: %(default)s)")  # fmt: skip
+        help="of the rate, with --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION] (first rises "
+        "for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
-        help="of weights and sample order (default: %(default)s)")  # fmt: skip
+        help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
     add("--init", type=Path, metavar="FILE",
-        help="start from this model: a file of ours, or a state_dict of PyTorch (.safetensors, .pt)")  # fmt: skip
+        help="start from a saved model or a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
-        help="hold out N training images, chosen by the seed, and score them after each epoch")  # fmt: skip
+        help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="of the GPU, for which fused cuts up a step; a model of a sweep has so many (default: all)")  # fmt: skip
+        help="multiprocessors that fused uses, such as those of a sweep's model (default: all of the GPU)")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
     add("--gpus", type=processes, default=1, metavar="N",
-        help="start N of them on this machine, each with a GPU, from --device on; torchrun, mpirun and srun start "
-        "their own (default: %(default)s)")  # fmt: skip
+        help="start N on this machine, one per GPU, from --device on; torchrun, mpirun and srun start their own "
+        "(default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
-        help="the same for engine cpu (default: %(default)s)")  # fmt: skip
-    add("--wait", type=positive, default=120, metavar="SECONDS", help="for all of torchrun's (default: %(default)s)")
+        help="start N on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
+    add(
+        "--wait",
+        type=positive,
+        default=120,
+        metavar="SECONDS",
+        help="for all ranks of torchrun to start (default: %(default)s)",
+    )
     group = parser.add_argument_group("output")
     add = group.add_argument
-    add("-o", "--out", type=Path, metavar="DIR", help="new folder of this run (default: runs/<date>-<time>-<engine>)")
+    add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")
     add("--save-every", default="1epochs", metavar="N[steps|epochs]",
-        help="save a checkpoint so often, beside at the end and when stopped (default: %(default)s)")  # fmt: skip
+        help="interval of checkpoints; the end and a stop save one too (default: %(default)s)")  # fmt: skip
     add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
-    add("--save-best", action="store_true", help="also save the model that was best on the images of --validation")
+    add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
     group.add_argument("--resume", nargs="?", type=Path, const=NEWEST, metavar="RUN",
-        help="go on with a run that was stopped, in its folder (default: the newest in runs/)")  # fmt: skip
+        help="continue a run in its folder (default: the newest in runs/)")  # fmt: skip
     group.add_argument("--config", type=Path, metavar="FILE",
-        help="repeat the run with this config.json; flags given beside it win")  # fmt: skip
+        help="repeat the run with this config.json; other flags on the command line win")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -75,13 +75,13 @@ def load(
     mirror: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The data set `name`, one of catalogue.CHOICES, complete and, but for `idx`, checked by the catalogue's hashes.
+    """Load a data set; all except `idx` are checked by SHA-256.
 
-    data_dir: read it from this folder and from nowhere else (.gz or uncompressed files, there or in the sub-folders
-    `raw` and `MNIST/raw` as torchvision lays them out); `auto` then means mnist, and `idx` any data set under the names
-    of MNIST's files. Without it the per-user cache is used, and what is missing there is fetched unless `offline`;
-    where that fails, `auto` gives synthetic digits and a warning. mirror: as in download.fetch. seed: of the synthetic
-    digits.
+    name: `auto`, `mnist`, `fashion-mnist`, `synthetic` or `idx`. data_dir: read only from this folder (.gz or
+    uncompressed files, also in `raw` or `MNIST/raw`, as torchvision stores them); `auto` then means mnist, and `idx`
+    any data set with MNIST's file names. Without it the user's cache is used, and missing files are downloaded unless
+    `offline`; if that fails, `auto` gives synthetic digits and a warning. mirror: URL to download from. seed: of the
+    synthetic digits.
 
     Raises UsageError for an unknown name or a mirror where nothing is fetched, DataError if the data set is missing,
     unreachable or not what it should be.

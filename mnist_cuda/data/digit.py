@@ -44,11 +44,11 @@ _WIDE = 2.0
 
 @dataclass(frozen=True)
 class Digit:
-    """A digit as MNIST would have it.
+    """A digit in MNIST's form.
 
     pixels: (28,28) uint8, bright on dark; all 0 where nothing was found. box: left, top, right, bottom in the picture
-    that it comes from, in pixels, the last two exclusive. dark: whether it was dark on light there. doubt: why it looks
-    like no digit, a clause; empty where nothing speaks against it.
+    that it comes from, in pixels, the last two exclusive. dark: whether it was dark on light there. doubt: why it may
+    not be a digit, a clause, or empty.
     """
 
     pixels: Images

@@ -173,7 +173,7 @@ def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str]
             values = ("-" if epoch.get(key) is None else f"{scale * epoch[key]:.4g}" for key in keys)
             rows.append((label, str(epoch["epoch"]), *values))
     note = (
-        "The training value is the mean over an epoch's steps, while the weights change; the test value is taken after "
+        "The training value is the mean over the epoch's steps, while the weights change; the test value is from after "
         "the epoch."
     )
     return Panel(name, title, note, 230 + LEGEND_LINE * (len(runs) + 2), draw, aligned(rows))
@@ -215,7 +215,7 @@ def _classes(runs: Sequence[Tested]) -> Panel:
     for label in range(confusion.CLASSES):
         rows.append((str(label), *("-" if math.isnan(t[label]) else f"{t[label]:.2f} %" for t in tables)))
     text = [f"{number}: {label}" for number, label in enumerate(labels, 1)] + aligned(rows)
-    note = "Of the test images of each class, how many per cent were right. The axis does not begin at 0."
+    note = "The share of each class's test images that were right. The axis does not begin at 0."
     return Panel("classes", "Accuracy by class, %", note, 220 + LEGEND_LINE * len(runs), draw, text)
 
 
@@ -277,9 +277,7 @@ def _mistakes(tested: Tested, number: int) -> Panel:
             ]
         return lines
 
-    note = (
-        "The test images whose own class got the least probability, the worst first: class, and what it was taken for."
-    )
+    note = "The test images whose true class got the least probability, the worst first: true class, predicted class."
     height = 62 * -(-len(worst) // columns)
     title = f"The worst {plural(len(worst), 'mistake')}, {tested.run.name}"
     return Panel(f"mistakes-{number}", title, note, height, draw, aligned(rows, 0), sketch)
@@ -364,11 +362,11 @@ def _phases(profile: Record, number: int) -> Panel:
         )
 
     note = (
-        f"Together {format_count(total)} us; a step as training runs it takes "
+        f"Together {format_count(total)} us; without profiling a step takes "
         f"{format_count(profile['step_us']['median'])} us."
-        + (" The red mark is at `least`, what this GPU was measured to allow at best." if roofs else "")
+        + (" The red mark is at `least`, the shortest time that this GPU allows." if roofs else "")
     )
-    title = f"Where a step's time goes: {_profiled(profile)}"
+    title = f"Time of each op in a step: {_profiled(profile)}"
     labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]
     return Panel(
         f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows),
@@ -449,14 +447,14 @@ def _bench_panel(bench: Record, series: Mapping[str, Mapping[int, float]], key: 
         axes.yaxis.set_minor_locator(NullLocator())
         _legend_below(figure, axes.lines, list(series))
 
-    rows = [("us an image", *(f"B={batch}" for batch in batches))]
+    rows = [("us per image", *(f"B={batch}" for batch in batches))]
     for label, values in series.items():
         rows.append((label, *(f"{values[b]:.3g}" if b in values else "-" for b in batches)))
     place = f", images on the {key[1]}" if key[1] != "device" else ""
     note = (
         f"Medians of `{bench.get('command', bench['file'])}` of {str(bench.get('started', '-'))[:10]}. Lower is faster."
     )
-    title = f"Microseconds an image, {key[0]}{place}: {where}"
+    title = f"Microseconds per image, {key[0]}{place}: {where}"
     text = [*aligned(rows), "", str(bench.get("command", ""))]
     return Panel(name, title, note, 240 + LEGEND_LINE * len(series), draw, text)
 
@@ -511,9 +509,8 @@ def luck(swept: Swept, number: int) -> list[Panel]:
     percent = 100 / images
     note = (
         f"Of {images} test images {percent * mean:.3f} % are right, from {percent * right[0]:.2f} to "
-        f"{percent * right[-1]:.2f}. Another seed changes that by {percent * spread:.3f} points (standard deviation), "
-        f"the choice of the images by {percent * chance:.3f}: the line is a network of the mean accuracy on ever other "
-        "images, the bars are other networks on the same ones."
+        f"{percent * right[-1]:.2f}. The standard deviation over seeds is {percent * spread:.3f} points (bars); one "
+        f"network tested on other images would have {percent * chance:.3f} (line)."
     )
     if outside := sum(not first <= n < starts[-1] + width for n in right):
         note += f" {plural(outside, 'seed')} further out {'is' if outside == 1 else 'are'} in the outermost bars."

@@ -26,10 +26,10 @@ class SweptModel:
 
     index: of its run, from 0. options: the run. losses: mean training loss of each epoch that was completed.
     test_accuracy, test_loss: after the last epoch. correct: right test images of each class (10). validation_accuracy,
-    validation_loss: of the images held out, where there are any. training_seconds: in steps alone; of models side by
-    side its part of their time. multiprocessors: its share of the GPU, with which `train` gives the same bits; 0 for
-    all, or of a host engine. weights: sha256 of the parameters. fault: why it has none of these, where its training
-    diverged; otherwise empty.
+    validation_loss: of the held-out images, if any. training_seconds: in steps alone; of models side by side, its part
+    of their time. multiprocessors: its share of the GPU, with which `train` gives the same bits; 0 for all, and on the
+    CPU. weights: sha256 of the parameters. fault: how its training diverged, in which case it has none of the values
+    above; otherwise empty.
     """
 
     index: int
@@ -47,7 +47,7 @@ class SweptModel:
 
     @property
     def rank(self) -> tuple[float, float, int]:
-        """The greater, the better: by the images held out, without any by the test images; of equals the first run."""
+        """Greater is better: by held-out images if there are any, else by the test images; of equals the first run."""
         accuracy, loss = (
             (self.test_accuracy, self.test_loss)
             if self.validation_accuracy is None

@@ -1,4 +1,4 @@
-"""Time a training step of our engines and of other frameworks, each in a process of its own and interleaved.
+"""Time a training step of our engines and of other frameworks, which take turns, each in its own process.
 
 Lists take commas or spaces.
 """
@@ -13,11 +13,11 @@ from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_recor
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
-    "accuracy": "test accuracies beside another framework's",
+    "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
-    "batches": "what an image costs over the batch size",
+    "batches": "the time per image over the batch size",
     "ops": "every variant of every GPU op",
-    "sweep": "a step of one of many models, beside other frameworks",
+    "sweep": "a step of one of many models, against other frameworks",
 }
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
+    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
     add(
         "--peers",
         nargs="*",
@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-b", "--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
-        help="memory that holds the training images: device, host or both, a table each (default: device)")  # fmt: skip
+        help="memory of the training images: device, host, or both in two tables (default: device)")  # fmt: skip
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
-        help="that make a step together, a row for each number; for engine fused and torch (default: 1)")  # fmt: skip
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="on the CPU, for all (default: one a core)")
+        help="GPUs that share a step, one row per number; for the engine fused and torch (default: 1)")  # fmt: skip
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="CPU threads of each (default: one per core)")
     add_block_flags(group)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")

@@ -17,18 +17,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("-e", "--engines", nargs="+", metavar="NAME", help="default: all that run here, but for `reference`")
-    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's all)")
+    add("-e", "--engines", nargs="+", metavar="NAME", help="default: all that run here, except `reference`")
+    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: all of each engine)")
     add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
     add = group.add_argument
-    add("--seeds", type=positive, default=10, metavar="N", help="0 to N-1, a run each (default: %(default)s)")
+    add("--seeds", type=positive, default=10, metavar="N", help="seeds 0 to N-1, one run each (default: %(default)s)")
     add("-n", "--epochs", type=positive, default=3, metavar="N", help="default: %(default)s")
-    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images a step (default: %(default)s)")
+    add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images per step (default: %(default)s)")
     add("--lr", type=rate, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="of a run on the CPU (default: cores by jobs)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU run (default: cores / jobs)")
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)

@@ -1,7 +1,7 @@
-"""Time a training step of batches of all sizes: what does an image cost in each?
+"""Time a training step at batch sizes from 1 to all images, and show the time per image.
 
-The sizes are a regular grid, and both sides of each size at which the engine begins to cut a batch up differently.
-Where an image costs over 15 % more than in the batch before, a line says so.
+The sizes form a regular grid, plus both sides of each size at which the engine starts to divide a batch differently.
+A line names each size at which an image costs over 15 % more than at the size before.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "-e", "--engine", default="auto", metavar="NAME", help="one that `mnist-cuda engines` lists (default: the best)"
     )
-    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: all that it has here)")
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="of a host engine (default: one for each core)")
-    add("--device", type=gpu, default=0, metavar="N", help="GPU of a CUDA engine (default: %(default)s)")
-    text = "sizes from each power of two to the next (default: %(default)s)"
+    add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: all of the engine)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
+    add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
+    text = "sizes per doubling of the batch (default: %(default)s)"
     group.add_argument("--per-octave", type=positive, default=4, metavar="N", help=text)
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")

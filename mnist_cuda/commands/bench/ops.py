@@ -1,7 +1,7 @@
-"""Check every variant of the GPU ops against float64 and time it.
+"""Check every variant of the GPU ops against float64, and time it.
 
-It is timed with an empty L2 cache (cold) and back to back (warm), against the best that this GPU was measured to do.
-A second table has what each kernel takes of a multiprocessor. --sass and --ptx print the code of a variant instead.
+Times are with an empty L2 cache (cold) and back to back (warm), against the best that this GPU was measured to do.
+A second table shows each kernel's registers, shared memory and occupancy. --sass and --ptx print a variant's code.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positiv
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    parser.add_argument("--op", default="", metavar="NAME", help="this one only (default: all)")
-    text = "images (default: %(default)s)"
+    parser.add_argument("--op", default="", metavar="NAME", help="only this one (default: all)")
+    text = "images in the batch (default: %(default)s)"
     parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
-    parser.add_argument("--device", type=gpu, default=0, metavar="N", help="GPU (default: %(default)s)")
-    parser.add_argument("--variant", default="", metavar="NAME", help="this one only (default: all)")
+    parser.add_argument("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
+    parser.add_argument("--variant", default="", metavar="NAME", help="only this one (default: all)")
     add = parser.add_argument
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="other languages for kernels: triton, numba or nothing (default: both)")  # fmt: skip
+        help="kernels in other languages: triton, numba or none (default: both)")  # fmt: skip
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     code = parser.add_mutually_exclusive_group()
-    code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant by cuobjdump")
-    code.add_argument("--ptx", action="store_true", help="print its PTX, where the build keeps it")
+    code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump)")
+    code.add_argument("--ptx", action="store_true", help="print its PTX, if the build keeps it")
     add_record_flags(parser)
 
 

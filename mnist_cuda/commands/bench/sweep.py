@@ -1,6 +1,6 @@
-"""Time a training step of one of many models: one after another and side by side, here and in other frameworks.
+"""Time a training step of one of many models, trained side by side or in turn, here and in other frameworks.
 
-Each competitor is a process of its own, and they take turns. Lists take commas or spaces.
+Competitors take turns, each in its own process. Lists take commas or spaces.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("-e", "--engines", nargs=1, default=["auto"], metavar="NAME", help="ours (default: auto, the best here)")
+    add("-e", "--engines", nargs=1, default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
     add("--models", nargs="+", default=["16", "64"], metavar="N",
-        help="at once: ours beside as many as fill the GPU, and the peers' (default: 16 64)")  # fmt: skip
+        help="models at once; ours also with as many as fill the GPU (default: 16 64)")  # fmt: skip
     add("--peers", nargs="*", default=["torch", "jax"], metavar="NAME",
-        help="torch, jax, jax:vmap:products, ... or nothing (default: torch jax)")  # fmt: skip
+        help="torch, jax, jax:vmap:products, ... or none (default: torch jax)")  # fmt: skip
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument

@@ -1,4 +1,4 @@
-"""Find the least training time to a test accuracy.
+"""Find the shortest training time to a test accuracy.
 
 For each budget of batch size and epochs, choose the learning rate's schedule and peak on held-out training images; then
 train with it on the whole training set, budgets in rising time, until the median test accuracy of the seeds is at the
@@ -17,16 +17,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("training")
     add = group.add_argument
-    add("--target", type=percent, default=99.0, metavar="P", help="per cent of the test images (default: %(default)g)")
+    add("--target", type=percent, default=99.0, metavar="P", help="test accuracy in per cent (default: %(default)g)")
     add("--budgets", nargs="+", metavar="BxE", help="batch size and epochs, such as 192x3 (default: 13 of them)")
-    add("--schedules", nargs="+", metavar="SHAPE", help="candidates (default: triangle:0.2 triangle:0.4 linear)")
-    add("--peaks", nargs="+", metavar="RATE", help="candidates (default: 0.1 0.2 0.3 0.5 0.8)")
-    add("--seeds", type=positive, default=20, metavar="N", help="of the result (default: %(default)s)")
-    add("--selection-seeds", type=positive, default=5, metavar="N", help="of each candidate (default: %(default)s)")
+    add("--schedules", nargs="+", metavar="SHAPE", help="to choose from (default: triangle:0.2 triangle:0.4 linear)")
+    add("--peaks", nargs="+", metavar="RATE", help="peak rates to choose from (default: 0.1 0.2 0.3 0.5 0.8)")
+    add("--seeds", type=positive, default=20, metavar="N", help="seeds of the result (default: %(default)s)")
+    add("--selection-seeds", type=positive, default=5, metavar="N", help="seeds per candidate (default: %(default)s)")
     add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("--peers", nargs="+", default=[], metavar="NAME", help="the result's recipe in torch:graph, jax, ... too")
+    add("--peers", nargs="+", default=[], metavar="NAME", help="also train the result in torch:graph, jax, ...")
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     add_engine_flags(parser)
     add_data_flags(parser, "auto")

@@ -1,4 +1,4 @@
-"""Fetch data sets into the cache ($MNIST_CUDA_CACHE or the user's) and check every file."""
+"""Download data sets into the cache ($MNIST_CUDA_CACHE, or the user's cache folder) and check every file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnist_cuda.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(DATASETS)} (default: mnist)")
-    parser.add_argument("--mirror", metavar="URL", help="fetch from this mirror instead (also MNIST_CUDA_MIRROR)")
+    parser.add_argument("--mirror", metavar="URL", help="download from this mirror (also MNIST_CUDA_MIRROR)")
 
 
 def run(args: argparse.Namespace) -> int:

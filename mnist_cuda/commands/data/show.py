@@ -1,4 +1,4 @@
-"""Print images and their labels in the terminal; with --wrong the test images that a run's model gets wrong."""
+"""Print images and their labels in the terminal, or with --wrong the test images that a model gets wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("index", nargs="*", type=integer, metavar="INDEX", help="number of the image, from 0")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
-    text = "instead of INDEX: the test images that a run gets wrong, the worst first (default: the newest run in runs/)"
+    text = "show the test images that RUN gets wrong, the worst first (default: the newest run in runs/)"
     parser.add_argument("--wrong", nargs="?", type=Path, const=NEWEST, metavar="RUN", help=text)
     parser.add_argument("--count", type=positive, default=10, metavar="N", help="with --wrong (default: %(default)s)")
     add_data_flags(parser, "auto")

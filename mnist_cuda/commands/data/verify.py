@@ -1,6 +1,6 @@
-"""Check that a data set's files are all there and are the published ones.
+"""Check that a data set is complete and every file is the published one.
 
-Where the cache holds the data set unpacked and sound, the published files need not be there.
+A sound unpacked copy in the cache also counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mnist_cuda.errors import DataError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("name", nargs="?", default="mnist", choices=tuple(DATASETS), metavar="NAME")
-    parser.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="the folder to check (default: the cache)")
+    parser.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="folder to check (default: the cache)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """Write a trained network as an ONNX model that takes any number of images and gives their logits.
 
-The normalisation of the pixels is part of the model. The package onnx builds and checks it; nothing of ours is needed
-to run it.
+The model normalises the pixels itself and needs nothing of mnist-cuda to run. The package onnx builds and checks it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_model_flag(parser)
     add = parser.add_argument
-    text = "what the model takes: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
-    add("--input", choices=("uint8", "float"), default="uint8", help=text + "of torchvision makes (default: uint8)")
-    add("--fold-bn", action="store_true", help="make the batch norms part of the convolutions")
-    text = "ends in .onnx (default: model.onnx beside the model)"
+    text = "input of the model: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
+    add("--input", choices=("uint8", "float"), default="uint8", help=text + "of torchvision makes it (default: uint8)")
+    add("--fold-bn", action="store_true", help="fold the batch norms into the convolutions")
+    text = "file to write (default: model.onnx next to the model)"
     add("-o", "--out", type=file_ending_in(".onnx"), metavar="FILE", help=text)
 
 

@@ -1,7 +1,7 @@
 """Write a trained network as a state dict that a PyTorch module of the same layers loads strictly.
 
-A file that ends in .safetensors is read by `safetensors.torch.load_file`; one that ends in .pt, which takes PyTorch to
-write, by `torch.load`.
+`safetensors.torch.load_file` reads a file that ends in .safetensors, `torch.load` one that ends in .pt; PyTorch must be
+installed to write the latter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "leave out the statistics of the batch norms, for modules made with track_running_stats=False"
     add("--parameters-only", action="store_true", help=text)
-    text = "ends in .safetensors or .pt (default: state-dict.safetensors beside the model)"
+    text = "file to write, .safetensors or .pt (default: state-dict.safetensors next to the model)"
     add("-o", "--out", type=_state_file, metavar="FILE", help=text)
 
 

@@ -9,7 +9,7 @@ from mnist_cuda.commands.flags import RUNS, add_json_flag
 from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {
-    "show": "everything recorded of a run",
+    "show": "what a run recorded",
     "compare": "in what runs differ, options and results",
     "remove": "delete runs",
 }

@@ -1,4 +1,4 @@
-"""Say in what runs differ: options, data, versions, machine and results."""
+"""Show how runs differ: options, data, versions, machine and results."""
 
 from __future__ import annotations
 

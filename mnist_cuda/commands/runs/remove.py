@@ -1,4 +1,4 @@
-"""Delete runs, each with its folder, if nothing else is in there. Asks first; --yes answers."""
+"""Delete runs and their folders, unless they hold other files too. It asks first, unless --yes is given."""
 
 from __future__ import annotations
 

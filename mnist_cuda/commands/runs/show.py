@@ -1,4 +1,4 @@
-"""Show everything that is recorded of a run: its options, what it ran on, and each epoch."""
+"""Show what a run recorded: its options, its machine, and each epoch."""
 
 from __future__ import annotations
 

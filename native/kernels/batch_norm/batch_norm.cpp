@@ -34,7 +34,7 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
   static constexpr Variant<BatchNormStatistics> kTable[] = {
       {"naive", naive::batch_norm_statistics, "two passes; blocks sum chunks as trees in shared memory"},
       {"atomics", batch_norm_statistics_atomics,
-       "one pass, two atomicAdd a thread: inexact, never the same twice, 11x naive's time at B=256 on an H200, 7x at "
+       "one pass, two atomicAdd per thread: inexact, never the same twice, 11x naive's time at B=256 on an H200, 7x at "
        "1024",
        1e-4},
       {"shuffle", batch_norm_statistics_shuffle,
@@ -42,9 +42,9 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
       {"cub", batch_norm_statistics_cub,
        "shuffle's two passes, and its time at B=256 on an H200; a block's sum is one call of CUB, header only"},
       {"welford", batch_norm_statistics_welford,
-       "one pass, exact; a division a number: 1.5x naive's time at B=256 on an H200, 1.2x at 1024"},
+       "one pass, exact; a division per number: 1.5x naive's time at B=256 on an H200, 1.2x at 1024"},
       {"groups", batch_norm_statistics_groups,
-       "welford by 8 numbers in registers: a division for all, 16 bytes a load"},
+       "welford by 8 numbers in registers: a division for all, 16 bytes per load"},
   };
   return kTable;
 }
@@ -52,7 +52,7 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
 std::span<const Variant<BatchNormForward>> batch_norm_forward_variants() {
   static constexpr Variant<BatchNormForward> kTable[] = {
       {"naive", forward_naive, "the statistics in two passes over x, y in a third"},
-      {"float4", forward_float4, "the statistics by groups in one pass, y in a second; 16 bytes a load"},
+      {"float4", forward_float4, "the statistics by groups in one pass, y in a second; 16 bytes per load"},
   };
   return kTable;
 }
@@ -61,7 +61,8 @@ std::span<const Variant<BatchNormBackward>> batch_norm_backward_variants() {
   static constexpr Variant<BatchNormBackward> kTable[] = {
       {"naive", backward<naive::batch_norm_backward<float>>, "two sums in a pass over dy and x, dx in another"},
       {"float4", backward<batch_norm_backward_float4>,
-       "the same by 16 bytes a load; dx begins where the sums ended, in the L2 cache: 1.2x cuDNN's time at B=256 on an "
+       "the same by 16 bytes per load; dx begins where the sums ended, in the L2 cache: 1.2x cuDNN's time at B=256 on "
+       "an "
        "H200, 1.0x at 1024"},
   };
   return kTable;

@@ -9,11 +9,11 @@ namespace mnist::kernels {
 
 std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
   static constexpr Variant<Conv2dForward> kTable[] = {
-      {"naive", naive::conv2d_forward, "one thread an output; two loads and a border test a multiply-add"},
-      {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels a thread"},
+      {"naive", naive::conv2d_forward, "one thread per output; two loads and a border test per multiply-add"},
+      {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels per thread"},
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
       {"register_tiled", conv2d_forward_register_tiled,
-       "tiled with 7 rows by 8 channels a thread: 45 loads of shared memory for 504 multiply-adds"},
+       "tiled with 7 rows by 8 channels per thread: 45 loads of shared memory for 504 multiply-adds"},
       {"tensor_cores", MNIST_IF_SM80(conv2d_forward_tensor_cores),
        "register_tiled's planes by mma.sync in tf32, the next ones on their way by cp.async: 0.55x register_tiled's "
        "time and 1.06x cuDNN's at B=256 on an H200, 0.47x and 1.2x at 1024",
@@ -24,7 +24,7 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
 
 std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
   static constexpr Variant<Conv2dBackwardData> kTable[] = {
-      {"naive", naive::conv2d_backward_data, "one thread a pixel; two loads and a border test a multiply-add"},
+      {"naive", naive::conv2d_backward_data, "one thread per pixel; two loads and a border test per multiply-add"},
       {"implicit_gemm", conv2d_backward_data_implicit_gemm,
        "forward's product, filters turned; 32 channels idle half of it: 2.0x cuDNN's time at B=256 on an H200"},
       {"register_tiled", conv2d_backward_data_register_tiled, "forward's register_tiled with the filters turned"},
@@ -34,11 +34,12 @@ std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
 
 std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants() {
   static constexpr Variant<Conv2dBackwardWeight> kTable[] = {
-      {"naive", naive::conv2d_backward_weight, "a block a filter and chunk of images, nine taps a thread in registers"},
+      {"naive", naive::conv2d_backward_weight,
+       "a block per filter and chunk of images, nine taps per thread in registers"},
       {"tiled", conv2d_backward_weight_tiled,
        "strips in shared memory; a lane walks down a column, nine pixels in registers"},
       {"register_tiled", conv2d_backward_weight_register_tiled,
-       "8 output channels a thread: 5 loads of shared memory for 72 multiply-adds; 1.2x cuDNN's time at B=256 on an "
+       "8 output channels per thread: 5 loads of shared memory for 72 multiply-adds; 1.2x cuDNN's time at B=256 on an "
        "H200, 1.3x at 1024"},
   };
   return kTable;

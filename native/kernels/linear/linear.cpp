@@ -22,12 +22,12 @@ void backward_naive(float* dx, float* dw, float* dbias, float*, const float* dy,
 
 std::span<const Variant<LinearForward>> linear_forward_variants() {
   static constexpr Variant<LinearForward> kTable[] = {
-      {"naive", forward_naive, "one thread an output; a warp reads 32 rows of w at once"},
-      {"coalesced", linear_forward_coalesced, "one warp an output; it reads 128 bytes that lie together"},
+      {"naive", forward_naive, "one thread per output; a warp reads 32 rows of w at once"},
+      {"coalesced", linear_forward_coalesced, "one warp per output; it reads 128 adjacent bytes"},
       {"tiled", linear_forward_tiled,
        "32x32 tiles in shared memory; slices of the sum, because few outputs make few blocks"},
-      {"register_tiled", linear_forward_register_tiled, "64x64 tiles and slices; 4x4 outputs a thread in registers"},
-      {"prefetched", linear_forward_prefetched, "8x8 outputs a thread; the next tile loads while one is multiplied"},
+      {"register_tiled", linear_forward_register_tiled, "64x64 tiles and slices; 4x4 outputs per thread in registers"},
+      {"prefetched", linear_forward_prefetched, "8x8 outputs per thread; the next tile loads while one is multiplied"},
       {"tensor_cores", MNIST_IF_SM80(linear_forward_tensor_cores),
        "prefetched by mma.sync in tf32, two tiles on their way by cp.async: 0.89x prefetched's time and 1.1x "
        "cuBLASLt's at B=256 on an H200, 0.81x and 1.7x at 1024",
@@ -38,10 +38,10 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
 
 std::span<const Variant<LinearBackward>> linear_backward_variants() {
   static constexpr Variant<LinearBackward> kTable[] = {
-      {"naive", backward_naive, "one thread a dx, a dw, a dbias; neighbours read what lies together"},
-      {"tiled", linear_backward_tiled, "32x32 tiles in shared memory; dbias by 32 threads an output"},
+      {"naive", backward_naive, "one thread per dx, dw and dbias; neighbours read adjacent values"},
+      {"tiled", linear_backward_tiled, "32x32 tiles in shared memory; dbias by 32 threads per output"},
       {"prefetched", linear_backward_prefetched,
-       "8x8 outputs a thread, the next tile on its way; slices of the batch for dw"},
+       "8x8 outputs per thread, the next tile on its way; slices of the batch for dw"},
   };
   return kTable;
 }

@@ -7,11 +7,12 @@ namespace mnist::kernels {
 
 std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
   static constexpr Variant<LogSoftmaxForward> kTable[] = {
-      {"naive", naive::log_softmax_forward, "one thread a row, three passes: maximum, sum, result"},
+      {"naive", naive::log_softmax_forward, "one thread per row, three passes: maximum, sum, result"},
       {"online", log_softmax_forward_online,
        "maximum and sum in one pass: nothing gained, 1.0x naive's time at B=256 on an H200, 1.1x at 65536"},
       {"warp", log_softmax_forward_warp,
-       "the same, one warp a row: ten classes keep 10 of 32 lanes busy; 0.96x online's time at B=256 on an H200, 2.4x "
+       "the same, one warp per row: ten classes keep 10 of 32 lanes busy; 0.96x online's time at B=256 on an H200, "
+       "2.4x "
        "at 65536"},
   };
   return kTable;
@@ -19,9 +20,10 @@ std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
 
 std::span<const Variant<LogSoftmaxNllBackward>> log_softmax_nll_backward_variants() {
   static constexpr Variant<LogSoftmaxNllBackward> kTable[] = {
-      {"naive", naive::log_softmax_nll_backward, "one element a thread"},
+      {"naive", naive::log_softmax_nll_backward, "one element per thread"},
       {"float4", log_softmax_nll_backward_float4,
-       "four elements a thread, 16 bytes a load: at B=256 on an H200 a launch takes the time, 0.86x naive's at 65536"},
+       "four elements per thread, 16 bytes per load: at B=256 on an H200 a launch takes the time, 0.86x naive's at "
+       "65536"},
   };
   return kTable;
 }

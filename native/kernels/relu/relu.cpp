@@ -7,8 +7,8 @@ namespace mnist::kernels {
 
 std::span<const Variant<ReluForward>> relu_forward_variants() {
   static constexpr Variant<ReluForward> kTable[] = {
-      {"naive", naive::relu_forward, "one element a thread"},
-      {"float4", relu_forward_float4, "four elements a thread, 16 bytes a load"},
+      {"naive", naive::relu_forward, "one element per thread"},
+      {"float4", relu_forward_float4, "four elements per thread, 16 bytes per load"},
   };
   return kTable;
 }

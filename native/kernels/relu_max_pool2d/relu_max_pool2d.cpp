@@ -7,16 +7,16 @@ namespace mnist::kernels {
 
 std::span<const Variant<ReluMaxPool2dForward>> relu_max_pool2d_forward_variants() {
   static constexpr Variant<ReluMaxPool2dForward> kTable[] = {
-      {"naive", naive::relu_max_pool2d_forward, "a block of 64 threads a plane, four loads a window"},
-      {"float2", relu_max_pool2d_forward_float2, "one thread a window, two 8-byte loads"},
+      {"naive", naive::relu_max_pool2d_forward, "a block of 64 threads per plane, four loads per window"},
+      {"float2", relu_max_pool2d_forward_float2, "one thread per window, two 8-byte loads"},
   };
   return kTable;
 }
 
 std::span<const Variant<ReluMaxPool2dBackward>> relu_max_pool2d_backward_variants() {
   static constexpr Variant<ReluMaxPool2dBackward> kTable[] = {
-      {"naive", naive::relu_max_pool2d_backward, "a block of 64 threads a plane, four stores a window"},
-      {"float2", relu_max_pool2d_backward_float2, "one thread a window, two 8-byte stores"},
+      {"naive", naive::relu_max_pool2d_backward, "a block of 64 threads per plane, four stores per window"},
+      {"float2", relu_max_pool2d_backward_float2, "one thread per window, two 8-byte stores"},
   };
   return kTable;
 }

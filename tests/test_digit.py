@@ -147,3 +147,12 @@ def test_other_arrays_are_refused(picture, words):
     with pytest.raises(ValueError, match="picture has") as error:
         as_mnist(picture)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_colours_of_equal_parts_are_a_picture_of_nothing(turned):
+    """The median of an even number of pixels may lie between both, where there is none."""
+    halves = np.repeat(np.repeat([[0, 255]], 40, axis=0), 20, axis=1).astype(np.uint8)
+    digit = as_mnist(halves.T if turned else halves)
+    assert digit.pixels.shape == (28, 28)
+    assert digit.doubt

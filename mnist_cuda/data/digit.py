@@ -281,6 +281,8 @@ def _without_paper(grey: Floats) -> tuple[Floats, float]:
     near = np.abs(values - np.median(values)) < reach
     if near.mean() < _PAPER:
         near = at_border & (np.abs(values - np.median(values[at_border])) < reach)
+    if not near.any():  # two colours of equal parts: their median is neither
+        near = at_border
     fit, noise = np.array([np.median(values[near])]), 0.0
     for count in (3, 3, 6, 6, 6, 6, 6, 6):
         if near.sum() < 4 * count:

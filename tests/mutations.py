@@ -338,7 +338,7 @@ TRAINING = [
         "mnist_cuda/json_input.py",
         ("test_files.py -k json_of",),
         ("nan-is-a-number", "refusal", "if not abs(value) <= _LARGEST:", "if abs(value) > _LARGEST:"),
-        ("true-is-a-number", "refusal", "if not (found is outer or", "if not (issubclass(found, outer) or"),
+        ("json-true-is-a-number", "refusal", "if not (found is outer or", "if not (issubclass(found, outer) or"),
         ("json-of-any-depth", "refusal", "_require_plain(item, depth - 1)", "_require_plain(item, depth)"),
     ),
     *of(

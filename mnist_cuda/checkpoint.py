@@ -156,6 +156,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
 
 def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
     """The tensors of a file of `torch.save`."""
+    file = BytesIO(read_regular(path))  # first: that it is missing goes before what reads it
     try:
         import torch
     except ImportError as error:
@@ -167,7 +168,7 @@ def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
             "install a newer one, or save a .safetensors file"
         )
     try:
-        content = torch.load(BytesIO(read_regular(path)), map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
         return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
     except AttributeError:
         raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None

@@ -172,8 +172,6 @@ def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
         return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
     except AttributeError:
         raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None
-    except FileNotFoundError:
-        raise
     except Exception as error:  # pickle's, zipfile's and PyTorch's own
         raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
 

@@ -129,7 +129,7 @@ def mpirun():
         launch = [program, "--allow-run-as-root", "--oversubscribe"]
         for command in commands:
             launch += ["-np", "1", *command, ":"]
-        return start(launch[:-1])
+        return start(launch[:-1], OMPI_MCA_plm="isolated")  # on this machine alone, which may have no ssh
 
     return run
 

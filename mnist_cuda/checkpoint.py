@@ -152,6 +152,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
 
 def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
     """The tensors of a file of `torch.save`."""
+    content = BytesIO(read_regular(path))
     try:
         import torch
     except ImportError as error:
@@ -163,12 +164,10 @@ def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
             "install a newer one, or save a .safetensors file"
         )
     try:
-        content = torch.load(BytesIO(read_regular(path)), map_location="cpu", weights_only=True)
-        return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
+        state = torch.load(content, map_location="cpu", weights_only=True)
+        return {str(name): tensor.detach().numpy() for name, tensor in state.items()}
     except AttributeError:
         raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None
-    except FileNotFoundError:
-        raise
     except Exception as error:  # pickle's, zipfile's and PyTorch's own
         raise CheckpointError(f"{path}: not a readable file of PyTorch: {one_line(error)}") from error
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,9 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from mnist_cuda import _native
-from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
+from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.model import PARAMETERS, STATISTICS
-
-if TYPE_CHECKING:
-    from mnist_cuda.training import TrainingResult
 
 MODEL_FILE = "model.safetensors"
 FORMAT = "mnist-cuda 2"
@@ -57,13 +54,12 @@ def no_statistics(what: str, remedy: str = "") -> CheckpointError:
     return CheckpointError(f"{text}; {remedy}" if remedy else text)
 
 
-def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | None = None) -> None:
+def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> None:
     """Write a model file, atomically: what was there before stays until the new one is complete.
 
-    model: a Model, or what `train` gives. steps: trained, for `bn*.num_batches_tracked`; by default what the metadata
-    say, or 0. Raises CheckpointError, also for a NaN or an infinity, UsageError for what is no model.
+    steps: trained, for `bn*.num_batches_tracked`; by default what the metadata say, or 0. Raises CheckpointError, also
+    for a NaN or an infinity.
     """
-    model = require_a(Model, getattr(model, "model", model), "model", "as load_model gives it, or what train gives")
     path = Path(path)
     steps = int(model.metadata.get("steps", 0)) if steps is None else steps
     tensors: dict[str, NDArray[Any]] = dict(model.parameters)
@@ -156,7 +152,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
 
 def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
     """The tensors of a file of `torch.save`."""
-    file = BytesIO(read_regular(path))  # first: that it is missing goes before what reads it
+    content = BytesIO(read_regular(path))
     try:
         import torch
     except ImportError as error:
@@ -168,8 +164,8 @@ def _read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
             "install a newer one, or save a .safetensors file"
         )
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-        return {str(name): tensor.detach().numpy() for name, tensor in content.items()}
+        state = torch.load(content, map_location="cpu", weights_only=True)
+        return {str(name): tensor.detach().numpy() for name, tensor in state.items()}
     except AttributeError:
         raise CheckpointError(f"{path}: not a state_dict, expected one of tensors by name") from None
     except Exception as error:  # pickle's, zipfile's and PyTorch's own

@@ -86,11 +86,13 @@ def list_runs(folder: Path) -> tuple[list[Run], list[str]]:
         raise UsageError(f"there is no folder {folder} here; `mnist-cuda train` makes it, or name another by --dir")
     runs, faults = [], []
     for path in sorted(folder.iterdir()):
-        if (path / CONFIG_FILE).exists():
-            try:
+        try:
+            if (path / CONFIG_FILE).exists():
                 runs.append(load_run(path))
-            except CheckpointError as error:
-                faults.append(str(error))
+        except CheckpointError as error:
+            faults.append(str(error))
+        except OSError as error:
+            faults.append(f"{path}: cannot be read: {error.strerror or error}")
     return runs, faults
 
 

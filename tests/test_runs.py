@@ -60,6 +60,24 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
 
 
+def test_a_folder_that_may_not_be_read_hides_no_other(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("one")
+    (here / "runs/locked").mkdir()
+    good = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.parent.name == "locked":  # root may read everything
+            raise PermissionError(13, "Permission denied", str(path))
+        return good(path)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    _, one, fault = run(capsys, "runs").splitlines()
+    assert one.startswith("one ")
+    assert fault == "not listed: runs/locked: cannot be read: Permission denied"
+
+
 @pytest.mark.parametrize("done", [0, 1, 2])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_run_that_was_stopped_within_an_epoch(

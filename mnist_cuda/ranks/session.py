@@ -22,6 +22,7 @@ from mnist_cuda.ranks.launchers import meet
 from mnist_cuda.ranks.processes import Processes
 from mnist_cuda.ranks.world import World
 from mnist_cuda.resume import checkpoints
+from mnist_cuda.streams import clean
 from mnist_cuda.training import State
 
 # How long after a rank is gone the main thread may still be in what it computes; then the process ends there.
@@ -153,7 +154,7 @@ def _end(processes: Processes) -> None:
     rank = processes.ended()
     error = processes.lost(rank) if rank else RankLostError("a rank is gone")
     with contextlib.suppress(OSError):
-        os.write(2, f"mnist-cuda: error: {error}\n".encode())
+        os.write(2, f"mnist-cuda: error: {clean(str(error))}\n".encode())
     os._exit(error.exit_code)
 
 

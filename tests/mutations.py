@@ -953,8 +953,8 @@ FUSED = [
         (
             "a1-multiplied-without-a-fence",
             "fence",
-            "  wgmma_publish();\n  __syncthreads();\n\n  auto* warp_sums",
-            "  __syncthreads();\n\n  auto* warp_sums",
+            "  wgmma_publish();\n  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
+            "  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
             FENCE,
         ),
         (

@@ -133,6 +133,9 @@ struct State {
   double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
   StepResult* results;     // one a step of a graph
   std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
+#ifdef MNIST_TRACE
+  ulonglong2* trace;  // see trace.cuh; or null
+#endif
 
   // What lies behind an array.
   constexpr float* fc1_max() const { return conv2_max + kConv2Values / 32; }

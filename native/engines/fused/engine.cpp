@@ -41,7 +41,7 @@ class FusedEngine final : public GpuEngine {
   }
 
   std::vector<std::int64_t> batch_thresholds() const override {
-    return thresholds_of(kLargestScanned, [this](std::int64_t batch) { return steps_.schedule(batch); });
+    return thresholds_of(kLargestScanned, [this](std::int64_t batch) { return steps_.course(batch); });
   }
   std::int64_t evaluation_chunk() const override { return Scoring::kChunk; }
   std::vector<std::string> algorithms() const override { return remarks_on(steps_.gpu()); }
@@ -72,7 +72,7 @@ class FusedEngine final : public GpuEngine {
   // The parameters are those in exchange_ from now on.
   void take_exchange() {
     slab_to_engine(steps_.arena().parameters(), exchange_.data(), stream());
-    steps_.kernels().pack(steps_.arena().state(), stream());
+    steps_.repack_weights();
     compute().synchronize();
     scoring_.forget_operands();
   }
@@ -230,10 +230,10 @@ class FusedEngine final : public GpuEngine {
     steps_.clear_rates();
     std::int32_t* const window = steps_.arena().order();
     for (const auto place : {window, window + batch}) cuda::upload(place, order.first(batch), stream());
-    State s = steps_.state_for(batch, data_.samples(window));
-    s.overlap = false;
-    steps_.kernels().prepare(s, 0, stream());
-    return time_ops(std::int64_t(order.size()) / batch, [&] { steps_.queue(s, 0); });
+    PlannedStep step = steps_.training_step(batch, data_.samples(window));
+    step.state.overlap = false;
+    steps_.start_batch_norm(step.state);
+    return time_ops(std::int64_t(order.size()) / batch, [&] { steps_.queue(step, 0); });
   }
 
   Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -312,11 +312,9 @@ class FusedEngine final : public GpuEngine {
         if (first == 0) scoring_.prepare(samples);
         scoring_.queue(logits, samples, count);
       } else {
-        const State s = steps_.pass_for(count, samples);
-        steps_.kernels().prepare(s, 0, stream());
-        steps_.kernels().conv_forward(s, 0, stream());
-        steps_.kernels().fc1_forward(s, stream());
-        steps_.kernels().head(s, 0, stream());
+        const PlannedStep pass = steps_.evaluation_pass(count, samples);
+        steps_.start_batch_norm(pass.state);
+        steps_.queue(pass, kForward);
       }
       visit(logits, first, count);
     }
@@ -384,7 +382,7 @@ class FusedEngine final : public GpuEngine {
 
   std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors) override {
     const fused::Gpu& gpu = steps_.gpu();
-    const Limits share = share_of(gpu.limits, multiprocessors, steps_.kernels());
+    const Limits share = share_of(gpu.limits, multiprocessors, steps_.rows());
     MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
                   "fleet: batch size is " << batch << ", expected more than the " << multiprocessors
                                           << " multiprocessors of a model and at most " << kLargestOfPack);

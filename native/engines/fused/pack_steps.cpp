@@ -12,7 +12,6 @@ PackSteps::PackSteps(const EngineOptions& options, const Steps& steps, const Lim
       steps_(steps),
       share_(share),
       check_every_step_(options.check_every_step),
-      kernels_(pack_kernels_for(options.precision)),
       models_(models),
       batch_(batch),
       arena_(options.precision, steps.gpu(), share, batch, models, stream.get()) {
@@ -21,23 +20,17 @@ PackSteps::PackSteps(const EngineOptions& options, const Steps& steps, const Lim
   stream.synchronize();
 }
 
-void PackSteps::queue(Pack pack, int k) {
+void PackSteps::queue(const Plan& plan, Pack pack, int k) {
   pack.first.learning_rate += k;
-  const cudaStream_t stream = stream_.get();
-  kernels_.conv_forward(pack, k, stream);
-  kernels_.fc1_forward(pack, stream);
-  kernels_.head(pack, k, stream);
-  kernels_.fc1_backward(pack, stream);
-  kernels_.conv2_backward(pack, k, stream);
-  kernels_.update(pack, k, stream);
+  for (const Phase phase : kStepPhases) launch(plan[phase], pack, k, stream_.get());
 }
 
-const cuda::Graph& PackSteps::graph(const Pack& pack, int steps) {
+const cuda::Graph& PackSteps::graph(const Plan& plan, const Pack& pack, int steps) {
   const Samples& samples = pack.first.samples;
   auto& graph = graphs_[{steps, samples.images, samples.labels, samples.moments}];
   if (!graph)
     graph = cuda::capture(stream_.get(), [&] {
-      for (int k = 0; k < steps; ++k) queue(pack, k);
+      for (int k = 0; k < steps; ++k) queue(plan, pack, k);
     });
   return graph;
 }
@@ -48,7 +41,8 @@ void PackSteps::run(const Samples& samples, const std::int32_t* order, std::int6
   const Arrays& arrays = arena_.first();
   Samples window = samples;
   window.order = arrays.order;
-  Pack pack{steps_.state_on(share_, arrays.state, batch_, window), arena_.stride(), models_};
+  const PlannedStep step = steps_.planned(share_, arrays.state, batch_, window);
+  Pack pack{step.state, arena_.stride(), models_};
   pack.first.upstream = upstream_.data();
   for (std::int64_t done = 0; done < steps;) {
     const int now = int(std::bit_floor(std::uint64_t(std::min<std::int64_t>(steps - done, Arena::kMostSteps))));
@@ -63,14 +57,14 @@ void PackSteps::run(const Samples& samples, const std::int32_t* order, std::int6
                .order_stride = order_stride,
                .rates_stride = steps},
               stream);
-    if (done == 0) kernels_.prepare(pack, 0, stream);
+    if (done == 0) launch(row_of(steps_.rows(), Phase::kStartBatchNorm), pack, 0, stream);
     if (check_every_step_)
       for (int k = 0; k < now; ++k) {
-        queue(pack, k);
+        queue(step.plan, pack, k);
         stream_.synchronize();
       }
     else
-      graph(pack, now).launch(stream);
+      graph(step.plan, pack, now).launch(stream);
     cuda::copy_rows(results + done, steps * std::int64_t(sizeof(StepResult)), arrays.state.results, arena_.stride(),
                     now, models_, stream);
     done += now;

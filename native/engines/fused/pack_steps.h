@@ -24,14 +24,13 @@ class PackSteps {
            std::int64_t steps, StepResult* results);
 
  private:
-  void queue(Pack pack, int k);
-  const cuda::Graph& graph(const Pack& pack, int steps);
+  void queue(const Plan& plan, Pack pack, int k);
+  const cuda::Graph& graph(const Plan& plan, const Pack& pack, int steps);
 
   cuda::Stream& stream_;
   const Steps& steps_;
   Limits share_;
   bool check_every_step_;
-  PackKernels kernels_;
   int models_;
   std::int64_t batch_;
   PackArena arena_;

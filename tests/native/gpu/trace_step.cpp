@@ -43,7 +43,7 @@ void trace_steps(Precision precision, std::int64_t batch) {
   cuda::DeviceBuffer<float> slab(kParameterCount);
   initialize_slab(slab.data(), Pcg64(0), stream.get());
   slab_to_engine(arena.parameters(), slab.data(), stream.get());
-  steps.kernels().pack(arena.state(), stream.get());
+  steps.repack_weights();
   steps.set_upstream(1);
   std::mt19937 random(1);
   std::vector<std::int32_t> order((kSteps + 1) * batch);
@@ -53,12 +53,12 @@ void trace_steps(Precision precision, std::int64_t batch) {
   cuda::DeviceBuffer<ulonglong2> trace(kSteps * kOfStep);
   cuda::fill_bytes(trace.data(), 0, trace.size(), stream.get());
 
-  State s = steps.state_for(batch, data.samples(arena.order()));
-  steps.kernels().prepare(s, 0, stream.get());
+  PlannedStep step = steps.training_step(batch, data.samples(arena.order()));
+  steps.start_batch_norm(step.state);
   const auto graph = cuda::capture(stream.get(), [&] {
     for (int k = 0; k < kSteps; ++k) {
-      s.trace = trace.data() + k * kOfStep;
-      steps.queue(s, k);
+      step.state.trace = trace.data() + k * kOfStep;
+      steps.queue(step, k);
     }
   });
   graph.launch(stream.get());

@@ -1459,8 +1459,8 @@ ENGINES = [
         (
             "graph-of-another-batch-size",
             "state",
-            "auto& graph = graphs_[{batch.images, batch.whole, steps, step.state.samples.images}];",
-            "auto& graph = graphs_[{0, 0, steps, step.state.samples.images}];",
+            "auto& graph = graphs_[{batch.images, batch.whole, steps, samples.images, samples.labels, samples.moments}];",
+            "auto& graph = graphs_[{0, 0, steps, samples.images, samples.labels, samples.moments}];",
         ),
         precision="bf16",
     ),
@@ -1934,7 +1934,12 @@ GAPS = [
     *of(
         "native/engines/fused/steps.cpp",
         ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
-        ("graph-of-other-images", "state", "steps, step.state.samples.images}];", "steps, nullptr}];"),
+        (
+            "graph-of-other-images",
+            "state",
+            "samples.images, samples.labels, samples.moments}];",
+            "nullptr, nullptr, nullptr}];",
+        ),
         precision="bf16",
     ),
     *of(

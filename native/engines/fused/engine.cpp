@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engines/fused/device_set.h"
-#include "engines/fused/pack_steps.h"
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
 #include "engines/fused/steps.h"
@@ -335,21 +334,19 @@ class FusedEngine final : public GpuEngine {
   class FusedFleet final : public Fleet {
    public:
     FusedFleet(FusedEngine& engine, const Limits& share, int models, std::int64_t batch)
-        : Fleet(engine, models, batch),
-          engine_(engine),
-          steps_(engine.options(), engine.steps_, share, engine.compute(), models, batch) {}
+        : Fleet(engine, models, batch), engine_(engine), steps_(engine.steps_, share, models, batch) {}
 
    private:
     void do_store(int model) override {
       const auto guard = engine_.select();
-      const auto& lasting = engine_.steps_.arena().lasting();
-      cuda::copy(steps_.arena().lasting(model), lasting.data(), lasting.size(), engine_.stream());
+      const auto from = engine_.steps_.arena().model_memory(0), to = steps_.arena().model_memory(model);
+      cuda::copy(to.data(), from.data(), std::int64_t(from.size()), engine_.stream());
       engine_.compute().synchronize();
     }
     void do_load(int model) override {
       const auto guard = engine_.select();
-      const auto& lasting = engine_.steps_.arena().lasting();
-      cuda::copy(lasting.data(), steps_.arena().lasting(model), lasting.size(), engine_.stream());
+      const auto from = steps_.arena().model_memory(model), to = engine_.steps_.arena().model_memory(0);
+      cuda::copy(to.data(), from.data(), std::int64_t(from.size()), engine_.stream());
       engine_.compute().synchronize();
       engine_.scoring_.forget_operands();
     }
@@ -368,13 +365,14 @@ class FusedEngine final : public GpuEngine {
       cuda::fill_bytes(order_.data(), 0, order_.size(), stream);  // what the last step looks ahead to
       cuda::copy_rows(order_.data(), stride * 4, orders.data(), images * 4, images, models(), stream);
       cuda::upload(rates_.data(), std::vector<float>(learning_rates.begin(), learning_rates.end()), stream);
-      steps_.run(engine_.data_.samples(nullptr), order_.data(), stride, rates_.data(), images / batch(),
-                 results_.data());
+      steps_.set_upstream(1);
+      steps_.run(engine_.data_.samples(nullptr), order_.data(), {batch(), batch()}, rates_.data(), images / batch(),
+                 results_.data(), false, stride);
       cuda::download(results, results_.data(), stream);
     }
 
     FusedEngine& engine_;
-    PackSteps steps_;
+    Steps steps_;
     DeviceBuffer<std::int32_t> order_;
     DeviceBuffer<float> rates_;
     DeviceBuffer<StepResult> results_;

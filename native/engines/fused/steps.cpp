@@ -21,6 +21,19 @@ Steps::Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer
   stream_.synchronize();
 }
 
+Steps::Steps(const Steps& one, const Limits& share, int models, std::int64_t batch)
+    : stream_(one.stream_),
+      timer_(one.timer_),
+      precision_(one.precision_),
+      check_every_step_(one.check_every_step_),
+      rows_(one.rows_),
+      gpu_(one.gpu_),
+      models_(models),
+      arena_(precision_, gpu_, share.multiprocessors, models, batch, stream_.get()) {
+  gpu_.step = share;
+  stream_.synchronize();
+}
+
 void cut_up(State& s, const Plan& plan, std::int64_t batch) {
   s.batch = int(batch);
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
@@ -41,9 +54,9 @@ void cut_up(State& s, const Plan& plan, std::int64_t batch) {
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
 }
 
-PlannedStep Steps::planned(const Limits& limits, const State& arrays, std::int64_t batch,
-                           const Samples& samples) const {
-  PlannedStep step{plan_for(rows_, limits, int(batch)).value(), arrays};  // the constructor saw that there is a plan
+PlannedStep Steps::planned(const Limits& limits, std::int64_t batch, const Samples& samples) const {
+  PlannedStep step{plan_for(rows_, limits, int(batch)).value(),
+                   arena_.state()};  // the constructor saw that there is a plan
   step.state.samples = samples;
   cut_up(step.state, step.plan, batch);
   return step;
@@ -73,6 +86,13 @@ void Steps::set_upstream(double upstream) {
 
 void Steps::clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
 
+void Steps::queue(const KernelRow& row, const State& s, int k) {
+  if (models_ == 1)
+    launch(row, s, k, stream_.get());
+  else
+    launch(row, Pack{s, arena_.stride(), models_}, k, stream_.get());
+}
+
 void Steps::queue(PlannedStep step, int k, const Batch* share) {
   State& s = step.state;
   s.learning_rate += k;
@@ -82,7 +102,7 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
     timer_.phase(cost.phase);
     timer_.op(cost.does, cost.cost, cost.unit);
     const bool keeps_fc1 = share && phase == Phase::kFc1Backward;
-    launch(step.plan[phase], keeps_fc1 ? ranks_->keeping_fc1(s) : s, k, stream_.get());
+    queue(step.plan[phase], keeps_fc1 ? ranks_->keeping_fc1(s) : s, k);
     if (share) exchange_after(phase, s, *share);
   }
   timer_.end_step();
@@ -97,7 +117,8 @@ void Steps::exchange_after(Phase phase, State& s, const Batch& share) {
 
 // `steps` steps over a window, captured once for each batch size, count and data set.
 const cuda::Graph& Steps::graph(const PlannedStep& step, int steps, const Batch& batch) {
-  auto& graph = graphs_[{batch.images, batch.whole, steps, step.state.samples.images}];
+  const Samples& samples = step.state.samples;
+  auto& graph = graphs_[{batch.images, batch.whole, steps, samples.images, samples.labels, samples.moments}];
   if (!graph)
     graph = cuda::capture(stream_.get(), [&] {
       for (int k = 0; k < steps; ++k) queue(step, k, ranks_ ? &batch : nullptr);
@@ -106,7 +127,7 @@ const cuda::Graph& Steps::graph(const PlannedStep& step, int steps, const Batch&
 }
 
 void Steps::run(const Samples& samples, const std::int32_t* order, const Batch& batch, const float* rates,
-                std::int64_t steps, StepResult* results, bool continues) {
+                std::int64_t steps, StepResult* results, bool continues, std::int64_t order_stride) {
   const cudaStream_t stream = stream_.get();
   Samples window = samples;
   window.order = arena_.order();
@@ -119,7 +140,11 @@ void Steps::run(const Samples& samples, const std::int32_t* order, const Batch& 
                .samples = (now + 1) * batch.images,
                .to_rates = arena_.rates(),
                .rates = rates + done,
-               .steps = now},
+               .steps = now,
+               .models = models_,
+               .to_stride = arena_.stride(),
+               .order_stride = order_stride,
+               .rates_stride = steps},
               stream);
     if (done == 0 && !continues) {
       State first = step.state;
@@ -136,7 +161,11 @@ void Steps::run(const Samples& samples, const std::int32_t* order, const Batch& 
       }
     else
       graph(step, now, batch).launch(stream);
-    cuda::copy(results + done, arena_.results(), now, stream);
+    if (models_ == 1)
+      cuda::copy(results + done, arena_.results(), now, stream);
+    else
+      cuda::copy_rows(results + done, steps * std::int64_t(sizeof(StepResult)), arena_.results(), arena_.stride(), now,
+                      models_, stream);
     done += now;
   }
 }

@@ -1,5 +1,5 @@
-// Steps of the fused engine: six launches each, cut up by the plan of their batch, many steps a CUDA graph. With other
-// ranks three exchanges stand between them.
+// Steps of the fused engine, of one model or of several side by side: six launches each, cut up by the plan of their
+// batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
 #include <initializer_list>
@@ -31,6 +31,8 @@ inline constexpr std::initializer_list<Phase> kForward = {Phase::kConvForward, P
 class Steps {
  public:
   Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer);
+  // Of several models on the GPU of `one`, each on `share` of it, which is less than `batch` multiprocessors.
+  Steps(const Steps& one, const Limits& share, int models, std::int64_t batch);
 
   Precision precision() const { return precision_; }
   const Gpu& gpu() const { return gpu_; }
@@ -45,12 +47,11 @@ class Steps {
 
   // A step on a batch, cut up for it; an evaluation pass is cut up for the whole GPU.
   PlannedStep training_step(std::int64_t batch, const Samples& samples) const {
-    return planned(gpu_.step, arena_.state(), batch, samples);
+    return planned(gpu_.step, batch, samples);
   }
   PlannedStep evaluation_pass(std::int64_t batch, const Samples& samples) const {
-    return planned(gpu_.limits, arena_.state(), batch, samples);
+    return planned(gpu_.limits, batch, samples);
   }
-  PlannedStep planned(const Limits& limits, const State& arrays, std::int64_t batch, const Samples& samples) const;
   // For Engine::batch_thresholds().
   std::vector<std::int64_t> course(std::int64_t batch) const {
     return course_of(plan_for(rows_, gpu_.step, int(batch)).value(), int(batch));
@@ -60,7 +61,7 @@ class Steps {
   void join(std::unique_ptr<Ranks> ranks);
   Ranks* ranks() const { return ranks_.get(); }  // null: none
 
-  // Gradient of the objective with respect to the mean loss, for the steps to come.
+  // Gradient of the objective with respect to the mean loss, for the steps to come of all models.
   void set_upstream(double upstream);
   // For steps that run outside of a window.
   void clear_rates();
@@ -68,20 +69,23 @@ class Steps {
   // The parameters changed: so do the kernels' copies of them.
   void repack_weights() { fused::repack_weights(rows_, arena_.state(), stream_.get()); }
   // bn1 for the batch of the first step of a graph, which update does for all others.
-  void start_batch_norm(const State& s) { launch(row_of(rows_, Phase::kStartBatchNorm), s, 0, stream_.get()); }
+  void start_batch_norm(const State& s) { queue(row_of(rows_, Phase::kStartBatchNorm), s, 0); }
   // Step `k` of a graph, of this engine by itself; or some of its phases, of the first step.
   void queue(const PlannedStep& step, int k) { queue(step, k, nullptr); }
   void queue(const PlannedStep& step, std::initializer_list<Phase> phases) {
-    for (const Phase phase : phases) launch(step.plan[phase], step.state, 0, stream_.get());
+    for (const Phase phase : phases) queue(step.plan[phase], step.state, 0);
   }
 
   // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
-  // last step still looks ahead. `continues`: the step before did that, for the first one here.
+  // last step still looks ahead. `continues`: the step before did that, for the first one here. Of several models
+  // order is (models, order_stride), rates and results (models, steps).
   void run(const Samples& samples, const std::int32_t* order, const Batch& batch, const float* rates,
-           std::int64_t steps, StepResult* results, bool continues = false);
+           std::int64_t steps, StepResult* results, bool continues = false, std::int64_t order_stride = 0);
 
  private:
+  PlannedStep planned(const Limits& limits, std::int64_t batch, const Samples& samples) const;
   PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
+  void queue(const KernelRow& row, const State& s, int k);
   void queue(PlannedStep step, int k, const Batch* share);
   void exchange_after(Phase phase, State& s, const Batch& share);
   const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
@@ -92,9 +96,11 @@ class Steps {
   bool check_every_step_;
   std::span<const KernelRow> rows_;
   Gpu gpu_;
+  int models_ = 1;
   Arena arena_;
   std::unique_ptr<Ranks> ranks_;
-  std::map<std::tuple<std::int64_t, std::int64_t, int, const void*>, cuda::Graph> graphs_;
+  // By their batch, steps, and where the samples are.
+  std::map<std::tuple<std::int64_t, std::int64_t, int, const void*, const void*, const void*>, cuda::Graph> graphs_;
 };
 
 }  // namespace mnist::fused

@@ -41,23 +41,23 @@ def refuse(code: int, why: str) -> int:
     return code
 
 
-def build(folder: Path) -> str:
-    """Make _native with delays in `folder`, as build/ is made otherwise. Gives the reason why not; empty if it did."""
+def build(folder: Path, option: str = "MNIST_DELAYS", target: str = "_native") -> str:
+    """Make `target` with an option in `folder`, as build/ is made otherwise; gives the reason why not, or nothing."""
     cache = ROOT / "build" / "CMakeCache.txt"
     if not cache.exists():
         return "there is no build in build/; make one by ./scripts/test"
     cmake = ROOT / ".venv" / "bin" / "cmake"
     command = str(cmake) if cmake.exists() else "cmake"
     options = [f"-D{option}" for option in KEPT.findall(cache.read_text())]
-    options += ["-GNinja", "-DMNIST_DELAYS=ON", "-DBUILD_TESTING=OFF"]
+    options += ["-GNinja", f"-D{option}=ON", "-DBUILD_TESTING=OFF"]
     for step in (
         [command, "-S", str(ROOT), "-B", str(folder), *options],
-        [command, "--build", str(folder), "--target", "_native"],
+        [command, "--build", str(folder), "--target", target],
     ):
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             print(*(done.stdout + done.stderr).splitlines()[-20:], sep="\n", file=sys.stderr)
-            return "the build with delays failed, see above"
+            return f"the build with {option} failed, see above"
     return ""
 
 

@@ -890,10 +890,10 @@ HOST = [
         (
             "a-tile-that-just-fits",
             "boundary",
-            "tile.shared() <= gpu.shared && suits(tile)",
-            "tile.shared() < gpu.shared && suits(tile)",
+            "row.shared() <= gpu.shared && suits(row)",
+            "row.shared() < gpu.shared && suits(row)",
         ),
-        ("whole-images-after-halves", "layout", " && tile.rows <= conv_forward->rows;", ";"),
+        ("whole-images-after-halves", "layout", " && row.rows <= conv_forward.rows;", ";"),
     ),
     *of(
         "native/engines/registry.cpp",
@@ -1072,8 +1072,8 @@ FUSED = [
         (
             "a1-multiplied-without-a-fence",
             "fence",
-            "  wgmma_publish();\n  __syncthreads();\n\n  auto* warp_sums",
-            "  __syncthreads();\n\n  auto* warp_sums",
+            "  wgmma_publish();\n  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
+            "  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
             FENCE,
         ),
         (
@@ -1559,13 +1559,13 @@ FUSED = [
         ),
     ),
     *of(
-        "native/kernels/fused/launch.cuh",
+        "native/kernels/fused/launch.cpp",
         (),
         (
             "rows-of-fc1-forward-cut-off",
             "off by one",
-            "const dim3 grid((s.batch + s.fc1_forward_rows - 1) / s.fc1_forward_rows, s.fc1_forward_slices);",
-            "const dim3 grid(std::max(s.batch / s.fc1_forward_rows, 1), s.fc1_forward_slices);",
+            "return {unsigned((s.batch + row.rows - 1) / row.rows), unsigned(s.fc1_forward_slices)};",
+            "return {unsigned(std::max(s.batch / row.rows, 1)), unsigned(s.fc1_forward_slices)};",
         ),
         precision="bf16",
     ),
@@ -1578,8 +1578,8 @@ ENGINES = [
         (
             "graph-of-another-batch-size",
             "state",
-            "auto& graph = graphs_[{batch.images, batch.whole, steps, s.samples.images}];",
-            "auto& graph = graphs_[{0, 0, steps, s.samples.images}];",
+            "auto& graph = graphs_[{batch.images, batch.whole, steps, samples.images, samples.labels, samples.moments}];",
+            "auto& graph = graphs_[{0, 0, steps, samples.images, samples.labels, samples.moments}];",
         ),
         precision="bf16",
     ),
@@ -1645,8 +1645,8 @@ ENGINES = [
         (
             "copies-not-packed-after-set-parameters",
             "stale copy",
-            "    steps_.kernels().pack(steps_.arena().state(), stream());\n",
-            "    if (!steps_.arena().order()) steps_.kernels().pack(steps_.arena().state(), stream());\n",
+            "    steps_.repack_weights();\n",
+            "    if (!steps_.arena().order()) steps_.repack_weights();\n",
         ),
         (
             "fed-chunks-look-back",
@@ -2082,7 +2082,12 @@ GAPS = [
     *of(
         "native/engines/fused/steps.cpp",
         ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
-        ("graph-of-other-images", "state", "steps, s.samples.images}];", "steps, nullptr}];"),
+        (
+            "graph-of-other-images",
+            "state",
+            "samples.images, samples.labels, samples.moments}];",
+            "nullptr, nullptr, nullptr}];",
+        ),
         precision="bf16",
     ),
     *of(

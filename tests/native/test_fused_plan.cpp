@@ -1,9 +1,11 @@
 // How `fused` cuts up a batch on GPUs that are not here: H200, A100, a GPU without enough shared memory, odd ones.
+#include <algorithm>
+
 #include "kernels/fused/plan.h"
 #include "mnist/model.h"
 #include "testing.h"
 #ifdef MNIST_WITH_SM80
-#include "kernels/fused/state.h"
+#include "kernels/fused/kernels.h"
 #endif
 
 using namespace mnist;
@@ -12,129 +14,7 @@ using namespace testing;
 
 namespace {
 
-// Bytes of shared memory a thread block: of RTX 30, 40 and 50, A10, L4 and L40S; of an A100; of an H200.
-constexpr int kSmall = 99 * 1024, kA100 = 163 * 1024, kHopper = 227 * 1024;
-constexpr int kHead = 47488, kUpdate = 15616;  // what they declare; all their shared memory
-
-// The sizes in which the kernels come; where they were compiled, too, main() sees that these are theirs.
-const std::vector<Tile> kBf16 = {
-    {.phase = Phase::kConvForward, .rows = 7, .declared = 8, .dynamic = 62592, .wgmma = true},
-    {.phase = Phase::kConvForward,
-     .rows = 14,
-     .declared = 8,
-     .dynamic = 62592,
-     .wgmma = true,
-     .layout = Layout::kChunks},
-    {.phase = Phase::kConvForward,
-     .rows = 14,
-     .declared = 8,
-     .dynamic = 201216,
-     .wgmma = true,
-     .layout = Layout::kChunks,
-     .many = true},
-    {.phase = Phase::kConvForward, .rows = 7, .dynamic = 60368},
-    {.phase = Phase::kConvForward, .rows = 14, .dynamic = 60368},
-    {.phase = Phase::kConvForward, .rows = 14, .dynamic = 82848, .many = true},
-    {.phase = Phase::kFc1Forward, .rows = 128, .dynamic = 172880, .wgmma = true, .more_than = 2048, .stages = 5},
-    {.phase = Phase::kFc1Forward, .rows = 64, .dynamic = 156512, .wgmma = true, .more_than = 256, .stages = 6},
-    {.phase = Phase::kFc1Forward,
-     .rows = 64,
-     .declared = 8960,
-     .dynamic = 138240,
-     .more_than = 128,
-     .fewer_than = 4,
-     .stages = 5},
-    {.phase = Phase::kFc1Forward,
-     .rows = 64,
-     .declared = 8960,
-     .dynamic = 82944,
-     .more_than = 128,
-     .fewer_than = 4,
-     .stages = 3},
-    {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
-    {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 82944, .stages = 4},
-    {.phase = Phase::kHead, .declared = kHead},
-    {.phase = Phase::kFc1Backward,
-     .rows = 128,
-     .declared = 2200,
-     .dynamic = 177024,
-     .wgmma = true,
-     .more_than = 128,
-     .stages = 3},
-    {.phase = Phase::kFc1Backward, .rows = 128, .declared = 2176, .dynamic = 145408, .stages = 3},
-    {.phase = Phase::kFc1Backward, .rows = 128, .declared = 128, .dynamic = 100352, .stages = 2},
-    {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1128, .dynamic = 189984, .layout = Layout::kChunks},
-    {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1112, .dynamic = 187680},
-    {.phase = Phase::kConv2Backward, .rows = 7, .declared = 1104, .dynamic = 89600},
-    {.phase = Phase::kUpdate, .declared = kUpdate},
-};
-
-// tf32's are the same, but for a place for the largest gradient.
-std::vector<Tile> with_head(std::vector<Tile> tiles, int declared) {
-  for (Tile& tile : tiles)
-    if (tile.phase == Phase::kHead) tile.declared = declared;
-  return tiles;
-}
-const std::vector<Tile> kTf32 = with_head(kBf16, kHead + 32);
-
-std::vector<Tile> of_floats(int whole, int many, int conv2_backward) {
-  const auto parts = [](int rows, int dynamic, bool many) {
-    return Tile{.phase = Phase::kConvForward,
-                .rows = rows,
-                .declared = 8,
-                .dynamic = dynamic,
-                .wgmma = true,
-                .layout = Layout::kFp16Terms,
-                .many = many};
-  };
-  return {
-      parts(7, whole, false),
-      parts(14, whole, false),
-      parts(14, many, true),
-      {.phase = Phase::kConvForward, .rows = 7, .dynamic = 113680},
-      {.phase = Phase::kConvForward, .rows = 14, .dynamic = 113680},
-      {.phase = Phase::kConvForward, .rows = 14, .dynamic = 152608, .many = true},
-      {.phase = Phase::kConvForward, .rows = 7, .dynamic = 99856, .many = true},
-      {.phase = Phase::kFc1Forward,
-       .rows = 64,
-       .declared = 8960,
-       .dynamic = 138240,
-       .more_than = 128,
-       .fewer_than = 4,
-       .stages = 5},
-      {.phase = Phase::kFc1Forward,
-       .rows = 64,
-       .declared = 8960,
-       .dynamic = 82944,
-       .more_than = 128,
-       .fewer_than = 4,
-       .stages = 3},
-      {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 103680, .stages = 5},
-      {.phase = Phase::kFc1Forward, .rows = 16, .declared = 8960, .dynamic = 82944, .stages = 4},
-      {.phase = Phase::kHead, .declared = kHead},
-      {.phase = Phase::kFc1Backward, .rows = 64, .declared = 1152, .dynamic = 138240, .stages = 3},
-      {.phase = Phase::kFc1Backward, .rows = 64, .declared = 128, .dynamic = 95232, .stages = 2},
-      {.phase = Phase::kConv2Backward,
-       .rows = 14,
-       .declared = 1144,
-       .dynamic = conv2_backward,
-       .layout = Layout::kFp16Terms},
-      {.phase = Phase::kConv2Backward,
-       .rows = 7,
-       .declared = 1144,
-       .dynamic = conv2_backward,
-       .layout = Layout::kFp16Terms},
-      {.phase = Phase::kConv2Backward, .rows = 14, .declared = 1104, .dynamic = 216560},
-      {.phase = Phase::kConv2Backward, .rows = 7, .declared = 1104, .dynamic = 161008},
-      {.phase = Phase::kConv2Backward, .rows = 7, .declared = 1104, .dynamic = 94048, .parts = 2},
-      {.phase = Phase::kUpdate, .declared = kUpdate},
-  };
-}
-const std::vector<Tile> kFp32 = of_floats(115968, 172288, 227072);
-const struct {
-  Precision precision;
-  const std::vector<Tile>& tiles;
-} kAll[] = {{Precision::kBf16, kBf16}, {Precision::kTf32, kTf32}, {Precision::kFp32, kFp32}};
+using Rows = std::span<const KernelRow>;
 
 // Whether a plan is `rows` of conv forward (more than one piece a block: `many`), fc1 forward and conv2 backward in
 // that layout, and its blocks: of conv forward, slices of fc1, head, conv2 backward.
@@ -145,15 +25,54 @@ struct Want {
   Layout layout;
   int conv_blocks, fc1_slices, head_blocks, conv2_blocks;
 };
-void check_plan(const std::vector<Tile>& tiles, const Limits& gpu, const Want& want, const std::string& what) {
-  const auto plan = plan_for(tiles, gpu, want.batch);
-  const bool right = plan && plan->conv_forward.wgmma == gpu.wgmma && plan->conv_forward.rows == want.conv_rows &&
-                     plan->conv_forward.many == want.many && plan->fc1_forward.rows == want.fc1_rows &&
-                     plan->conv2_backward.rows == want.conv2_rows && plan->conv2_backward.layout == want.layout &&
-                     plan->conv_forward_blocks == want.conv_blocks && plan->fc1_slices == want.fc1_slices &&
-                     plan->head_blocks == want.head_blocks && plan->conv2_backward_blocks == want.conv2_blocks;
+void check_plan(const Rows& rows, const Limits& gpu, const Want& want, const std::string& what) {
+  const auto plan = plan_for(rows, gpu, want.batch);
+  const bool right =
+      plan && (*plan)[Phase::kConvForward].wgmma == gpu.wgmma && (*plan)[Phase::kConvForward].rows == want.conv_rows &&
+      (*plan)[Phase::kConvForward].persistent == want.many && (*plan)[Phase::kFc1Forward].rows == want.fc1_rows &&
+      (*plan)[Phase::kConv2Backward].rows == want.conv2_rows && (*plan)[Phase::kConv2Backward].layout == want.layout &&
+      plan->conv_forward_blocks == want.conv_blocks && plan->fc1_slices == want.fc1_slices &&
+      plan->head_blocks == want.head_blocks && plan->conv2_backward_blocks == want.conv2_blocks;
   report(right, what + ", batch " + std::to_string(want.batch) + ": another plan", __FILE__, __LINE__);
 }
+
+// By hand from the rules, for rows that no kernel has: for builds without CUDA.
+void test_rules() {
+  const KernelRow rows[] = {
+      {.phase = Phase::kConvForward, .rows = 7, .dynamic = 100},
+      {.phase = Phase::kConvForward, .rows = 14, .dynamic = 100},
+      {.phase = Phase::kConvForward, .rows = 14, .persistent = true, .dynamic = 200},
+      {.phase = Phase::kFc1Forward, .rows = 64, .min_batch = 129, .dynamic = 300},
+      {.phase = Phase::kFc1Forward, .rows = 16, .dynamic = 100},
+      {.phase = Phase::kFc1Backward, .rows = 64, .dynamic = 100},
+      {.phase = Phase::kConv2Backward, .rows = 14, .dynamic = 300},
+      {.phase = Phase::kConv2Backward, .rows = 7, .dynamic = 100},
+      {.phase = Phase::kHead, .rows = 8, .other_rows = 4},
+      {.phase = Phase::kUpdate, .rows = 20, .other_rows = 40},
+  };
+  using enum Layout;
+  const Limits gpu{10, 300};
+  check_plan(rows, gpu, {5, 7, false, 16, 7, kPixels, 10, 10, 1, 10}, "half images");
+  check_plan(rows, gpu, {6, 14, false, 16, 14, kPixels, 6, 10, 1, 6}, "whole images");
+  check_plan(rows, gpu, {11, 14, true, 16, 14, kPixels, 10, 10, 2, 10}, "one image after the other");
+  check_plan(rows, gpu, {128, 14, true, 16, 14, kPixels, 10, 1, 10, 10}, "many samples");
+  check_plan(rows, gpu, {129, 14, true, 64, 14, kPixels, 10, 2, 10, 10}, "more samples");
+  check_plan(rows, {10, 299}, {6, 14, false, 16, 7, kPixels, 6, 10, 1, 10}, "a byte too few");
+  CHECK(shared_needed(rows, gpu) == 200 && !plan_for(rows, {10, 199}, 11));
+  CHECK(course_of(*plan_for(rows, gpu, 300), 300) == course_of(*plan_for(rows, gpu, 301), 301));
+  CHECK(course_of(*plan_for(rows, gpu, 10), 10) != course_of(*plan_for(rows, gpu, 11), 11));
+}
+
+#ifdef MNIST_WITH_SM80
+
+// Bytes of shared memory a thread block: of RTX 30, 40 and 50, A10, L4 and L40S; of an A100; of an H200.
+constexpr int kSmall = 99 * 1024, kA100 = 163 * 1024, kHopper = 227 * 1024;
+const Rows kBf16 = kernel_rows(Precision::kBf16), kTf32 = kernel_rows(Precision::kTf32),
+           kFp32 = kernel_rows(Precision::kFp32);
+const struct {
+  Precision precision;
+  Rows rows;
+} kAll[] = {{Precision::kBf16, kBf16}, {Precision::kTf32, kTf32}, {Precision::kFp32, kFp32}};
 
 // By hand from the rules: half an image a block up to half as many images as multiprocessors, whole ones up to as many.
 void test_h200() {
@@ -172,16 +91,17 @@ void test_h200() {
   check_plan(kBf16, h200, {2049, 14, true, 128, 14, kChunks, 132, 6, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8448, 14, true, 128, 14, kChunks, 132, 2, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8449, 14, true, 128, 14, kChunks, 132, 1, 132, 132}, "bf16");
-  for (const auto& tiles : {kBf16, kTf32})
-    for (const int batch : {256, 257, 4096}) CHECK(plan_for(tiles, h200, batch)->fc1_forward.wgmma == (batch > 256));
-  CHECK(!plan_for(kFp32, h200, 4096)->fc1_forward.wgmma);
+  for (const Rows& rows : {kBf16, kTf32})
+    for (const int batch : {256, 257, 4096})
+      CHECK((*plan_for(rows, h200, batch))[Phase::kFc1Forward].wgmma == (batch > 256));
+  CHECK(!(*plan_for(kFp32, h200, 4096))[Phase::kFc1Forward].wgmma);
   check_plan(kFp32, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");
   check_plan(kFp32, h200, {1024, 14, true, 64, 14, kFp16Terms, 132, 8, 128, 132}, "parts");
 }
 
 void test_fc1_backward() {
-  const auto by_wgmma = [](const auto& tiles, const Limits& gpu, int batch) {
-    return plan_for(tiles, gpu, batch).value().fc1_backward.wgmma;
+  const auto by_wgmma = [](const Rows& rows, const Limits& gpu, int batch) {
+    return plan_for(rows, gpu, batch).value()[Phase::kFc1Backward].wgmma;
   };
   CHECK(!by_wgmma(kBf16, {132, kHopper, true}, 128) && by_wgmma(kBf16, {132, kHopper, true}, 129));
   CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129) && !by_wgmma(kFp32, {132, kHopper, true}, 129));
@@ -201,12 +121,12 @@ void test_share() {
 // Whole images of conv2's backward do not fit there.
 void test_a100() {
   const Limits a100{108, kA100, false};
-  for (const auto& [precision, tiles] : kAll) {
+  for (const auto& [precision, rows] : kAll) {
     const std::string what = to_string(precision);
-    check_plan(tiles, a100, {54, 7, false, 16, 7, Layout::kPixels, 108, 26, 7, 108}, what);
-    check_plan(tiles, a100, {55, 14, false, 16, 7, Layout::kPixels, 55, 26, 7, 108}, what);
-    check_plan(tiles, a100, {109, 14, true, 16, 7, Layout::kPixels, 108, 14, 14, 108}, what);
-    check_plan(tiles, a100, {4096, 14, true, 64, 7, Layout::kPixels, 108, 1, 108, 108}, what);
+    check_plan(rows, a100, {54, 7, false, 16, 7, Layout::kPixels, 108, 26, 7, 108}, what);
+    check_plan(rows, a100, {55, 14, false, 16, 7, Layout::kPixels, 55, 26, 7, 108}, what);
+    check_plan(rows, a100, {109, 14, true, 16, 7, Layout::kPixels, 108, 14, 14, 108}, what);
+    check_plan(rows, a100, {4096, 14, true, 64, 7, Layout::kPixels, 108, 1, 108, 108}, what);
   }
 }
 
@@ -214,14 +134,15 @@ void test_a100() {
 // after the other, and one of conv2 backward half of an image and of conv2's channels.
 void test_small_gpus() {
   using enum Layout;
-  const auto check = [](const auto& tiles, int sms, const Want& want, int parts) {
+  const auto check = [](const Rows& rows, int sms, const Want& want, int parts) {
     const Limits gpu{sms, kSmall, false};
-    check_plan(tiles, gpu, want, "99 KiB, " + std::to_string(sms) + " multiprocessors");
-    const auto plan = plan_for(tiles, gpu, want.batch), roomy = plan_for(tiles, {sms, kA100, false}, want.batch);
-    CHECK(plan && plan->fc1_forward.stages == (want.fc1_rows == 16 ? 4 : 3) && plan->fc1_backward.stages == 2);
-    CHECK(plan && plan->conv2_backward.parts == parts);
-    CHECK(roomy && roomy->fc1_forward.stages == 5 && roomy->fc1_backward.stages == 3);
-    CHECK(roomy && roomy->conv2_backward.parts == 1);
+    check_plan(rows, gpu, want, "99 KiB, " + std::to_string(sms) + " multiprocessors");
+    const auto plan = plan_for(rows, gpu, want.batch), roomy = plan_for(rows, {sms, kA100, false}, want.batch);
+    CHECK(plan && (*plan)[Phase::kFc1Forward].stages == (want.fc1_rows == 16 ? 4 : 3) &&
+          (*plan)[Phase::kFc1Backward].stages == 2);
+    CHECK(plan && (*plan)[Phase::kConv2Backward].channel_splits == parts);
+    CHECK(roomy && (*roomy)[Phase::kFc1Forward].stages == 5 && (*roomy)[Phase::kFc1Backward].stages == 3);
+    CHECK(roomy && (*roomy)[Phase::kConv2Backward].channel_splits == 1);
   };
   const auto bf16 = [&](int sms, const Want& want) { check(kBf16, sms, want, 1); };
   bf16(24, {12, 7, false, 16, 7, kPixels, 24, 20, 4, 24});
@@ -241,42 +162,50 @@ void test_small_gpus() {
 
 // Every batch on every GPU that has room: blocks enough for the grid that the kernels' loops take, and no more.
 void test_any_gpu() {
-  for (const auto& [precision, tiles] : kAll)
+  for (const auto& [precision, rows] : kAll)
     for (const auto& [shared, wgmma] : {std::pair{kSmall, false}, {kA100, false}, {kHopper, false}, {kHopper, true}})
       for (const int sms : {2, 3, 4, 24, 28, 58, 108, 132, 142, 148, 170})
         for (int batch = 1; batch < 700; ++batch) {
           if (shared == kSmall && sms < 4) continue;  // of floats an image is cut into four there
-          const auto plan = plan_for(tiles, {sms, shared, wgmma}, batch);
+          const auto plan = plan_for(rows, {sms, shared, wgmma}, batch);
           const std::string what = std::string(to_string(precision)) + ", " + std::to_string(shared) + " bytes, " +
                                    std::to_string(sms) + " multiprocessors, batch " + std::to_string(batch);
           if (!plan) {
             report(false, what + ": no plan", __FILE__, __LINE__);
             continue;
           }
-          const Tile &forward = plan->conv_forward, &backward = plan->conv2_backward;
+          const KernelRow &forward = (*plan)[Phase::kConvForward], &backward = (*plan)[Phase::kConv2Backward];
           const int of_image = kPool1Side / forward.rows, pieces = of_image * batch;
-          const bool covered = forward.many ? plan->conv_forward_blocks == of_image * std::min(batch, sms / of_image)
-                                            : plan->conv_forward_blocks == pieces && pieces <= sms;
+          const bool covered = forward.persistent
+                                   ? plan->conv_forward_blocks == of_image * std::min(batch, sms / of_image)
+                                   : plan->conv_forward_blocks == pieces && pieces <= sms;
           const bool alike = forward.layout == backward.layout && backward.rows <= forward.rows;
           const int back = plan->conv2_backward_blocks;
-          const bool even = back % (kPool1Side / backward.rows * backward.parts) == 0 && 0 < back && back <= sms;
-          const int tiles_of_samples = (batch + plan->fc1_forward.rows - 1) / plan->fc1_forward.rows;
-          const bool compiled = wgmma || !plan->fc1_forward.wgmma;
+          const bool even =
+              back % (kPool1Side / backward.rows * backward.channel_splits) == 0 && 0 < back && back <= sms;
+          const int tiles_of_samples =
+              (batch + (*plan)[Phase::kFc1Forward].rows - 1) / (*plan)[Phase::kFc1Forward].rows;
+          const bool compiled = wgmma || !(*plan)[Phase::kFc1Forward].wgmma;
           const bool sliced = plan->fc1_slices == 1 || tiles_of_samples * plan->fc1_slices <= sms;
           const bool head = 1 <= plan->head_blocks && plan->head_blocks <= sms;
-          if (!(covered && alike && even && compiled && sliced && head)) report(false, what, __FILE__, __LINE__);
+          const bool models = batch > sms && batch <= kLargestOfPack;  // a fleet's
+          const bool launched = std::ranges::all_of(plan->rows, [&](const KernelRow& row) {
+            return row.threads > 0 && row.one.kernel && (row.several.kernel || !models);
+          });
+          if (!(covered && alike && even && compiled && sliced && head && launched))
+            report(false, what, __FILE__, __LINE__);
         }
   CHECK(checks > 0);
 }
 
 void test_what_does_not_fit() {
-  for (const auto& [precision, tiles] : kAll) {
-    for (const int sms : {4, 24, 28, 58, 128, 142, 170}) CHECK(why_it_does_not_fit(tiles, {sms, kSmall}).empty());
-    CHECK(why_it_does_not_fit(tiles, {108, kA100}).empty());
-    CHECK(why_it_does_not_fit(tiles, {132, kHopper, true}).empty());
-    const int needed = shared_needed(tiles, {108, 0});
-    for (int batch = 1; batch < 300; ++batch) CHECK(plan_for(tiles, {108, needed}, batch).has_value());
-    CHECK(!why_it_does_not_fit(tiles, {108, needed - 1}).empty());
+  for (const auto& [precision, rows] : kAll) {
+    for (const int sms : {4, 24, 28, 58, 128, 142, 170}) CHECK(why_it_does_not_fit(rows, {sms, kSmall}).empty());
+    CHECK(why_it_does_not_fit(rows, {108, kA100}).empty());
+    CHECK(why_it_does_not_fit(rows, {132, kHopper, true}).empty());
+    const int needed = shared_needed(rows, {108, 0});
+    for (int batch = 1; batch < 300; ++batch) CHECK(plan_for(rows, {108, needed}, batch).has_value());
+    CHECK(!why_it_does_not_fit(rows, {108, needed - 1}).empty());
   }
   CHECK(why_it_does_not_fit(kBf16, {40, 64 * 1024}) ==
         "it needs 99 KiB of shared memory a block and this GPU has 64 KiB; engine cudnn does with less");
@@ -291,22 +220,13 @@ void test_what_does_not_fit() {
   }
 }
 
-#ifdef MNIST_WITH_SM80
-void check_tiles(Precision precision, std::span<const Tile> compiled, const std::vector<Tile>& here) {
-  const auto facts = [](const Tile& t) {
-    return std::tuple(t.phase, t.rows, t.declared, t.dynamic, t.wgmma, t.layout, t.many, t.more_than, t.fewer_than,
-                      t.stages, t.parts);
-  };
-  const bool same = std::ranges::equal(compiled, here, {}, facts, facts);
-  for (const Tile& t : compiled)
-    if (!same) std::printf("%d %d %d %d\n", int(t.phase), t.rows, t.declared, t.dynamic);
-  report(same, std::string("tiles of ") + to_string(precision) + " are not what this test has", __FILE__, __LINE__);
-}
 #endif
 
 }  // namespace
 
 int main() {
+  test_rules();
+#ifdef MNIST_WITH_SM80
   test_h200();
   test_fc1_backward();
   test_share();
@@ -314,10 +234,6 @@ int main() {
   test_small_gpus();
   test_any_gpu();
   test_what_does_not_fit();
-#ifdef MNIST_WITH_SM80
-  check_tiles(Precision::kBf16, Launch<Precision::kBf16>::tiles(), kBf16);
-  check_tiles(Precision::kTf32, Launch<Precision::kTf32>::tiles(), kTf32);
-  check_tiles(Precision::kFp32, Launch<Precision::kFp32>::tiles(), kFp32);
 #endif
   return finish();
 }

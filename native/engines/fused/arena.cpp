@@ -48,25 +48,26 @@ void place_batch(Arrays& arrays, Precision precision, int multiprocessors, std::
 
 Arena::Arena(Precision precision, const Gpu& gpu, cudaStream_t stream)
     : precision_(precision), multiprocessors_(gpu.limits.multiprocessors), arrays_{.state = state_on(gpu)} {
-  carve(lasting_, 1, [&](auto place) { place_lasting(arrays_, precision, place); });
-  cuda::fill_bytes(lasting_.data(), 0, lasting_.size(), stream);                 // StepResult's padding is copied, too
+  model_bytes_ = stride_ = carve(memory_, 1, [&](auto place) { place_lasting(arrays_, precision, place); });
+  cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);                   // StepResult's padding is copied, too
   cuda::upload(arrays_.state.scales, std::vector<float>(kScales, 1.f), stream);  // where nothing is divided they stay
+}
+
+Arena::Arena(Precision precision, const Gpu& gpu, int multiprocessors, int models, std::int64_t batch,
+             cudaStream_t stream)
+    : Arena(precision, gpu, stream) {  // for model_bytes_
+  stride_ = carve(memory_, models, [&](auto place) {
+    place_lasting(arrays_, precision, place);
+    place_batch(arrays_, precision, multiprocessors, batch, place);
+  });
+  cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);
+  reserved_ = batch;
 }
 
 void Arena::grow(std::int64_t batch) {
   reserved_ = 0;
   carve(workspace_, 1, [&](auto place) { place_batch(arrays_, precision_, multiprocessors_, batch, place); });
   reserved_ = batch;
-}
-
-PackArena::PackArena(Precision precision, const Gpu& gpu, const Limits& share, std::int64_t batch, int models,
-                     cudaStream_t stream)
-    : arrays_{.state = state_on(gpu)} {
-  stride_ = carve(memory_, models, [&](auto place) {
-    place_lasting(arrays_, precision, place);
-    place_batch(arrays_, precision, share.multiprocessors, batch, place);
-  });
-  cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);
 }
 
 }  // namespace mnist::fused

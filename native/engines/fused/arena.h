@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "cuda/buffer.h"
 #include "engines/fused/gpu.h"
@@ -54,18 +55,23 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
 }
 
-// Them all, and what those see of them who write them.
+// All arrays of a step, and the pointers through which the host writes.
 struct Arrays {
   State state{};
   float *upstream = nullptr, *rates = nullptr;
   std::int32_t* order = nullptr;  // (kMostSteps + 1, batch)
 };
 
+// The arrays of one model, or of several side by side: those of a model lie `stride()` bytes behind those of the one
+// before. What is said of arrays is said of the first model's.
 class Arena {
  public:
   static constexpr int kMostSteps = 32;  // of a window
 
+  // For one model, without room for a batch; or for several, each on so many multiprocessors, with room for `batch`
+  // and for no larger one.
   Arena(Precision precision, const Gpu& gpu, cudaStream_t stream);
+  Arena(Precision precision, const Gpu& gpu, int multiprocessors, int models, std::int64_t batch, cudaStream_t stream);
 
   // Room for the intermediate values of a batch. `before_moving` is called if anything has to move, before it does.
   template <class F>
@@ -77,6 +83,7 @@ class Arena {
 
   // Every pointer and what the GPU can do; a batch's cuts are not in it.
   const State& state() const { return arrays_.state; }
+  std::int64_t stride() const { return stride_; }
 
   // What a graph of steps reads and writes at fixed addresses.
   std::int32_t* order() const { return arrays_.order; }
@@ -85,36 +92,20 @@ class Arena {
   float* parameters() const { return state().parameters; }
   float* upstream() const { return arrays_.upstream; }
 
-  // What lasts from one step to the next: parameters, and what is made of them. In one piece, in the same order for any
-  // model, so that it can be copied from one to another.
-  const cuda::DeviceBuffer<std::uint8_t>& lasting() const { return lasting_; }
+  // What a model keeps from one step to the next: parameters, and what is made of them. In one piece, in the same order
+  // in any arena, so that it can be copied from one to another.
+  std::span<std::uint8_t> model_memory(int model) const {
+    return {memory_.data() + model * stride_, std::size_t(model_bytes_)};
+  }
 
  private:
   void grow(std::int64_t batch);
 
   Precision precision_;
   int multiprocessors_;
-  cuda::DeviceBuffer<std::uint8_t> lasting_, workspace_;
+  cuda::DeviceBuffer<std::uint8_t> memory_, workspace_;
   Arrays arrays_;
-  std::int64_t reserved_ = 0;
-};
-
-// The same for several models, each with room for a batch on its share of the GPU; arrays of a model lie `stride()`
-// bytes behind those of the one before.
-class PackArena {
- public:
-  PackArena(Precision precision, const Gpu& gpu, const Limits& share, std::int64_t batch, int models,
-            cudaStream_t stream);
-
-  const Arrays& first() const { return arrays_; }
-  std::int64_t stride() const { return stride_; }
-  // What lasts of a model, as Arena::lasting() has it.
-  std::uint8_t* lasting(int model) const { return memory_.data() + model * stride_; }
-
- private:
-  cuda::DeviceBuffer<std::uint8_t> memory_;
-  Arrays arrays_;
-  std::int64_t stride_ = 0;
+  std::int64_t model_bytes_ = 0, stride_ = 0, reserved_ = 0;
 };
 
 }  // namespace mnist::fused

@@ -1,31 +1,28 @@
 // What each launch of the fused step has to move and to compute.
 #pragma once
 
-#include "kernels/fused/state.h"
+#include "kernels/fused/kernels.h"
 #include "kernels/variant.h"
 #include "profile/cost.h"
 
 namespace mnist::fused {
 
 struct LaunchCost {
+  const char *phase, *does;  // as profile() has them
   kernels::Cost cost;
   kernels::Unit unit = kernels::Unit::kFma;
 };
 
-struct LaunchCosts {
-  LaunchCost conv_forward, fc1_forward, head, fc1_backward, conv2_backward, update;
-};
-
 // Every array that passes from launch to launch is written once and read once by each that wants it, and the
 // operations are those of the ops' formulas: what a launch repeats does not count.
-inline LaunchCosts launch_costs(const State& s, Precision precision) {
+inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan, const State& s, Precision precision) {
   using namespace kernels;
   const bool fp32 = precision == Precision::kFp32;
   const Unit unit = fp32 ? Unit::kTensorTf32x3 : precision == Precision::kBf16 ? Unit::kTensorBf16 : Unit::kTensorFp16;
   const Unit convolutions = fp32 && s.wgmma ? Unit::kTensorFp16x3 : unit;
   const double batch = s.batch, value = fp32 ? 4 : 2;
   // Bytes of the arrays of a batch; State says what they are.
-  const double cells1 = s.conv2_backward_wgmma ? kChunkedImage / 16 : kCells1;
+  const double cells1 = plan[Phase::kConv2Backward].layout != Layout::kPixels ? kChunkedImage / 16 : kCells1;
   const double images = batch * kImagePixels, a1 = batch * (kConv1Channels * cells1 * value + kRoute1Words * 4),
                z2 = batch * cells1 * kConv2Channels * value, pooled = batch * kFeatures * value,
                h_slices = batch * s.fc1_forward_slices * kHidden * 4.0, h = batch * (kHidden + kClasses) * 4,
@@ -38,17 +35,25 @@ inline LaunchCosts launch_costs(const State& s, Precision precision) {
                conv2 = conv2d_cost(s.batch, kConv1Channels, kConv2Channels, kPool1Side).flops,
                linear1 = linear_cost(s.batch, kFeatures, kHidden).flops,
                linear2 = linear_cost(s.batch, kHidden, kClasses).flops;
-  return {
-      .conv_forward = {{images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2}, convolutions},
-      .fc1_forward = {{pooled + fc1 * value + h_slices, linear1}, unit},
-      .head = {{h_slices + fc2 + h + dh + head_sums, 3 * linear2}},
+  return {{
+      {"conv_forward",
+       "conv1, bn1, pool1, conv2",
+       {images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2},
+       convolutions},
+      {"fc1_forward", "bn2, pool2, fc1", {pooled + fc1 * value + h_slices, linear1}, unit},
+      {"head", "fc2, loss, fc2 backward", {h_slices + fc2 + h + dh + head_sums, 3 * linear2}},
       // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
-      .fc1_backward = {{dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1}, unit},
-      .conv2_backward = {{images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
-                          2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
-                         convolutions},
-      .update = {{conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
-  };
+      {"fc1_backward",
+       "fc1 backward, its SGD",
+       {dh + 2 * pooled + fc1 * (fp32 ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1},
+       unit},
+      {"conv2_backward",
+       "conv2 backward",
+       {images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
+        2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
+       convolutions},
+      {"update", "conv1 backward, SGD", {conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
+  }};
 }
 
 }  // namespace mnist::fused

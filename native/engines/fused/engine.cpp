@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engines/fused/device_set.h"
-#include "engines/fused/pack_steps.h"
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
 #include "engines/fused/steps.h"
@@ -41,7 +40,7 @@ class FusedEngine final : public GpuEngine {
   }
 
   std::vector<std::int64_t> batch_thresholds() const override {
-    return thresholds_of(kLargestScanned, [this](std::int64_t batch) { return steps_.schedule(batch); });
+    return thresholds_of(kLargestScanned, [this](std::int64_t batch) { return steps_.course(batch); });
   }
   std::int64_t evaluation_chunk() const override { return Scoring::kChunk; }
   std::vector<std::string> algorithms() const override { return remarks_on(steps_.gpu()); }
@@ -72,7 +71,7 @@ class FusedEngine final : public GpuEngine {
   // The parameters are those in exchange_ from now on.
   void take_exchange() {
     slab_to_engine(steps_.arena().parameters(), exchange_.data(), stream());
-    steps_.kernels().pack(steps_.arena().state(), stream());
+    steps_.repack_weights();
     compute().synchronize();
     scoring_.forget_operands();
   }
@@ -230,10 +229,10 @@ class FusedEngine final : public GpuEngine {
     steps_.clear_rates();
     std::int32_t* const window = steps_.arena().order();
     for (const auto place : {window, window + batch}) cuda::upload(place, order.first(batch), stream());
-    State s = steps_.state_for(batch, data_.samples(window));
-    s.overlap = false;
-    steps_.kernels().prepare(s, 0, stream());
-    return time_ops(std::int64_t(order.size()) / batch, [&] { steps_.queue(s, 0); });
+    PlannedStep step = steps_.training_step(batch, data_.samples(window));
+    step.state.overlap = false;
+    steps_.start_batch_norm(step.state);
+    return time_ops(std::int64_t(order.size()) / batch, [&] { steps_.queue(step, 0); });
   }
 
   Probe do_probe(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
@@ -312,11 +311,9 @@ class FusedEngine final : public GpuEngine {
         if (first == 0) scoring_.prepare(samples);
         scoring_.queue(logits, samples, count);
       } else {
-        const State s = steps_.pass_for(count, samples);
-        steps_.kernels().prepare(s, 0, stream());
-        steps_.kernels().conv_forward(s, 0, stream());
-        steps_.kernels().fc1_forward(s, stream());
-        steps_.kernels().head(s, 0, stream());
+        const PlannedStep pass = steps_.evaluation_pass(count, samples);
+        steps_.start_batch_norm(pass.state);
+        steps_.queue(pass, kForward);
       }
       visit(logits, first, count);
     }
@@ -337,21 +334,19 @@ class FusedEngine final : public GpuEngine {
   class FusedFleet final : public Fleet {
    public:
     FusedFleet(FusedEngine& engine, const Limits& share, int models, std::int64_t batch)
-        : Fleet(engine, models, batch),
-          engine_(engine),
-          steps_(engine.options(), engine.steps_, share, engine.compute(), models, batch) {}
+        : Fleet(engine, models, batch), engine_(engine), steps_(engine.steps_, share, models, batch) {}
 
    private:
     void do_store(int model) override {
       const auto guard = engine_.select();
-      const auto& lasting = engine_.steps_.arena().lasting();
-      cuda::copy(steps_.arena().lasting(model), lasting.data(), lasting.size(), engine_.stream());
+      const auto from = engine_.steps_.arena().model_memory(0), to = steps_.arena().model_memory(model);
+      cuda::copy(to.data(), from.data(), std::int64_t(from.size()), engine_.stream());
       engine_.compute().synchronize();
     }
     void do_load(int model) override {
       const auto guard = engine_.select();
-      const auto& lasting = engine_.steps_.arena().lasting();
-      cuda::copy(lasting.data(), steps_.arena().lasting(model), lasting.size(), engine_.stream());
+      const auto from = steps_.arena().model_memory(model), to = engine_.steps_.arena().model_memory(0);
+      cuda::copy(to.data(), from.data(), std::int64_t(from.size()), engine_.stream());
       engine_.compute().synchronize();
       engine_.scoring_.forget_operands();
     }
@@ -370,13 +365,14 @@ class FusedEngine final : public GpuEngine {
       cuda::fill_bytes(order_.data(), 0, order_.size(), stream);  // what the last step looks ahead to
       cuda::copy_rows(order_.data(), stride * 4, orders.data(), images * 4, images, models(), stream);
       cuda::upload(rates_.data(), std::vector<float>(learning_rates.begin(), learning_rates.end()), stream);
-      steps_.run(engine_.data_.samples(nullptr), order_.data(), stride, rates_.data(), images / batch(),
-                 results_.data());
+      steps_.set_upstream(1);
+      steps_.run(engine_.data_.samples(nullptr), order_.data(), {batch(), batch()}, rates_.data(), images / batch(),
+                 results_.data(), false, stride);
       cuda::download(results, results_.data(), stream);
     }
 
     FusedEngine& engine_;
-    PackSteps steps_;
+    Steps steps_;
     DeviceBuffer<std::int32_t> order_;
     DeviceBuffer<float> rates_;
     DeviceBuffer<StepResult> results_;
@@ -384,7 +380,7 @@ class FusedEngine final : public GpuEngine {
 
   std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors) override {
     const fused::Gpu& gpu = steps_.gpu();
-    const Limits share = share_of(gpu.limits, multiprocessors, steps_.kernels());
+    const Limits share = share_of(gpu.limits, multiprocessors, steps_.rows());
     MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
                   "fleet: batch size is " << batch << ", expected more than the " << multiprocessors
                                           << " multiprocessors of a model and at most " << kLargestOfPack);

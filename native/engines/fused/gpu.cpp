@@ -19,17 +19,17 @@ Limits limits_of(int device) {
 }
 
 // With the limits of the options.
-Gpu limited_gpu(const EngineOptions& options, const Kernels& kernels) {
+Gpu limited_gpu(const EngineOptions& options, std::span<const KernelRow> rows) {
   const Limits own = limits_of(options.device);
   const GpuLimits& asked = options.limits;
   if (asked.multiprocessors == 0) {
     Gpu gpu{.limits = own,
-            .overlap = kernels.overlaps(),
+            .overlap = overlaps(rows),
             .hopper = attribute(cudaDevAttrComputeCapabilityMajor, options.device) == 9};
     gpu.limits.wgmma = runs_wgmma();
     return gpu;
   }
-  const int needed = shared_needed(kernels.tiles(), own);
+  const int needed = shared_needed(rows, own);
   const auto between = [](int value, int low, int high) { return low <= value && value <= high; };
   MNIST_REQUIRE(
       between(asked.multiprocessors, 2, own.multiprocessors) && between(asked.shared_bytes, needed, own.shared),
@@ -41,11 +41,11 @@ Gpu limited_gpu(const EngineOptions& options, const Kernels& kernels) {
 
 }  // namespace
 
-Limits share_of(const Limits& limits, int multiprocessors, const Kernels& kernels) {
+Limits share_of(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows) {
   Limits share = limits;
   const auto fits = [&](int count) {
     share.multiprocessors = count;
-    return why_it_does_not_fit(kernels.tiles(), share).empty();
+    return why_it_does_not_fit(rows, share).empty();
   };
   int least = 2;
   while (least < limits.multiprocessors && !fits(least)) ++least;
@@ -56,9 +56,9 @@ Limits share_of(const Limits& limits, int multiprocessors, const Kernels& kernel
   return share;
 }
 
-Gpu gpu_of(const EngineOptions& options, const Kernels& kernels) {
-  Gpu gpu = limited_gpu(options, kernels);
-  gpu.step = options.multiprocessors == 0 ? gpu.limits : share_of(gpu.limits, options.multiprocessors, kernels);
+Gpu gpu_of(const EngineOptions& options, std::span<const KernelRow> rows) {
+  Gpu gpu = limited_gpu(options, rows);
+  gpu.step = options.multiprocessors == 0 ? gpu.limits : share_of(gpu.limits, options.multiprocessors, rows);
   return gpu;
 }
 
@@ -75,7 +75,7 @@ std::vector<std::string> remarks_on(const Gpu& gpu) {
 
 std::string fused_unavailable(Precision precision, int device) {
   const std::string reason = cuda_device_reason(device);
-  return reason.empty() ? why_it_does_not_fit(fused::kernels_for(precision).tiles(), fused::limits_of(device)) : reason;
+  return reason.empty() ? why_it_does_not_fit(fused::kernel_rows(precision), fused::limits_of(device)) : reason;
 }
 
 }  // namespace mnist

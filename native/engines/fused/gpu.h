@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/fused/kernels.h"
-#include "kernels/fused/plan.h"
+#include "kernels/fused/kernels.h"
 #include "mnist/engine.h"
 
 namespace mnist::fused {
@@ -21,10 +20,10 @@ struct Gpu {
 // The selected GPU, by its driver; or a smaller one from before Hopper, where the options say so, so that what runs
 // there can be tested here. Throws ArgumentError for limits or multiprocessors beyond this GPU's, or too few for the
 // kernels.
-Gpu gpu_of(const EngineOptions& options, const Kernels& kernels);
+Gpu gpu_of(const EngineOptions& options, std::span<const KernelRow> rows);
 
 // Its limits with so many of the multiprocessors. Throws ArgumentError for more, and for too few.
-Limits share_of(const Limits& limits, int multiprocessors, const Kernels& kernels);
+Limits share_of(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows);
 
 // For Engine::algorithms(): what is not as one would expect of this GPU.
 std::vector<std::string> remarks_on(const Gpu& gpu);

@@ -56,11 +56,12 @@ Probe probe_step(Steps& steps, cuda::Stream& compute, const Samples& samples, st
   cuda::fill_bytes(gradients.data(), 0, kParameterCount, stream);
   cuda::copy(saved.data(), arena.parameters(), kParameterCount, stream);
 
-  State s = steps.state_for(batch, samples);
+  PlannedStep step = steps.training_step(batch, samples);
+  State& s = step.state;
   s.gradients = gradients.data();
   s.route2 = route2.data();
-  steps.kernels().prepare(s, 0, stream);
-  steps.queue(s, 0);
+  steps.start_batch_norm(s);
+  steps.queue(step, 0);
 
   StepResult result;
   cuda::download(std::span(&result, 1), s.results, stream);
@@ -79,7 +80,7 @@ Probe probe_step(Steps& steps, cuda::Stream& compute, const Samples& samples, st
 
   // A learning rate of 0 leaves parameters alone, but not where a gradient is infinite.
   cuda::copy(arena.parameters(), saved.data(), kParameterCount, stream);
-  steps.kernels().pack(arena.state(), stream);
+  steps.repack_weights();
   compute.synchronize();
   return probe;
 }

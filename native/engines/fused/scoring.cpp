@@ -41,27 +41,26 @@ void Scoring::prepare(const Samples& any) {
   }
   Samples one = any;
   one.order = identity_order(1);
-  steps_.kernels().prepare(steps_.state_for(1, one), 0, stream_.get());
+  steps_.start_batch_norm(steps_.training_step(1, one).state);
   const State& arrays = steps_.arena().state();
   cuda::upload(arrays.bn1.values, operands_->bn1, stream_.get());
   cuda::upload(arrays.bn2.values, operands_->bn2, stream_.get());
 }
 
-State Scoring::state(std::int64_t count, const Samples& samples) const {
-  State s = steps_.pass_for(kChunk, samples);
+PlannedStep Scoring::pass(std::int64_t count, const Samples& samples) const {
+  PlannedStep pass = steps_.evaluation_pass(kChunk, samples);
+  State& s = pass.state;
   s.batch = int(count);
-  s.conv_forward_blocks = std::min(s.conv_forward_blocks, s.batch * 2 / s.conv_forward_halves);
+  s.conv_forward_blocks = std::min(s.conv_forward_blocks, s.batch * pass.plan[Phase::kConvForward].pieces());
   s.bn2_given = true;
-  return s;
+  return pass;
 }
 
 void Scoring::queue(float* logits, Samples samples, std::int64_t count) {
   samples.order = identity_order(count);
-  State s = state(count, samples);
-  s.logits = logits;
-  steps_.kernels().conv_forward(s, 0, stream_.get());
-  steps_.kernels().fc1_forward(s, stream_.get());
-  steps_.kernels().head(s, 0, stream_.get());
+  PlannedStep scores = pass(count, samples);
+  scores.state.logits = logits;
+  steps_.queue(scores, kForward);
 }
 
 // ---- the evaluation set ---------------------------------------------------------------------------------------------
@@ -118,9 +117,9 @@ void Scoring::finish_bn1(std::int64_t images) {
 void Scoring::add_conv2_sums(const Samples& samples, std::int64_t count) {
   Samples piece = samples;
   piece.order = identity_order(count);
-  const State s = state(count, piece);
-  steps_.kernels().conv_forward(s, 0, stream_.get());
-  add_z2_sums(conv2_sums(), s.z2_sums, s.conv_forward_blocks, stream_.get());
+  const PlannedStep outputs = pass(count, piece);
+  steps_.queue(outputs, {Phase::kConvForward});
+  add_z2_sums(conv2_sums(), outputs.state.z2_sums, outputs.state.conv_forward_blocks, stream_.get());
 }
 
 void Scoring::finish_bn2(std::int64_t images) {

@@ -63,7 +63,7 @@ class Scoring {
     std::vector<float> bn1, bn2;
   };
 
-  State state(std::int64_t count, const Samples& samples) const;
+  PlannedStep pass(std::int64_t count, const Samples& samples) const;
   // The parameters before fc1.weight, which are in the same place in the engine's order and in PyTorch's.
   std::vector<double> convolution_parameters() const;
 

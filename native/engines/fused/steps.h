@@ -1,7 +1,8 @@
-// Steps of the fused engine: six launches each, cut up by the plan of their batch, many steps a CUDA graph. With other
-// ranks three exchanges stand between them.
+// Steps of the fused engine, of one model or of several side by side: six launches each, cut up by the plan of their
+// batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -10,23 +11,32 @@
 #include "cuda/stream.h"
 #include "engines/fused/arena.h"
 #include "engines/fused/gpu.h"
-#include "engines/fused/kernels.h"
 #include "engines/fused/ranks.h"
 #include "engines/gpu_engine.h"
+#include "kernels/fused/kernels.h"
 
 namespace mnist::fused {
 
 // Sets what of a state depends on a batch's size, by its plan.
 void cut_up(State& s, const Plan& plan, std::int64_t batch);
 
+// A step of a batch: its plan, and the state as the plan cuts it up.
+struct PlannedStep {
+  Plan plan;
+  State state;
+};
+inline constexpr std::initializer_list<Phase> kForward = {Phase::kConvForward, Phase::kFc1Forward, Phase::kHead};
+
 // Every method only queues work on `stream`, with the GPU selected, unless it says that it waits.
 class Steps {
  public:
   Steps(const EngineOptions& options, cuda::Stream& stream, GpuTimer& timer);
+  // Of several models on the GPU of `one`, each on `share` of it, which is less than `batch` multiprocessors.
+  Steps(const Steps& one, const Limits& share, int models, std::int64_t batch);
 
   Precision precision() const { return precision_; }
   const Gpu& gpu() const { return gpu_; }
-  const Kernels& kernels() const { return kernels_; }
+  std::span<const KernelRow> rows() const { return rows_; }
   const Arena& arena() const { return arena_; }
 
   // Room for batches of up to `batch` images. Graphs hold addresses, so they go if anything moves.
@@ -36,47 +46,61 @@ class Steps {
   void forget_graphs() { graphs_.clear(); }  // the samples moved
 
   // A step on a batch, cut up for it; an evaluation pass is cut up for the whole GPU.
-  State state_for(std::int64_t batch, const Samples& samples) const {
-    return state_on(gpu_.step, arena_.state(), batch, samples);
+  PlannedStep training_step(std::int64_t batch, const Samples& samples) const {
+    return planned(gpu_.step, batch, samples);
   }
-  State pass_for(std::int64_t batch, const Samples& samples) const {
-    return state_on(gpu_.limits, arena_.state(), batch, samples);
+  PlannedStep evaluation_pass(std::int64_t batch, const Samples& samples) const {
+    return planned(gpu_.limits, batch, samples);
   }
-  State state_on(const Limits& limits, const State& arrays, std::int64_t batch, const Samples& samples) const;
-  // What of that decides how the phases go through it, for Engine::batch_thresholds().
-  Schedule schedule(std::int64_t batch) const { return kernels_.schedule(state_for(batch, {})); }
+  // For Engine::batch_thresholds().
+  std::vector<std::int64_t> course(std::int64_t batch) const {
+    return course_of(plan_for(rows_, gpu_.step, int(batch)).value(), int(batch));
+  }
 
   // From now on run() makes steps of all ranks.
   void join(std::unique_ptr<Ranks> ranks);
   Ranks* ranks() const { return ranks_.get(); }  // null: none
 
-  // Gradient of the objective with respect to the mean loss, for the steps to come.
+  // Gradient of the objective with respect to the mean loss, for the steps to come of all models.
   void set_upstream(double upstream);
   // For steps that run outside of a window.
   void clear_rates();
 
-  // Step `k` of a graph, of this engine by itself.
-  void queue(State s, int k) { queue(s, k, nullptr); }
+  // The parameters changed: so do the kernels' copies of them.
+  void repack_weights() { fused::repack_weights(rows_, arena_.state(), stream_.get()); }
+  // bn1 for the batch of the first step of a graph, which update does for all others.
+  void start_batch_norm(const State& s) { queue(row_of(rows_, Phase::kStartBatchNorm), s, 0); }
+  // Step `k` of a graph, of this engine by itself; or some of its phases, of the first step.
+  void queue(const PlannedStep& step, int k) { queue(step, k, nullptr); }
+  void queue(const PlannedStep& step, std::initializer_list<Phase> phases) {
+    for (const Phase phase : phases) queue(step.plan[phase], step.state, 0);
+  }
 
   // Steps of one batch size over samples already on the device. `order` has one batch more than it trains on: the
-  // last step still looks ahead. `continues`: the step before did that, for the first one here.
+  // last step still looks ahead. `continues`: the step before did that, for the first one here. Of several models
+  // order is (models, order_stride), rates and results (models, steps).
   void run(const Samples& samples, const std::int32_t* order, const Batch& batch, const float* rates,
-           std::int64_t steps, StepResult* results, bool continues = false);
+           std::int64_t steps, StepResult* results, bool continues = false, std::int64_t order_stride = 0);
 
  private:
-  State share_state(const Batch& batch, const Samples& samples) const;
-  void queue(State s, int k, const Batch* share);
-  const cuda::Graph& graph(const State& s, int steps, const Batch& batch);
+  PlannedStep planned(const Limits& limits, std::int64_t batch, const Samples& samples) const;
+  PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
+  void queue(const KernelRow& row, const State& s, int k);
+  void queue(PlannedStep step, int k, const Batch* share);
+  void exchange_after(Phase phase, State& s, const Batch& share);
+  const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
 
   cuda::Stream& stream_;
   GpuTimer& timer_;
   Precision precision_;
   bool check_every_step_;
-  Kernels kernels_;
+  std::span<const KernelRow> rows_;
   Gpu gpu_;
+  int models_ = 1;
   Arena arena_;
   std::unique_ptr<Ranks> ranks_;
-  std::map<std::tuple<std::int64_t, std::int64_t, int, const void*>, cuda::Graph> graphs_;
+  // By their batch, steps, and where the samples are.
+  std::map<std::tuple<std::int64_t, std::int64_t, int, const void*, const void*, const void*>, cuda::Graph> graphs_;
 };
 
 }  // namespace mnist::fused

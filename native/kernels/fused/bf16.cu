@@ -1,4 +1,4 @@
 // The fused kernels in bf16.
-#include "kernels/fused/launch.cuh"
+#include "kernels/fused/table.cuh"
 
-template struct mnist::fused::Launch<mnist::Precision::kBf16>;
+template struct mnist::fused::KernelTable<mnist::Precision::kBf16, mnist::fused::State>;

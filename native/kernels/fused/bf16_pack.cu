@@ -1,4 +1,4 @@
 // The fused kernels in bf16, for several models.
-#include "kernels/fused/launch_pack.cuh"
+#include "kernels/fused/table.cuh"
 
-template struct mnist::fused::PackLaunch<mnist::Precision::kBf16>;
+template struct mnist::fused::KernelTable<mnist::Precision::kBf16, mnist::fused::Pack>;

@@ -1,4 +1,4 @@
 // The fused kernels in fp32.
-#include "kernels/fused/launch.cuh"
+#include "kernels/fused/table.cuh"
 
-template struct mnist::fused::Launch<mnist::Precision::kFp32>;
+template struct mnist::fused::KernelTable<mnist::Precision::kFp32, mnist::fused::State>;

@@ -1,4 +1,4 @@
 // The fused kernels in fp32, for several models.
-#include "kernels/fused/launch_pack.cuh"
+#include "kernels/fused/table.cuh"
 
-template struct mnist::fused::PackLaunch<mnist::Precision::kFp32>;
+template struct mnist::fused::KernelTable<mnist::Precision::kFp32, mnist::fused::Pack>;

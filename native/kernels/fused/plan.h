@@ -1,13 +1,17 @@
-// How a batch is cut up on a GPU of given limits: which size of each phase's kernel runs, in how many thread blocks.
+// How a batch is cut up on a GPU of given limits: which kernel runs in each phase, in how many thread blocks.
 //
-// Host code without CUDA, so that the cuts for every GPU can be tested on a machine without one. The sizes in which the
-// kernels come are rows of a table, which Launch<>::tiles() gives for each precision: a smaller size is another row.
+// Host code without CUDA, so that the cuts for every GPU can be tested on a machine without one. A kernel is a row of
+// table.cuh, and kernel_rows() of kernels.h gives those of a precision: another variant is another row.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "mnist/model.h"
 
 namespace mnist::fused {
 
@@ -18,46 +22,75 @@ struct Limits {
   bool wgmma = false;  // the code was compiled for sm_90a
 };
 
-// The six launches of a step, in their order.
-enum class Phase { kConvForward, kFc1Forward, kHead, kFc1Backward, kConv2Backward, kUpdate };
+// The six launches of a step, in their order; then those in front of a training, which the plan leaves alone.
+enum class Phase {
+  kConvForward,
+  kFc1Forward,
+  kHead,
+  kFc1Backward,
+  kConv2Backward,
+  kUpdate,
+  kLargestFc1,      // |fc1.weight|, where weights have scales
+  kRepackWeights,   // from the parameters to the kernels' copies of them
+  kStartBatchNorm,  // bn1 for the first batch
+};
+inline constexpr std::array kStepPhases = {Phase::kConvForward, Phase::kFc1Forward,    Phase::kHead,
+                                           Phase::kFc1Backward, Phase::kConv2Backward, Phase::kUpdate};
 
 // How conv forward leaves a1 and z2 for conv2's backward; state.h describes each.
 enum class Layout { kPixels, kChunks, kFp16Terms };
 
-// One size in which a phase comes.
-struct Tile {
-  Phase phase;
-  int rows = 0;                     // that a thread block takes at a time: of conv2's image, or for fc1 samples
-  int declared = 0, dynamic = 0;    // bytes of shared memory of a thread block, static and dynamic
-  bool wgmma = false;               // of conv forward, whose layout decides conv2 backward's; or of fc1
-  Layout layout = Layout::kPixels;  // conv forward leaves it, conv2's backward reads it
-  bool many = false;                // conv forward: a thread block may take one piece after the other
-  int more_than = 0;                // fc1: for batches of more samples,
-  int fewer_than = 0;               // or where there are fewer multiprocessors than so many for 16 samples
-  int stages = 0;                   // fc1: tiles in shared memory at a time
-  int parts = 1;                    // conv2 backward: that conv2's channels are cut into, a thread block each
-  const void* kernel = nullptr;     // for who asks the driver about it
+// A kernel's entry point, and what seeds the random delays of its source file.
+struct EntryPoint {
+  const void* kernel = nullptr;
+  void (*seed_delays)() = nullptr;
 
-  constexpr int shared() const {
-    return (declared + 127) / 128 * 128 + dynamic;
-  }  // where the dynamic begins is aligned
+  bool operator==(const EntryPoint&) const = default;
+};
+
+// A kernel: when a plan takes it, and how it is launched.
+struct KernelRow {
+  Phase phase;
+  int rows = 0;            // that a thread block takes at a time: of conv2's image; samples; or sums of other blocks
+  int other_rows = 0;      // the same of a phase's second input: the next batch's moments, or head's sums
+  int stages = 0;          // fc1: tiles in shared memory at a time
+  int channel_splits = 1;  // conv2 backward: that conv2's channels are cut into, a thread block each
+  Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it
+  bool wgmma = false;                 // of conv forward, whose layout decides conv2 backward's; or of fc1
+  bool persistent = false;            // conv forward: a thread block may take one piece after the other
+  int min_batch = 0;                  // fc1: for batches of at least so many samples,
+  int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples
+  int blocks = 0;                     // thread blocks, where the batch does not decide that
+  int threads = 0;                    // of a thread block
+  int fixed = 0, dynamic = 0;         // bytes of its shared memory, static and dynamic
+  EntryPoint one = {}, several = {};  // for one model, and for several side by side: null if there is no such kernel
+
+  // Of an image, for conv forward and conv2 backward: a thread block each.
+  constexpr int pieces() const { return int(kPool1Side) / rows * channel_splits; }
+  constexpr int shared() const { return (fixed + 127) / 128 * 128 + dynamic; }  // where the dynamic begins is aligned
+  bool operator==(const KernelRow&) const = default;
 };
 
 struct Plan {
-  Tile conv_forward, fc1_forward, fc1_backward, conv2_backward;
+  std::array<KernelRow, kStepPhases.size()> rows;  // by phase
   int conv_forward_blocks = 0, conv2_backward_blocks = 0;
   int fc1_slices = 0;  // that fc1's inputs are cut into, a thread block each
   int head_blocks = 0;
+
+  const KernelRow& operator[](Phase phase) const { return rows[std::size_t(phase)]; }
 };
 
 // The plan of a batch: of each phase the first row that suits it and fits; none if a phase has no such row.
 // Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
-std::optional<Plan> plan_for(std::span<const Tile> tiles, const Limits& gpu, int batch);
+std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu, int batch);
+
+// What decides how the phases go through a batch: kernels, and rounds of their blocks. For Engine::batch_thresholds().
+std::vector<std::int64_t> course_of(const Plan& plan, int batch);
 
 // Bytes of shared memory a thread block with which every batch has a plan on a GPU that is otherwise like this one.
-int shared_needed(std::span<const Tile> tiles, Limits gpu);
+int shared_needed(std::span<const KernelRow> rows, Limits gpu);
 
 // Why this GPU cannot run the phases, in a sentence that begins with "it needs"; empty if it can.
-std::string why_it_does_not_fit(std::span<const Tile> tiles, const Limits& gpu);
+std::string why_it_does_not_fit(std::span<const KernelRow> rows, const Limits& gpu);
 
 }  // namespace mnist::fused

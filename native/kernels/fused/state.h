@@ -1,4 +1,4 @@
-// What the fused kernels share in device memory, and the launchers of the phases of one step.
+// What the fused kernels share in device memory, and the launchers of what surrounds a step.
 //
 // One step is conv_forward -> fc1_forward -> head -> fc1_backward -> conv2_backward -> update, each a launch; a
 // boundary between launches is a barrier of the whole grid, and there is one exactly where every batch-wide sum is
@@ -7,7 +7,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -133,6 +132,9 @@ struct State {
   double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
   StepResult* results;     // one a step of a graph
   std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
+#ifdef MNIST_TRACE
+  ulonglong2* trace;  // see trace.cuh; or null
+#endif
 
   // What lies behind an array.
   constexpr float* fc1_max() const { return conv2_max + kConv2Values / 32; }
@@ -158,43 +160,6 @@ struct Pack {
   State first;
   std::int64_t stride = 0;  // bytes
   int models = 0;
-};
-
-// What is the same for all models of a launch.
-constexpr const State& any_state(const State& s) { return s; }
-constexpr const State& any_state(const Pack& pack) { return pack.first; }
-constexpr int models_of(const State&) { return 1; }
-constexpr int models_of(const Pack& pack) { return pack.models; }
-
-using Schedule = std::array<int, 14>;
-
-template <Precision kPrecision>
-struct Launch {
-  static std::span<const Tile> tiles();  // the sizes in which the phases come
-  // What of a configured state decides how the phases go through its batch; for Engine::batch_thresholds().
-  static Schedule schedule(const State& state);
-  static bool overlaps();  // whether the code that this GPU runs has programmatic dependent launch
-  static void conv_forward(const State& state, int graph_step, cudaStream_t stream);
-  static void fc1_forward(const State& state, cudaStream_t stream);
-  static void head(const State& state, int graph_step, cudaStream_t stream);
-  static void fc1_backward(const State& state, cudaStream_t stream);
-  static void conv2_backward(const State& state, int graph_step, cudaStream_t stream);
-  static void update(const State& state, int graph_step, cudaStream_t stream);
-  static void pack(const State& state, cudaStream_t stream);  // all operand copies from `parameters`
-  static void prepare(const State& state, int graph_step,
-                      cudaStream_t stream);  // moments and bn1 for this step's batch
-};
-
-// The launches of a step of several models, each with more samples than blocks of conv_forward.
-template <Precision kPrecision>
-struct PackLaunch {
-  static void conv_forward(const Pack& pack, int graph_step, cudaStream_t stream);
-  static void fc1_forward(const Pack& pack, cudaStream_t stream);
-  static void head(const Pack& pack, int graph_step, cudaStream_t stream);
-  static void fc1_backward(const Pack& pack, cudaStream_t stream);
-  static void conv2_backward(const Pack& pack, int graph_step, cudaStream_t stream);
-  static void update(const Pack& pack, int graph_step, cudaStream_t stream);
-  static void prepare(const Pack& pack, int graph_step, cudaStream_t stream);
 };
 
 bool runs_wgmma();  // whether the code that this GPU runs was compiled for sm_90a

@@ -1,4 +1,4 @@
 // The fused kernels in tf32.
-#include "kernels/fused/launch.cuh"
+#include "kernels/fused/table.cuh"
 
-template struct mnist::fused::Launch<mnist::Precision::kTf32>;
+template struct mnist::fused::KernelTable<mnist::Precision::kTf32, mnist::fused::State>;

@@ -16,19 +16,18 @@
 #include <thread>
 
 #include "engines/fused/arena.h"
-#include "engines/fused/kernels.h"
 #include "engines/fused/steps.h"
 #include "gpu_testing.h"
 
 namespace testing {
 
 using namespace mnist;
+using fused::KernelRow;
 using fused::Layout;
 using fused::Limits;
 using fused::Phase;
 using fused::Plan;
 using fused::State;
-using fused::Tile;
 
 // ---- values as they are stored --------------------------------------------------------------------------------------
 
@@ -329,17 +328,24 @@ class PhaseMemory {
 
 // ---- the sizes of a phase -------------------------------------------------------------------------------------------
 
+// Where the phases are in a graph: neither the first step nor the last.
+inline constexpr int kGraphStep = 1;
+
 // A phase in one size, and a batch as a GPU with so many multiprocessors cuts it up.
 struct Case {
   Precision precision;
-  fused::Kernels kernels;
+  std::span<const KernelRow> rows;
   Limits gpu;
   Plan plan;
   int batch;
   Random random;
   std::string name;
 
-  PhaseMemory memory() const { return {precision, gpu, plan, batch, kernels.overlaps()}; }
+  PhaseMemory memory() const { return {precision, gpu, plan, batch, fused::overlaps(rows)}; }
+  void launch(Phase phase, const State& s, cudaStream_t stream) const {
+    const bool of_step = std::ranges::find(fused::kStepPhases, phase) != fused::kStepPhases.end();
+    fused::launch(of_step ? plan[phase] : fused::row_of(rows, phase), s, kGraphStep, stream);
+  }
   bool scales_conv2() const { return scaled(precision) || (gpu.wgmma && fp16_terms(precision) > 0); }
 };
 
@@ -347,12 +353,9 @@ struct Cut {
   int multiprocessors, batch;
 };
 
-// Whether a plan has this size.
-inline bool takes(const Plan& plan, const Tile& size) {
-  const auto same = [&](const Tile& tile) {
-    return tile.phase == size.phase && tile.kernel == size.kernel && tile.rows == size.rows;
-  };
-  return same(plan.conv_forward) || same(plan.fc1_forward) || same(plan.fc1_backward) || same(plan.conv2_backward);
+// Whether a plan has this row.
+inline bool takes(const Plan& plan, const KernelRow& row) {
+  return plan[row.phase].one == row.one && plan[row.phase].rows == row.rows;
 }
 
 // Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that plans
@@ -364,26 +367,24 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
   const bool has_wgmma = fused::runs_wgmma();
   std::vector<Case> cases;
   for (const Precision precision : {Precision::kBf16, Precision::kTf32, Precision::kFp32}) {
-    const fused::Kernels kernels = fused::kernels_for(precision);
-    const auto all = kernels.tiles();
+    const auto all = fused::kernel_rows(precision);
     std::set<int, std::greater<>> limits = {shared};  // of shared memory: each that makes a difference
-    for (const Tile& tile : all)
-      if (tile.shared() < shared) limits.insert(tile.shared());
-    for (const Tile& size : all) {
+    for (const KernelRow& row : all)
+      if (row.shared() < shared) limits.insert(row.shared());
+    for (const KernelRow& size : all) {
       if (size.phase != phase) continue;
-      const std::string name = std::string(to_string(precision)) +
-                               (size.rows ? ", " + std::to_string(size.rows) + " rows" : "") +
-                               (size.many ? " again and again" : "") +
-                               (size.parts > 1 ? ", channels in " + std::to_string(size.parts) + " parts" : "") +
-                               (size.stages ? ", " + std::to_string(size.stages) + " stages" : "") +
-                               (size.wgmma || size.layout != Layout::kPixels ? ", wgmma" : "");
+      const std::string name =
+          std::string(to_string(precision)) + (size.rows ? ", " + std::to_string(size.rows) + " rows" : "") +
+          (size.persistent ? " again and again" : "") +
+          (size.channel_splits > 1 ? ", channels in " + std::to_string(size.channel_splits) + " parts" : "") +
+          (size.stages ? ", " + std::to_string(size.stages) + " stages" : "") +
+          (size.wgmma || size.layout != Layout::kPixels ? ", wgmma" : "");
       if (size.shared() > shared) {
         not_tested(name, "it needs " + std::to_string(size.shared()) + " bytes of shared memory a block");
         continue;
       }
-      std::vector<Tile> tiles(all.begin(), all.end());
-      Tile& here = tiles[std::size_t(&size - all.data())];
-      here.more_than = 0;  // small batches may have it, too
+      std::vector<KernelRow> rows(all.begin(), all.end());
+      rows[std::size_t(&size - all.data())].min_batch = 0;  // small batches may have it, too
       const bool of_hopper = size.wgmma || size.layout != Layout::kPixels;
       const bool of_all = phase == Phase::kHead || phase == Phase::kUpdate;  // they do what the others want
       const std::size_t before = cases.size();
@@ -394,10 +395,10 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
           for (const int limit : limits) {
             if (wgmma && limit < shared) break;  // every Hopper has all of it
             const Limits gpu{cut.multiprocessors, limit, wgmma};
-            const auto plan = fused::plan_for(tiles, gpu, cut.batch);
+            const auto plan = fused::plan_for(rows, gpu, cut.batch);
             if (!plan || !(of_all || takes(*plan, size))) continue;
             cases.push_back(
-                {precision, kernels, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
+                {precision, all, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
                  name + ", " + std::to_string(cut.batch) + " samples on " + std::to_string(cut.multiprocessors) +
                      " multiprocessors" + (wgmma ? "" : " without wgmma")});
             break;
@@ -459,9 +460,6 @@ inline std::vector<double> moments_of(const std::uint8_t* image) {
     for (int k = j; k < kTaps; ++k) add(j, k);
   return moments;
 }
-
-// Where the phases are in a graph: neither the first step nor the last.
-inline constexpr int kGraphStep = 1;
 
 // ---- dh -------------------------------------------------------------------------------------------------------------
 

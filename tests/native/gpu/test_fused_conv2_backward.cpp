@@ -20,7 +20,7 @@ struct Storage {
   int parts;          // into which blocks and warps may cut conv2's channels: each rounds its sum for da1
 
   Storage(const Case& now)
-      : terms(now.plan.conv2_backward.layout == Layout::kFp16Terms), scaled(testing::scaled(now.precision)) {
+      : terms(now.plan[Phase::kConv2Backward].layout == Layout::kFp16Terms), scaled(testing::scaled(now.precision)) {
     const bool bf16 = now.precision == Precision::kBf16;
     pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
     const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero);
@@ -30,7 +30,7 @@ struct Storage {
                                 : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
     const bool exact = now.precision == Precision::kFp32;
     of_da1 = exact ? multiplying(now.precision) : storing(now.precision);
-    parts = !scaled ? 4 : now.plan.conv2_backward.rows == kPool1Side ? 1 : 2;
+    parts = !scaled ? 4 : now.plan[Phase::kConv2Backward].rows == kPool1Side ? 1 : 2;
   }
 };
 
@@ -107,7 +107,7 @@ std::vector<std::uint32_t> packed_route1(const std::vector<std::uint8_t>& route)
 void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& storage) {
   using Filter = fused::DgradFilter;
   const State& s = memory.state();
-  const bool pieces = now.plan.conv2_backward.layout == Layout::kChunks;
+  const bool pieces = now.plan[Phase::kConv2Backward].layout == Layout::kChunks;
   const int terms = storage.terms ? fp16_terms(now.precision) : 0;
   inputs.filter = now.random.values(fused::kConv2Values, -0.1, 0.1);
   inputs.unit.filter = storage.terms || storage.scaled ? std::ldexp(1.0, -9) : 1;
@@ -143,7 +143,7 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
 // `flat`: z2 and dy2 are the same everywhere in a channel, and in even batches relu lets all of a1 pass.
 Inputs give_inputs(PhaseMemory& memory, Case& now, const Storage& storage, bool flat) {
   const State& s = memory.state();
-  const Layout layout = now.plan.conv2_backward.layout;
+  const Layout layout = now.plan[Phase::kConv2Backward].layout;
   const std::int64_t batch = now.batch;
   Inputs inputs;
   if (storage.scaled) {
@@ -288,8 +288,8 @@ void check_weight_gradient(const Case& now, const Inputs& inputs, const std::vec
 // Of which rows of cells a warp of tf32 makes da1 one after the other: the number of a row's group. What rounding takes
 // from a cell that relu let pass goes to the next such cell below it in the group.
 int group_of(const Case& now, int row) {
-  if (now.plan.conv2_backward.layout == Layout::kChunks) return row / 7;
-  if (now.plan.conv2_backward.rows == kPool1Side) return row < 4 ? 0 : row < 7 ? 1 : row < 10 ? 2 : 3;
+  if (now.plan[Phase::kConv2Backward].layout == Layout::kChunks) return row / 7;
+  if (now.plan[Phase::kConv2Backward].rows == kPool1Side) return row < 4 ? 0 : row < 7 ? 1 : row < 10 ? 2 : 3;
   return 2 * (row / 7) + (row % 7 >= 4);
 }
 
@@ -433,7 +433,7 @@ void test(Case now, bool flat) {
     inputs.unit.da1 = inputs.unit.dz2 * power_of_two_scale(std::ldexp(kConv2Channels * kTaps * largest, 15), 15, -100);
   }
   if (!probes) s.gradients = nullptr, s.route2 = nullptr;
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv2_backward(s, kGraphStep, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kConv2Backward, s, stream); });
 
   const Dz2 dz2 = dz2_of(now, inputs, bn, storage);
   check_bn2(memory, now, bn, learning_rate);

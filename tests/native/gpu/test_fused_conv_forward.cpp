@@ -120,13 +120,14 @@ struct Conv2 {
 std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& conv1, const Samples& samples,
                              const std::string& where) {
   const State& s = memory.state();
-  const Layout layout = now.plan.conv_forward.layout;
+  const Layout layout = now.plan[Phase::kConvForward].layout;
   const PixelOrder order = order_of_a1(now.precision, layout);
   const std::int64_t batch = now.batch, count = batch * kPool1Size;
   const Axes axes{{"image", batch}, {"channel", kConv1Channels}, {"y", kPool1Side}, {"x", kPool1Side}};
   std::vector<double> got(count);
   double unit = 1, error = storing(now.precision);
-  const bool fp16_sums = now.plan.conv_forward.wgmma && now.plan.conv_forward.many && conv1.terms == 1;
+  const bool fp16_sums =
+      now.plan[Phase::kConvForward].wgmma && now.plan[Phase::kConvForward].persistent && conv1.terms == 1;
   if (layout == Layout::kFp16Terms || scaled(now.precision))
     unit = power_of_two_scale(*std::ranges::max_element(conv1.largest), 15, -60);
   if (layout == Layout::kFp16Terms) {
@@ -206,7 +207,7 @@ void check_z2(PhaseMemory& memory, const Case& now, const std::vector<double>& a
               double unit, const std::string& where) {
   const State& s = memory.state();
   const std::int64_t batch = now.batch;
-  const PixelOrder order = order_of_z2(now.precision, now.plan.conv_forward.layout);
+  const PixelOrder order = order_of_z2(now.precision, now.plan[Phase::kConvForward].layout);
   const auto values = memory.stored_result(s.z2, order.count(batch), unit);
   check_padding("z2", where, order, batch, values);
   check_room("z2", where, now.precision, values, unit);
@@ -277,7 +278,7 @@ void test(Case now) {
   auto gamma = now.random.values(kConv2Channels, 0.5, 1.5);
   gamma[kFirst2] = 0;
   memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.conv_forward(s, kGraphStep, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kConvForward, s, stream); });
   const auto a1 = check_a1(memory, now, conv1, samples, now.name);
   check_z2(memory, now, a1, conv2.weight, check_z2_scale(memory, now, conv1, conv2), now.name);
   memory.check_rest(now.name);

@@ -135,7 +135,7 @@ void test_forward(Case now, bool population) {
       largest_a2 = std::max(largest_a2, std::abs(gamma[c]) / std::sqrt(s.inv_n2) + std::abs(beta[c]));
   }
   if (scaled(now.precision)) memory.give_scale(fused::kZ2Scale, inputs.z2_unit);
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.fc1_forward(s, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kFc1Forward, s, stream); });
   if (!population) check_bn2(memory, now, sums, gamma, beta, inputs.z2_unit);
   const double a2_unit = scaled(now.precision) ? scale_of(largest_a2) : 1;
   if (scaled(now.precision)) memory.check_scale("a2", now.name, fused::kA2Scale, a2_unit);
@@ -177,7 +177,7 @@ void test_backward(Case now, bool reports_gradients) {
                next_unit = units ? 2 * inputs.fc1_unit : 1;
   double dy2_unit = 1;
   for (auto& x : dh) x = now.random.bits() % 4 ? stored(now.precision, x, dh_unit) : 0;
-  const DhOrder order{now.plan.fc1_backward.wgmma};
+  const DhOrder order{now.plan[Phase::kFc1Backward].wgmma};
   std::vector<double> ordered(order.count(batch));
   for (std::int64_t i = 0; i < batch * kHidden; ++i) ordered[order.at(i / kHidden, int(i % kHidden))] = dh[i];
   memory.give_stored(s.dh, ordered, dh_unit);
@@ -198,7 +198,7 @@ void test_backward(Case now, bool reports_gradients) {
   for (auto& x : master) x = float(x);
   memory.give_as(s.parameters + at, master);
   if (!reports_gradients) s.gradients = nullptr;
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.fc1_backward(s, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kFc1Backward, s, stream); });
 
   // dy2, of what relu let pass.
   if (units) memory.check_scale("dy2", now.name, fused::kDy2Scale, dy2_unit);

@@ -54,7 +54,7 @@ void test(Case now) {
     for (const double x : weight) of_fc2 = std::max(of_fc2, float(std::abs(x)));
     dh_unit = scale_of(2 * (float(upstream) / float(batch)) * of_fc2);
   }
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.head(s, kGraphStep, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kHead, s, stream); });
 
   if (scaled(now.precision)) {
     memory.check_scale("dh", now.name, fused::kDhScale, dh_unit);
@@ -133,7 +133,7 @@ void test(Case now) {
       if (h > 0) add(d_bias + unit, value, bound);
     }
   }
-  const DhOrder order{now.plan.fc1_backward.wgmma};
+  const DhOrder order{now.plan[Phase::kFc1Backward].wgmma};
   auto ordered = memory.stored_result(s.dh, order.count(batch), dh_unit);
   std::vector<double> got_dh;
   for (std::int64_t i = 0; i < batch * kHidden; ++i) {

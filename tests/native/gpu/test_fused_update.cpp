@@ -405,7 +405,7 @@ void test_update(Case now) {
   const double fc1_scale = std::ldexp(1.0, -10);
   if (now.scales_conv2()) memory.give_scale(fused::kNextConv2Scale, scale);
   if (scaled(now.precision)) memory.give_scale(fused::kNextFc1Scale, fc1_scale);
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.update(s, kGraphStep, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kUpdate, s, stream); });
 
   check_conv1(memory, now, conv1, routed_taps, moments, next);
   check_conv2(memory, now, conv2, conv2_sums, sign, gamma, scale);
@@ -425,7 +425,7 @@ void test_prepare(Case now) {
     std::ranges::copy(pixel_moments(samples.images.data() + i * kImagePixels), std::back_inserter(moments));
   memory.give(s.samples.moments, moments);
   memory.give(s.samples.order, samples.order);
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.prepare(s, kGraphStep, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kStartBatchNorm, s, stream); });
   check_next_conv1(memory, now, moments_of_batch(samples, now, kGraphStep), conv1.weight, conv1.gamma, conv1.beta);
   memory.check_rest(now.name);
 }
@@ -440,7 +440,7 @@ void test_pack(Case now) {
   memory.give_as(s.parameters + kParameters[kConv2Weight].offset, conv2);
   memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
   memory.give_as(s.parameters + kParameters[kFc1Weight].offset, fc1);
-  memory.run([&](const State& s, cudaStream_t stream) { now.kernels.pack(s, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) { fused::repack_weights(now.rows, s, stream); });
   const auto largest_of = [](const std::vector<double>& weights) {
     double largest = 0;
     for (const double w : weights) largest = std::max(largest, std::abs(w));

@@ -9,6 +9,7 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -31,6 +32,7 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
   const float shift = s.bn2.shift(channel), gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
   const float beta = s.parameters[beta_at + channel];
   wait_for_predecessor();  // fc1_backward: dy2 and its sums
+  trace(s, Phase::kConv2Backward, 1, tid == 0);
   float dy2[kCells], dy2_xhat[kCells];
 #pragma unroll
   for (int k = 0; k < kCells; ++k) {

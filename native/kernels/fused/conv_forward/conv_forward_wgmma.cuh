@@ -6,6 +6,7 @@
 #include "kernels/fused/conv_forward/conv2_wgmma.cuh"
 #include "kernels/fused/conv_forward/conv_forward.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -100,6 +101,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
   auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
 
+  trace(s, Phase::kConvForward, 0, tid == 0);
   const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
   Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);
   if (tid == 0) arrived.init(1);
@@ -110,6 +112,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
+  trace(s, Phase::kConvForward, 1, tid == 0);
   if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
@@ -117,6 +120,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
   if constexpr (P::kFp16Terms > 0) conv2.load_scale(s);
   __syncthreads();
+  trace(s, Phase::kConvForward, 2, tid == 0);
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
@@ -132,22 +136,27 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   }
   wgmma_publish();
   __syncthreads();
+  trace(s, Phase::kConvForward, 3, tid == 0);
 
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
   if (kHalves == 2 || warp < kRoleThreads / 32) {
     arrived.wait(0);
+    trace(s, Phase::kConvForward, 4, tid == 0);
     conv2.start(shared_address(a1), shared_address(filter));
     if (kHalves == 2) store_stage<P, kConvThreads, 1>(s, shared, image, tid, 0);
     if constexpr (P::kScaled) conv2.load_scale(s), conv2.begin(s, image);  // while the products run
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
+    trace(s, Phase::kConvForward, 5, tid == 0);
     conv2.template store<kChunked<P, kHalves == 2>>(s, image);
     conv2.add_columns(warp_sums[warp]);
+    trace(s, Phase::kConvForward, 6, tid == 0);
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
   }
   __syncthreads();
   store_z2_sums<2 * kHalves>(s, warp_sums, tid);
+  trace(s, Phase::kConvForward, 7, tid == 0);
 #endif
 }
 
@@ -193,6 +202,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     if (image < s.batch)
       for_words([&](std::uint32_t& word, int i) { word = load_image_word(s, graph_step, image, i); });
   };
+  trace(s, Phase::kConvForward, 0, threadIdx.x == 0);
   if (first_role) fetch(first_image);
   if (threadIdx.x == 0) arrived.init(1);
   for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
@@ -212,6 +222,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   }
 
   wait_for_predecessor();  // update: filters and bn1
+  trace(s, Phase::kConvForward, 1, threadIdx.x == 0);
   auto* warp_sums =
       reinterpret_cast<float (*)[2][16]>(shared + Shared::kRolesImages);  // of the second role, at the end
   if (first_role) {
@@ -235,20 +246,32 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       unsigned char* const here = stage_at(group);
       for (int image = first_image; image < s.batch; image += step) {
         Sums acc[2];
+        const TracedItem traced(s, Phase::kConvForward, {.first = 16, .points = 10, .from = 4, .to = 6},
+                                (image - first_image) / step, tid == 0);
+        traced(0);
         Makers::sync(group);  // the patches are complete and nobody reads the image any more
+        traced(1);
         multiply(acc, group, 0);
         store_image(image + 2 * step);
+        traced(2);
         products(acc);
+        traced(3);
         if (image >= step) Free::sync(group);
+        traced(4);
         conv1.template finish<0>(acc, here, 0);
+        traced(5);
         multiply(acc, group, kPool1Side);
         products(acc);
+        traced(6);
         Makers::sync(group);  // nobody reads the patches any more, and the next image is complete
         conv1.template finish<0>(acc, here, kPool1Side);
+        traced(7);
         wgmma_publish();
         Full::arrive(group);
+        traced(8);
         gather_next(group);
         wgmma_publish();
+        traced(9);
       }
     } else {
       const int first_row = group * kPool1Side;  // of patches
@@ -285,23 +308,34 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     const int thread = tid % kGroupThreads, second_step = 2 * gridDim.x;
     const std::uint32_t output = shared_address(shared) + Shared::kOutput + group * Shared::kOutputBytes;
     for (int image = blockIdx.x + group * gridDim.x; image < s.batch; image += second_step) {
+      const TracedItem traced(s, Phase::kConvForward, {.first = 40, .points = 10, .from = 4, .to = 6},
+                              (image - blockIdx.x - group * gridDim.x) / second_step, tid == 0);
+      traced(0);
       Full::sync(group);
+      traced(1);
       if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
       left.begin(s, image), right.begin(s, image);
       left.start(shared_address(stage), shared_address(filter));
       right.start(shared_address(stage), shared_address(filter));
+      traced(2);
       wgmma_wait<0>();
+      traced(3);
       if (thread == 0) store_bulk_wait_read();  // of this stage, and of the output before
+      traced(4);
       if (image + second_step < s.batch) Free::arrive(group);
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
         Output::sync(group);
+        traced(5);
         left.store_shared(output);
         right.store_shared(output);
+        traced(6);
         wgmma_publish();
         Output::sync(group);
+        traced(7);
         if (thread == 0) store_z2_bulk<P>(s, image, output);
+        traced(8);
       } else {
         left.template store<true>(s, image);
         right.template store<true>(s, image);
@@ -313,6 +347,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
     SecondRole::sync();
     store_z2_sums<4>(s, warp_sums, tid);
+    trace(s, Phase::kConvForward, 7, tid == 0);
   }
 #endif
 }

@@ -7,6 +7,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_backward/batch_tiles.cuh"
 #include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/shared/values.cuh"
 
 namespace mnist::fused {
@@ -71,6 +72,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   for (int v = 0; v < kValues; ++v) mean[v] = bn2.mean(my_column + v);
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
+  trace(s, Phase::kFc1Backward, 1, tid == 0);
   fetch_dh<Shared>(s, base, 0);
   if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
   const Dy2Scales scales = dy2_scales<P>(s);
@@ -130,6 +132,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
       }
     }
   }
+  trace(s, Phase::kFc1Backward, 2, tid == 0);
   if constexpr (Shared::kStages == 2) TileReleased::arrive();  // the last tile: wgrad takes its place
 
   auto& warp_sums = dgrad_sums<Shared>(shared, s.batch);
@@ -160,6 +163,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
     if constexpr (P::kScaled) total *= scales.dy2;
     s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
   }
+  trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
 }  // namespace mnist::fused

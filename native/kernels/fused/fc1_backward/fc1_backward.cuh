@@ -11,6 +11,7 @@
 #include "kernels/fused/fc1_backward/dgrad.cuh"
 #include "kernels/fused/fc1_backward/weight_gradient.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -19,6 +20,7 @@ __global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(Models model
   const auto& s = state_of_block(models);
   using Shared = Fc1BackwardShared<P, kStages>;
   extern __shared__ __align__(128) unsigned char shared[];
+  trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
   if (threadIdx.x < kRoleThreads)
     fc1_dgrad<Shared>(s, shared, blockIdx.x * 32);
   else

@@ -23,6 +23,7 @@
 #include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
 
@@ -108,6 +109,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
   const float learning_rate = *s.learning_rate;
   copy_async_wait<0>();
   wait_for_predecessor();  // so that its successor may start
+  trace(s, Phase::kFc1Backward, 3, tid == 0);
   if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
   const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
@@ -117,7 +119,10 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
     const int stage = Shared::stage(tile);
+    const TracedItem traced(s, Phase::kFc1Backward, {.first = 16, .points = 8, .from = 8, .to = 12}, tile, tid == 0);
+    traced(0);
     arrived.wait(tile);
+    traced(1);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int at = stage + my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
@@ -125,9 +130,12 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::kPooledZ2 + at));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = bn2_relu<P>(x, scale, shift);
     }
+    traced(2);
     wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
     wgmma_wait<0>();  // the products of the tile before
+    traced(3);
     Fc1Wgrad::sync();
+    traced(4);
     Fc1TileReady::arrive(tile & 1);
     const std::uint64_t units = wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk);
     const std::uint64_t columns = wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk);
@@ -164,6 +172,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     largest = warp_max(largest);
     if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
   }
+  trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
 
 template <class P>
@@ -201,18 +210,23 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   for (int i = 0; i < 8; ++i) mean[i] = bn2.mean(i / 2 * 8 + 2 * t + i % 2);
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
+  trace(s, Phase::kFc1Backward, 1, tid == 0);
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
   const Dy2Scales scales = dy2_scales<P>(s);
 
   const int first_row = warp * 16, piece = (first_row + g) * 16 + t * 4;
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
+    const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
+    traced(0);
     Fc1TileReady::sync(tile & 1);
+    traced(1);
     if (tile + 2 < tiles) {
       fetch_pooled(tile + 2);
       fetch_dh(tile + 2);
     }
     arrived.wait(tile);  // it has: wgrad waited for it
+    traced(2);
     const int stage = Shared::stage(tile);
     const std::uint64_t samples =
         wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
@@ -224,6 +238,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_results(dy);
+    traced(3);
 #pragma unroll
     for (int n = 0; n < Shared::kColumnChunks; ++n)
 #pragma unroll
@@ -243,6 +258,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
         sum_xhat[2 * n + 1] = fmaf(x.y, z.y - mean[2 * n + 1], sum_xhat[2 * n + 1]);
         if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
+    traced(4);
     __syncwarp();  // dy2 leaves in rows of 64 bytes, four lanes each
     const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
 #pragma unroll
@@ -279,6 +295,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     if constexpr (P::kScaled) total *= scales.dy2;
     s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
   }
+  trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
 #endif
@@ -289,6 +306,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(Mod
   const auto& s = state_of_block(models);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Fc1BackwardWgmmaShared::Arrived arrived;
+  trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
   if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
   __syncthreads();
   if (uniform(threadIdx.x / kRoleThreads) == 0)

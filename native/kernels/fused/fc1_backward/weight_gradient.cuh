@@ -8,6 +8,7 @@
 #include "kernels/device/mma.cuh"
 #include "kernels/fused/fc1_backward/batch_tiles.cuh"
 #include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/shared/values.cuh"
 
 namespace mnist::fused {
@@ -122,6 +123,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
     add_accumulators(dw, sums);
   }
 
+  trace(s, Phase::kFc1Backward, 9, tid == 0);
   // dw[0] becomes the 16 units that this warp updates, dw[1] the other warp's.
   if (parity == 1)
 #pragma unroll
@@ -170,6 +172,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
     largest = warp_max(largest);
     if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
   }
+  trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
 
 }  // namespace mnist::fused

@@ -7,6 +7,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto [g, t] = fragment_place(lane);
   const int row0 = blockIdx.x * kRows;
+  trace(s, Phase::kFc1Forward, 0, tid == 0);
   const int groups = (gridDim.y + 1) / 2, cells = (kCells2 + groups - 1) / groups;
   const int begin = int(blockIdx.y / 2) * cells, end = min(begin + cells, kCells2);
   const int k_tiles = (end - begin + kTileCells<P> - 1) / kTileCells<P>;
@@ -88,6 +90,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
     const float beta = s.parameters[kParameters[kBn2Bias].offset + channel];
     scales.begin(s, lane);
     wait_for_predecessor();  // conv_forward: pooled_z2 and the channel sums
+    trace(s, Phase::kFc1Forward, 1, tid == 0);
     scales.finish(s, lane);
     // A group of copies a stage, the weights of all in the first. Two tiles go ahead of the channel sums; the others
     // arrive while the statistics are finished.
@@ -100,6 +103,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
       copy_async_commit();
     }
     finish_bn2<P>(s, bn, channel_half, gamma, beta, scales.z2);
+    trace(s, Phase::kFc1Forward, 2, tid == 0);
     float scale[kValues], shift[kValues];  // of the channels that this lane gets from ldmatrix
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
@@ -164,6 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
           *reinterpret_cast<float2*>(s.h_slices + (std::size_t(blockIdx.y) * s.batch + row) * kHidden + warp_hidden +
                                      n * 8 + 2 * t) = make_float2(sums[m][n][2 * upper], sums[m][n][2 * upper + 1]);
       }
+  trace(s, Phase::kFc1Forward, 7, tid == 0);
 }
 
 }  // namespace mnist::fused

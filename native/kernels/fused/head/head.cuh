@@ -10,6 +10,7 @@
 #include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   __shared__ __align__(16) float sums[8][kHeadValues];
   __shared__ double moments[4][64];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  trace(s, Phase::kHead, 0, tid == 0);
   const auto parameter4 = [&](std::int64_t offset) {
     return reinterpret_cast<const float4*>(s.parameters + offset)[lane];
   };
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       }
     }
   wait_for_predecessor();  // fc1_forward: h_slices
+  trace(s, Phase::kHead, 1, tid == 0);
   float4 dw[kClasses] = {}, dbias = {};
   float dclass = 0, loss = 0, hits = 0;
 
@@ -224,6 +227,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         *reinterpret_cast<uint2*>(dh_chunk<P>(s, beyond, lane)) = make_uint2(0, 0);
     }
 
+  trace(s, Phase::kHead, 2, tid == 0);
   moments[group][column] = moment;
 #pragma unroll
   for (int k = 0; k < kClasses; ++k) reinterpret_cast<float4*>(sums[warp] + k * kHidden)[lane] = dw[k];
@@ -248,6 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
     for (int k = 0; k < 8; ++k) total += sums[k][i];
     s.head_sums[std::size_t(blockIdx.x) * kHeadValues + i] = total;
   }
+  trace(s, Phase::kHead, 7, tid == 0);
   if (tid < kMoments)
     s.moment_sums[std::size_t(blockIdx.x) * kMoments + tid] =
         (moments[0][tid] + moments[1][tid]) + (moments[2][tid] + moments[3][tid]);

@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   }
 }
 
-// As launch() of launch.cuh, which would bring all phases with it.
+// As launch() of launch.cpp, for kernels that are no rows of a table.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, bool overlap, cudaStream_t stream, Arguments... arguments) {
   cudaLaunchConfig_t config{};

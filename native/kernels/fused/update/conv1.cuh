@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/update/pack.cuh"
 #include "kernels/fused/update/shares.cuh"
 
@@ -72,6 +73,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   }
 
   wait_for_predecessor();  // conv2_backward: routed_tap_sums
+  trace(s, Phase::kUpdate, 1, tid == 0);
   constexpr int kColumns4 = kUpdateThreads / kRoutedTapGroups;
   const int column4 = tid % kColumns4, group = tid / kColumns4;
   reinterpret_cast<float4*>(scratch.routed_taps[group])[column4] =
@@ -79,6 +81,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
                                                              s.conv2_backward_blocks,
                                                              kConv1Channels * kRoutedTapColumns, column4, group);
   __syncthreads();
+  trace(s, Phase::kUpdate, 2, tid == 0);
   if (!computes) return;
   // Each half of the warp adds up every other group, four at a time in float.
   double g = 0;

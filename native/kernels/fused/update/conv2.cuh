@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/update/pack.cuh"
 #include "kernels/fused/update/shares.cuh"
 
@@ -20,6 +21,7 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float old = s.parameters[at], learning_rate = *s.learning_rate;
   wait_for_predecessor();  // conv2_backward: conv2_sums, bn2's update and the scale
+  trace(s, Phase::kUpdate, 1, tid == 0);
   const bool scaled = P::kScaled || (P::kFp16Terms > 0 && s.wgmma);
   const float scale = scaled ? s.scales[kNextConv2Scale] : 1.f;
   const float old_sign = s.bn2_sign[out];
@@ -28,6 +30,7 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
     partial[group][column] = sum_rows<kConv2Groups, kUpdateLoads<Models>.conv2>(
         s.conv2_sums, s.conv2_backward_blocks, kConv2Values, block * kConv2Columns + column, group);
   __syncthreads();
+  trace(s, Phase::kUpdate, 2, tid == 0);
   if (tid >= kValues) return;
   const float dw = old_sign * sum_groups(partial, tid);
   const float w = old - learning_rate * dw;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/update/conv1.cuh"
 #include "kernels/fused/update/conv2.cuh"
 #include "kernels/fused/update/head.cuh"
@@ -19,12 +20,14 @@ __global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_
     float4 conv2[kConv2Groups][kConv2Columns];
   } scratch;
   const int block = blockIdx.x;
+  trace(s, Phase::kUpdate, 0, threadIdx.x == 0);
   if (block < kConv1Blocks)
     update_conv1<P, Models>(s, scratch.bn1, block);
   else if (block < kConv1Blocks + kHeadBlocks)
     update_head<Models>(s, scratch.head, graph_step, block - kConv1Blocks);
   else
     update_conv2<P, Models>(s, scratch.conv2, block - kConv1Blocks - kHeadBlocks);
+  trace(s, Phase::kUpdate, 7, threadIdx.x == 0);
 }
 
 }  // namespace mnist::fused

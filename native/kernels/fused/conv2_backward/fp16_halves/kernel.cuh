@@ -17,6 +17,7 @@
 #include "kernels/device/registers.cuh"
 #include "kernels/fused/conv2_backward/fp16_halves/roles.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -33,6 +34,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const Halves halves{s, bn, shared, arrived, dz2_ready, done, graph_step, lane};
 
+  trace(s, Phase::kConv2Backward, 0, tid == 0);
   for (int i = tid; i < 2 * Shared::kStage / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
   if (tid == 0) {
@@ -64,6 +66,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_fp16_halves_ke
   };
   make_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial), meanwhile);
   const float dz2_scale = divide_by_dz2_scale(bn);
+  trace(s, Phase::kConv2Backward, 2, tid == 0);
   if (warp < kGroupThreads / 32) {
     take_registers<Halves::kDgradRegisters>();
     dgrad_role(halves, dz2_scale, conv2_scale, &filter_arrived);

@@ -24,6 +24,7 @@
 
 #include "kernels/fused/conv2_backward/mma/roles.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
   Conv2BackwardBlock<P, kRows, kStages, kParts> block{
       s, bn, shared, arrived, graph_step, tid & 31, kRows == 7 ? int(blockIdx.x & 1) * 7 : 0};
 
+  trace(s, Phase::kConv2Backward, 0, tid == 0);
   // The first item, by all threads.
   const int item = block.first_item(), sample = block.sample(item, tid);
   block.template copy_forward<kConvThreads>(item, sample, 0, tid);
@@ -53,6 +55,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
   make_bn2_backward<P::kScaled>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
                                 meanwhile);
   finish_scales<P>(block.scales, bn, dy2_scale);
+  trace(s, Phase::kConv2Backward, 2, tid == 0);
 
   if (tid < kRoleThreads)
     dgrad_role(block, tid);

@@ -8,6 +8,7 @@
 #include "kernels/fused/conv2_backward/mma/routed_taps.cuh"
 #include "kernels/fused/conv2_backward/mma/weight_gradient.cuh"
 #include "kernels/fused/shared/conv3x3.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -70,6 +71,7 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
     }
     make_dz2<kRoleThreads>(block, item, stage, tid);
     Block::DgradRole::sync();
+    trace(block.s, Phase::kConv2Backward, 3, tid == 0);
     Block::Dz2Ready::arrive(stage);
     if (item == block.first_item()) block.wait_for_copies(Block::kFilterCopies, 0);
     const std::uint32_t here = block.stage_address(stage);
@@ -80,6 +82,7 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
     else
       conv3x3_rows<P, Block::kChannels, 3, AlignedShift, false, kSteps>(acc, dz, filter, block.lane);
     float2 rest[4] = {};
+    trace(block.s, Phase::kConv2Backward, 4, tid == 0);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       if (r == 3 && !four) break;
@@ -98,9 +101,11 @@ __device__ __forceinline__ void dgrad_role(const Block& block, int tid) {
       }
     }
     Block::Done::arrive(stage);
+    trace(block.s, Phase::kConv2Backward, 5, tid == 0);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
   }
   store_routed_taps(block, routed_taps, tid);
+  trace(block.s, Phase::kConv2Backward, 7, tid == 0);
 }
 
 // A warp makes 16 of conv2's channels by 16 of conv1's, all taps; of half of conv2's channels by 8.
@@ -134,6 +139,7 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
     const std::uint32_t here = block.stage_address(stage);
     weight_gradient<P, Block::kRows, Block::kChannels>(dw, here + Shared::kDz + out * int(sizeof(T)),
                                                        here + Shared::kA1 + in * int(sizeof(T)), block.lane);
+    trace(block.s, Phase::kConv2Backward, 9, tid == 0);
     Block::Done::sync(stage);  // no warp reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);
     stage = Block::kStages == 2 ? stage ^ 1 : 0;
@@ -153,6 +159,7 @@ __device__ __forceinline__ void weight_gradient_role(const Block& block, int tid
       if constexpr (Block::kParts == 2)  // nothing of the other part's channels
         to[tap * kConvThreads + ((first_tile ^ kOuts) + out / 16 + 4 * (in / 8 + n)) * 32 + block.lane] = {};
     }
+  trace(block.s, Phase::kConv2Backward, 8, tid == 0);
 }
 
 }  // namespace mnist::fused

@@ -13,6 +13,7 @@
 #include "kernels/fused/conv2_backward/whole_images/roles.cuh"
 #include "kernels/fused/conv2_backward/whole_images/weight_gradient.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -31,6 +32,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
   typename Images::Block block{s, bn, shared, arrived, graph_step, tid & 31, 0};
   const Images images{block, dz2_ready, &filter_arrived};
 
+  trace(s, Phase::kConv2Backward, 0, tid == 0);
   const int item = block.first_item(), second_sample = block.sample(item - block.stride(), tid % kGroupThreads);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
@@ -56,10 +58,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
   make_bn2_backward<P::kScaled>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
                                 meanwhile);
   finish_scales<P>(block.scales, bn, dy2_scale);
+  trace(s, Phase::kConv2Backward, 2, tid == 0);
   arrived->wait(0);
   make_dz2<kConvThreads>(block, item, 0, tid);
   wgmma_publish();
   __syncthreads();
+  trace(s, Phase::kConv2Backward, 3, tid == 0);
 
   if (group < 2) {
     give_registers<Images::kDgradRegisters>();

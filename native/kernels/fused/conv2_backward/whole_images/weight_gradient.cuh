@@ -9,6 +9,7 @@
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/store_wgmma.cuh"
 #include "kernels/fused/conv2_backward/whole_images/block.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
@@ -33,6 +34,9 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
       load_matrix_x4_trans(in_order[row & 1], slots + (lane >> 4) * 8 * Shared::kDzPitch);
       load_matrix_x4_trans(planes_swapped[row & 1], slots + (1 - (lane >> 4)) * 8 * Shared::kDzPitch);
     };
+    const TracedItem traced(images.block.s, Phase::kConv2Backward, {.first = 48, .points = 4, .from = 8, .to = 12},
+                            (images.block.first_item() - item) / images.block.stride(), tid == 0);
+    traced(0);
     load(1);
 #pragma unroll
     for (int row = 1; row <= kPool1Side; ++row) {
@@ -54,6 +58,7 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
     wgmma_wait<0>();
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) wgmma_results(dw[tap]);
+    traced(1);
     images.release(item, stage);
     stage ^= 1;
   }
@@ -63,6 +68,7 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
       for (float& sum : dw[tap]) sum *= images.block.scales.weights;
     store_weight_sums(images.block.s, tap, dw[tap], warp, lane);
   }
+  trace(images.block.s, Phase::kConv2Backward, 8, tid == 0);
 }
 
 #endif

@@ -1,0 +1,150 @@
+// The table of kernels: what each phase has, when a plan takes it, and how it is launched. Included by one .cu file for
+// each precision, and for one model or several.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
+#include "kernels/fused/conv2_backward/mma/kernel.cuh"
+#include "kernels/fused/conv2_backward/whole_images/kernel.cuh"
+#include "kernels/fused/conv_forward/conv_forward.cuh"
+#include "kernels/fused/conv_forward/conv_forward_halves.cuh"
+#include "kernels/fused/conv_forward/conv_forward_wgmma.cuh"
+#include "kernels/fused/fc1_backward/fc1_backward.cuh"
+#include "kernels/fused/fc1_backward/fc1_backward_wgmma.cuh"
+#include "kernels/fused/fc1_forward/fc1_forward.cuh"
+#include "kernels/fused/fc1_forward/fc1_forward_wgmma.cuh"
+#include "kernels/fused/head/head.cuh"
+#include "kernels/fused/kernels.h"
+#include "kernels/fused/update/prepare.cuh"
+#include "kernels/fused/update/update.cuh"
+
+namespace mnist::fused {
+
+// Of each phase the preferred first. `fixed` repeats what the kernel declares; test_fused_rows asks the driver.
+// Several models have the kernels for large batches, which each has on its share of the multiprocessors; but not that
+// for more than kLargestOfPack samples, of which a GPU has no two models.
+template <Precision kPrecision, class Models>
+std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
+  using enum Phase;
+  using P = Policy<kPrecision>;
+  constexpr bool kOne = std::is_same_v<Models, State>;
+  constexpr std::size_t kBarrier = sizeof(MBarrier);
+  constexpr int kWhole = kPool1Side, kHalf = kPool1Side / 2;
+  constexpr bool kFloats = sizeof(typename P::T) == 4;  // which need smaller tiles than 16 bits do
+  std::vector<KernelRow> rows;
+  // The row with what is the same everywhere filled in.
+  const auto add = [&](KernelRow row, int threads, auto* kernel, std::size_t fixed, int dynamic) {
+    row.one = {reinterpret_cast<const void*>(kernel), [] { kernels::device::seed_delays(); }};
+    row.threads = threads;
+    row.fixed = int(fixed), row.dynamic = dynamic;
+    rows.push_back(row);
+  };
+
+  {  // In bf16 half an image is left as mma.sync wants it.
+    using Shared = ConvForwardWgmmaShared<P>;
+    constexpr Layout kOfWhole = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
+    constexpr Layout kOfHalf = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kPixels;
+    const KernelRow half{.phase = kConvForward, .rows = kHalf, .layout = kOfHalf, .wgmma = true};
+    const KernelRow whole{.phase = kConvForward, .rows = kWhole, .layout = kOfWhole, .wgmma = true};
+    KernelRow persistent = whole;
+    persistent.persistent = true;
+    if constexpr (kOne) {
+      add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, Shared::kBytes);
+      add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, Shared::kBytes);
+    }
+    add(persistent, kConvThreads, conv_forward_wgmma_roles_kernel<P, Models>, kBarrier, Shared::kRolesBytes);
+  }
+  if constexpr (kOne) {
+    using Shared = ConvForwardShared<P>;
+    add({.phase = kConvForward, .rows = kHalf}, kConvThreads, conv_forward_kernel<P, 1>, 0, Shared::kBytes);
+    add({.phase = kConvForward, .rows = kWhole}, kConvThreads, conv_forward_kernel<P, 2>, 0, Shared::kBytes);
+  }
+  add({.phase = kConvForward, .rows = kWhole, .persistent = true}, kConvThreads, conv_forward_roles_kernel<P, Models>,
+      0, ConvForwardRolesShared<P>::kBytes);
+  if constexpr (kFloats)
+    add({.phase = kConvForward, .rows = kHalf, .persistent = true}, kConvThreads, conv_forward_halves_kernel<P, Models>,
+        0, ConvForwardHalvesShared<P>::kBytes);
+
+  if constexpr (!kFloats) {
+    constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
+    if constexpr (kOne)
+      add({.phase = kFc1Forward, .rows = 128, .stages = k128, .wgmma = true, .min_batch = kLargestOfPack + 1},
+          kFc1WgmmaThreads, fc1_forward_wgmma_kernel<P, 128, k128, Models>, 0, Fc1WgmmaShared<128, k128>::kBytes);
+    add({.phase = kFc1Forward, .rows = 64, .stages = k64, .wgmma = true, .min_batch = 257}, kFc1WgmmaThreads,
+        fc1_forward_wgmma_kernel<P, 64, k64, Models>, 0, Fc1WgmmaShared<64, k64>::kBytes);
+  }
+  // Fewer stages hold the same tiles, so their sums are the same bits.
+  const auto add_fc1_forward = [&]<int kRows, int kStages>(int min_batch, int below_sms_per_16_samples) {
+    add({.phase = kFc1Forward,
+         .rows = kRows,
+         .stages = kStages,
+         .min_batch = min_batch,
+         .below_sms_per_16_samples = below_sms_per_16_samples},
+        kThreads, fc1_forward_kernel<P, kRows, kStages, Models>, sizeof(Bn2), kFc1ForwardBytes<kRows, kStages>);
+  };
+  add_fc1_forward.template operator()<64, kFc1MostStages>(129, 4);
+  add_fc1_forward.template operator()<64, kFc1FewStages<64>>(129, 4);
+  add_fc1_forward.template operator()<16, kFc1MostStages>(0, 0);
+  add_fc1_forward.template operator()<16, kFc1FewStages<16>>(0, 0);
+
+  add({.phase = kHead, .rows = kThreads / 32, .other_rows = kThreads / 64}, kThreads, head_kernel<P, Models>,
+      sizeof(float[8][kHeadValues]) + sizeof(double[4][64]) + (P::kScaled ? sizeof(float[kThreads / 32]) : 0), 0);
+
+  if constexpr (!kFloats) {
+    using Shared = Fc1BackwardWgmmaShared;
+    add({.phase = kFc1Backward,
+         .rows = Shared::kRows,
+         .stages = 3,
+         .wgmma = true,
+         .min_batch = 129,
+         .blocks = 2 * kCells2},
+        kConvThreads, fc1_backward_wgmma_kernel<P, Models>,
+        sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier, Shared::kBytes);
+  }
+  using Fc1 = Fc1BackwardShared<P, 3>;
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
+      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);
+  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
+      fc1_backward_kernel<P, 2, Models>, sizeof(float[32]), Fc1BackwardShared<P, 2>::kBytes);
+
+  if constexpr (P::kFp16Terms > 0) {
+    for (const int of_image : {kWhole, kHalf})
+      add({.phase = kConv2Backward, .rows = of_image, .layout = Layout::kFp16Terms}, kConvThreads,
+          conv2_backward_fp16_halves_kernel<P, Models>, sizeof(Bn2Backward) + 7 * kBarrier,
+          Fp16HalvesShared<P>::kBytes);
+  } else {
+    add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks}, kConvThreads,
+        conv2_backward_whole_images_kernel<P, Models>, sizeof(Bn2Backward) + 5 * kBarrier,
+        WholeImagesShared<P>::kBytes);
+  }
+  const auto add_conv2_backward = [&]<int kRows, int kStages, int kSplits>() {
+    add({.phase = kConv2Backward, .rows = kRows, .channel_splits = kSplits}, kConvThreads,
+        conv2_backward_kernel<P, kRows, kStages, kSplits, Models>, sizeof(Bn2Backward) + (kStages + 1) * kBarrier,
+        Conv2BackwardShared<P, kRows, kStages, kSplits>::kBytes);
+  };
+  add_conv2_backward.template operator()<kWhole, kFloats ? 1 : 2, 1>();
+  add_conv2_backward.template operator()<kHalf, 1, 1>();
+  if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 1, 2>();
+
+  constexpr UpdateLoads kLoads = kUpdateLoads<State>;
+  constexpr std::size_t kPartial =
+      std::max(sizeof(float4[kUpdateGroups][64]), sizeof(float4[kConv2Groups][kConv2Columns]));
+  add({.phase = kUpdate,
+       .rows = kConv2Groups * kLoads.conv2,
+       .other_rows = kUpdateGroups * kLoads.head,
+       .blocks = kUpdateBlocks},
+      kUpdateThreads, update_kernel<P, Models>, std::max(sizeof(Bn1Scratch), kPartial), 0);
+
+  if constexpr (kOne) {
+    if constexpr (P::kScaled) add({.phase = kLargestFc1, .blocks = kFc1MaxThreads / 256}, 256, fc1_max_kernel<P>, 0, 0);
+    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, pack_kernel<P>, 0, 0);
+  }
+  add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, prepare_kernel<P, Models>, sizeof(Bn1Scratch),
+      0);
+  return rows;
+}
+
+}  // namespace mnist::fused

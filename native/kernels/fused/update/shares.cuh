@@ -20,11 +20,12 @@ struct UpdateLoads {
   int conv2, conv1, head, resident_blocks;
 };
 // conv2's groups cover a block an SM in one round; head's sums are few, or complete long before they are needed.
+// (nvcc 12.4 cannot compile designated initializers here.)
 template <class Models>
-inline constexpr UpdateLoads kUpdateLoads{.conv2 = 14, .conv1 = 9, .head = 6, .resident_blocks = 1};
+inline constexpr UpdateLoads kUpdateLoads = {14, 9, 6, 1};
 // Each of several models leaves few rows, and has all the blocks that a single one has.
 template <>
-inline constexpr UpdateLoads kUpdateLoads<Pack>{.conv2 = 2, .conv1 = 2, .head = 2, .resident_blocks = 2};
+inline constexpr UpdateLoads kUpdateLoads<Pack> = {2, 2, 2, 2};
 inline constexpr int kHeadBlocks = (kHeadValues / 4 + 63) / 64;
 inline constexpr int kUpdateBlocks = kConv1Blocks + kHeadBlocks + kConv2Blocks;
 

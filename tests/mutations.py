@@ -1942,7 +1942,6 @@ SWEEPS = [
         "mnist_cuda/sweeps/table.py",
         ("test_sweep.py -k 'best or survives'",),
         ("last-of-equal-models", "tie", "return accuracy, -loss, -self.index", "return accuracy, -loss, self.index"),
-        ("half-a-line-is-a-row", "refusal", 'if not text.endswith("\\n"):', "if not text:"),
     ),
     *of(
         "mnist_cuda/sweeps/sweep.py",

@@ -121,8 +121,6 @@ def read_table(path: Path, epochs: int) -> list[SweptModel]:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     names, table = (*columns(epochs), _CHECK), csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        if not text.endswith("\n"):
-            raise ValueError("its last line is not complete")
         if tuple(next(table, ())) != names:
             raise ValueError(f"its columns are not those of a sweep over {epochs} epochs")
         return [_row(dict(zip(names, line, strict=True)), epochs) for line in table]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,12 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from mnist_cuda import _native
-from mnist_cuda.errors import CheckpointError, UnavailableError
+from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
 from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.model import PARAMETERS, STATISTICS
+
+if TYPE_CHECKING:
+    from mnist_cuda.training import TrainingResult
 
 MODEL_FILE = "model.safetensors"
 FORMAT = "mnist-cuda 2"
@@ -54,12 +57,13 @@ def no_statistics(what: str, remedy: str = "") -> CheckpointError:
     return CheckpointError(f"{text}; {remedy}" if remedy else text)
 
 
-def save_model(path: str | Path, model: Model, *, steps: int | None = None) -> None:
+def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | None = None) -> None:
     """Write a model file, atomically: what was there before stays until the new one is complete.
 
-    steps: trained, for `bn*.num_batches_tracked`; by default what the metadata say, or 0. Raises CheckpointError, also
-    for a NaN or an infinity.
+    model: a Model, or what `train` gives. steps: trained, for `bn*.num_batches_tracked`; by default what the metadata
+    say, or 0. Raises CheckpointError, also for a NaN or an infinity, UsageError for what is no model.
     """
+    model = require_a(Model, getattr(model, "model", model), "model", "as load_model gives it, or what train gives")
     path = Path(path)
     steps = int(model.metadata.get("steps", 0)) if steps is None else steps
     tensors: dict[str, NDArray[Any]] = dict(model.parameters)

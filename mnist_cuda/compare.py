@@ -199,4 +199,5 @@ def _print(results: list[tuple[str, str, list[Row]]], case: str, holds: bool) ->
         console.print_table(out, columns, cells, right=columns[1:5])
         out.print()
     out.print("All within bounds." if holds else "A bound is broken.")
-    out.print("frozen: float64 under the same routing; free: each side under its own. Relative L2, loss absolute.")
+    out.print("Relative L2 errors; of the loss, the absolute one.")
+    out.print("frozen: float64 takes the engine's choices in max pooling and ReLU; free: it makes its own.")

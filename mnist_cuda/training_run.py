@@ -210,7 +210,7 @@ class TrainingRun:
         else:
             since = f" since step {self.first_step}" if self.first_step else ""
             last = (
-                f"{100 * trainer.evaluation.accuracy:.2f} % of {trainer.evaluation.count} test images right after "
+                f"{100 * trainer.evaluation.accuracy:.2f} % of {trainer.evaluation.count} test images correct after "
                 f"{console.plural(trainer.epochs_done, 'epoch')} in {console.format_duration(total)}{since} on {name}; "
                 f"{console.format_count(us)} us/iteration (mean of the last {iterations}); {place}"
             )

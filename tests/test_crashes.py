@@ -174,7 +174,7 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
         out, err = capsys.readouterr()
         if fault is full and evaluated:
             accuracy = (
-                f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images right after {len(evaluated)} epoch"
+                f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images correct after {len(evaluated)} epoch"
             )
             assert out.startswith(accuracy), (call, out)
             assert "; NOT all saved; weights " in out

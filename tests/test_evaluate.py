@@ -210,7 +210,7 @@ def test_batch_statistics_need_no_training_images(model, capsys):
     assert cli.main(["evaluate", path, "--engine", "reference"]) == 0
     out = capsys.readouterr().out
     assert "has no population statistics: computing them from the 35 training images of tiny" in out
-    assert "% of 20 test images of tiny right" in out
+    assert "% of 20 test images of tiny correct" in out
 
 
 def test_the_data_set_is_the_one_the_model_was_trained_on(model, capsys):
@@ -287,7 +287,7 @@ def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
     assert cli.main(["evaluate", "--engine", "reference"]) == 0
     out, err = capsys.readouterr()
     assert err == "mnist-cuda: taking the newest run, runs/a\n"
-    assert "% of 20 test images of tiny right" in out
+    assert "% of 20 test images of tiny correct" in out
 
 
 def test_the_confusion_matrix_counts_the_images(model, capsys):

@@ -235,7 +235,7 @@ def test_torchrun(command, torchrun, threads, tmp_path):
 def test_mpirun(command, mpirun, threads, tmp_path, ranks):
     code, out, err = ended(mpirun(*ranks * [command("--out", tmp_path / "run")]))
     assert code == 0, err
-    assert out.count(f"ranks   {ranks}, started by mpirun, this one with ") == out.count("right after 2 epochs") == 1
+    assert out.count(f"ranks   {ranks}, started by mpirun, this one with ") == out.count("correct after 2 epochs") == 1
     assert_trained_as(threads(ranks)[0], tmp_path / "run")
 
 

@@ -233,7 +233,7 @@ def test_the_last_line_and_the_json(script, capsys, epochs):
     assert report["accuracy"] == metrics()[-1]["test_accuracy"]
     assert (report["engine"], report["precision"], report["dataset"]) == ("cpu", "fp32", "tiny")
     assert Path(report["model"]) == Path(report["folder"]) / "model.safetensors"
-    assert f"{100 * report['accuracy']:.2f} % of {TEST_IMAGES} test images right after {epochs} epochs" in last
+    assert f"{100 * report['accuracy']:.2f} % of {TEST_IMAGES} test images correct after {epochs} epochs" in last
     assert f" in {total:.1f} s on tiny" in last
     assert f"{us:.0f} us/iteration (mean of the last {iterations})" in last
 

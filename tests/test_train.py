@@ -81,7 +81,7 @@ def test_a_run_is_the_recipe_and_nothing_else(capsys):
     assert saved.metadata["seed"] == "4"
     out = capsys.readouterr().out
     assert "the last 5 images of each shuffled epoch do not fill a batch and are dropped" in out
-    assert f"{100 * expected.accuracy:.2f} % of 20 test images right after 2 epochs" in out.splitlines()[-1]
+    assert f"{100 * expected.accuracy:.2f} % of 20 test images correct after 2 epochs" in out.splitlines()[-1]
     assert "on tiny" in out.splitlines()[-1]
     assert "us/iteration (mean of the last 5); saved run/model.safetensors" in out.splitlines()[-1]
     assert "\x1b" not in out

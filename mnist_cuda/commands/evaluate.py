@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
         origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(
-            f"{100 * result.accuracy:.2f} % of {result.count} test images of {data.name} right, loss {result.loss:.4f} "
-            f"({origin}engine {engine.info.name}, {engine.precision}, {args.eval_bn} statistics)"
+            f"{100 * result.accuracy:.2f} % of {result.count} test images of {data.name} correct, "
+            f"loss {result.loss:.4f} ({origin}engine {engine.info.name}, {engine.precision}, {args.eval_bn} statistics)"
         )
     return 0

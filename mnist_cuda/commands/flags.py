@@ -124,7 +124,12 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     add = group.add_argument
     text = "an engine that `mnist-cuda engines` lists, or auto, the best one here (default: %(default)s)"
     add("-e", "--engine", default="auto", metavar="NAME", help=text)
-    add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: the engine's first)")
+    add(
+        "-p",
+        "--precision",
+        metavar="P",
+        help="fp32, tf32, bf16 or fp64 (default: the first that `mnist-cuda engines` lists for it)",
+    )
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     return group
@@ -149,7 +154,13 @@ def add_data_flags(
 def add_block_flags(group: argparse._ActionsContainer) -> None:
     """How long competitors are timed."""
     add = group.add_argument
-    add("--blocks", type=positive, default=20, metavar="N", help="blocks to time, 50 ms or more (default: %(default)s)")
+    add(
+        "--blocks",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="timed blocks of steps, each at least 50 ms long (default: %(default)s)",
+    )
     text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
     add("--seconds", type=rate, default=10.0, metavar="S", help=text)
     text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"

@@ -26,12 +26,19 @@ from mnist_cuda.options import TrainOptions
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     default = TrainOptions()
-    group = parser.add_argument_group("models: every combination of")
+    group = parser.add_argument_group("models: one per combination or row")
     add = group.add_argument
     add("--seeds", type=positive, default=1, metavar="N", help="number of seeds, from --seed on (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="the first seed, of weights and sample order (default: %(default)s)")  # fmt: skip
-    add("--lr", type=rate, nargs="+", default=[default.lr], metavar="RATE", help=f"default: {default.lr}")
+    add(
+        "--lr",
+        type=rate,
+        nargs="+",
+        default=[default.lr],
+        metavar="RATE",
+        help=f"learning rates (default: {default.lr})",
+    )
     add("-b", "--batch-size", type=positive, nargs="+", default=[default.batch_size], metavar="N",
         help=f"images per step (default: {default.batch_size})")  # fmt: skip
     add(
@@ -39,10 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[default.schedule],
         metavar="SHAPE",
-        help=f"of the rate, with --lr its peak: constant, linear, triangle[:FRACTION] (default: {default.schedule})",
+        help="how the learning rate changes, --lr its peak: constant, linear, triangle[:FRACTION] "
+        f"(default: {default.schedule})",
     )
     add("-n", "--epochs", type=positive, nargs="+", default=[default.epochs], metavar="N",
-        help=f"default: {default.epochs}")  # fmt: skip
+        help=f"passes over the training images (default: {default.epochs})")  # fmt: skip
     add("--runs", type=Path, metavar="FILE",
         help="a CSV file with a row per model and a column per option, such as lr,batch_size,seed; flags give the "
         "other options")  # fmt: skip
@@ -65,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")
     add("--save", choices=("all", "best", "none"), default="none",
-        help="keep the weights of all models in one file, with the models as first dimension of each tensor, of the "
-        "best model, chosen by the held-out images if there are any, or of none (default: %(default)s)")  # fmt: skip
+        help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the model "
+        "that is best on the held-out images, without these on the test images (default: %(default)s)")  # fmt: skip
     add("--parquet", action="store_true", help="also write the table as Parquet (needs pyarrow)")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")

@@ -1,7 +1,7 @@
 """Train the network and save it with its configuration, metrics and checkpoints in a new folder.
 
 Ctrl-C (or SIGTERM, or a closed terminal) finishes the running steps, saves and exits, and --resume continues from
-there. A second one exits at once.
+there. A second Ctrl-C exits at once.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = TrainOptions()
     group = parser.add_argument_group("training")
     add = group.add_argument
-    add("-n", "--epochs", type=positive, default=default.epochs, metavar="N", help="default: %(default)s")
+    add("-n", "--epochs", type=positive, default=default.epochs, metavar="N",
+        help="passes over the training images (default: %(default)s)")  # fmt: skip
     add("-b", "--batch-size", type=positive, default=default.batch_size, metavar="N",
         help="images per step (default: %(default)s)")  # fmt: skip
     add("--lr", type=rate, default=default.lr, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--schedule", default=default.schedule, metavar="SHAPE",
-        help="of the rate, with --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION] (first rises "
-        "for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
+        help="how the learning rate changes, --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION] "
+        "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
     add("--init", type=Path, metavar="FILE",
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="multiprocessors that fused uses, such as those of a sweep's model (default: all of the GPU)")  # fmt: skip
+        help="multiprocessors for fused; to repeat a sweep's model, those in sweep.csv (default: all)")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")
     add("--save-every", default="1epochs", metavar="N[steps|epochs]",
-        help="interval of checkpoints; the end and a stop save one too (default: %(default)s)")  # fmt: skip
+        help="how often to save a checkpoint; the end and a stop save one too (default: every epoch)")  # fmt: skip
     add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["torch", "jax"],
         metavar="NAME",
-        help=f"a name takes its usual variants, NAME:WORD:... the plainest with these words, nothing takes none "
-        f"(default: torch jax): {words_of_peers()}",
+        help=f"other frameworks (default: torch jax; none after --peers alone). NAME takes its usual variants, "
+        f"NAME:WORD:... the simplest variant with these words: {words_of_peers()}",
     )
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
-    add_commands(parser, __name__, COMMANDS, title="others", metavar="[WHAT]")
+    add_commands(parser, __name__, COMMANDS, title="other benchmarks", metavar="[WHAT]")
 
 
 def run(args: argparse.Namespace) -> int:

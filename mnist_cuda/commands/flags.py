@@ -165,7 +165,7 @@ def add_block_flags(group: argparse._ActionsContainer) -> None:
     add("--seconds", type=rate, default=10.0, metavar="S", help=text)
     text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
     add("--set-ups", type=positive, default=1, metavar="N", help=text)
-    text = "give up a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"
+    text = "give up on a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"
     add("--set-up-seconds", type=rate, default=600.0, metavar="S", help=text)
 
 
@@ -178,7 +178,7 @@ def add_json_flag(group: argparse._ActionsContainer) -> None:
 def add_record_flags(group: argparse._ActionsContainer) -> None:
     """What a benchmark leaves behind."""
     add_json_flag(group)
-    text = "write FILE even if other programs keep this machine busy; the file then says so"
+    text = "write the FILE of --json even if other programs keep this machine busy, which it then says"
     group.add_argument("--busy", action="store_true", help=text)
 
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "time-to-accuracy": "training time to a test accuracy",
     "batches": "the time per image over the batch size",
     "ops": "every variant of every GPU op",
-    "sweep": "a step of one of many models, against other frameworks",
+    "sweep": "the time per step and model when many models train at once",
 }
 
 

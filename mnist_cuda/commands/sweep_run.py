@@ -25,7 +25,7 @@ from mnist_cuda.options import TrainOptions
 from mnist_cuda.run_folder import CONFIG_FILE, ResumedFolder, RunFolder
 from mnist_cuda.signals import StopRequest, exit_code
 from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
-from mnist_cuda.sweeps.recipes import Recipe, recipes_of, table
+from mnist_cuda.sweeps.recipes import Recipe, deviation, recipes_of, table
 from mnist_cuda.sweeps.runs import grid, read_runs
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
@@ -292,8 +292,7 @@ def _accuracies(rows: Sequence[SweptModel], alike: bool = True) -> str:
     if not alike:
         return f"test {spread} %"
     mean = math.fsum(found) / len(found)
-    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in found) / (len(found) - 1))
-    return f"test {mean:.2f} ± {deviation:.2f} %, {spread}"
+    return f"test {mean:.2f} ± {deviation(found):.2f} %, {spread}"
 
 
 def _best(recipe: Recipe) -> str:

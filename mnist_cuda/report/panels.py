@@ -474,7 +474,7 @@ def luck(swept: Swept, number: int) -> list[Panel]:
     images = math.lcm(*(Fraction(value).limit_denominator(10**6).denominator for value in accuracies))
     right = sorted(round(images * value) for value in accuracies)
     mean = sum(right) / len(right)
-    spread = math.sqrt(sum((n - mean) ** 2 for n in right) / (len(right) - 1))
+    spread = ranking.deviation(right)
     chance = math.sqrt(mean * (1 - mean / images))
     beyond = len(right) // 500  # so many on either side may lie far out, and go to the outermost bars
     first = max(0, min(math.floor(mean - 4 * chance), right[beyond]))

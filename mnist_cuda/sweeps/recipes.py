@@ -13,6 +13,12 @@ from mnist_cuda.sweeps.table import SweptModel
 Numbers = Sequence[float]  # NaN of a model that diverged
 
 
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation, as of a sample; 0 of fewer than two values."""
+    mean = math.fsum(values) / max(1, len(values))
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Models of a sweep that differ in the seed alone.
@@ -39,10 +45,8 @@ class Recipe:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the accuracies, as of a sample; 0 of fewer than two."""
-        count = len(self.accuracies)
-        mean = math.fsum(self.accuracies) / max(1, count)
-        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.accuracies) / max(1, count - 1))
+        """Standard deviation of the accuracies."""
+        return deviation(self.accuracies)
 
     @property
     def name(self) -> str:

@@ -22,43 +22,42 @@ std::int64_t carve(cuda::DeviceBuffer<std::uint8_t>& memory, std::int64_t copies
   return bytes;
 }
 
-// What does not depend on memory.
-State state_on(const Gpu& gpu) { return {.overlap = gpu.overlap, .wgmma = gpu.limits.wgmma}; }
-
 template <class Place>
-void place_lasting(Arrays& arrays, Precision precision, Place place) {
-  State& s = arrays.state;
+void place_lasting(Placed& placed, Precision precision, Place place) {
+  State& s = placed.state;
   place("parameters", s.parameters, kParameterCount * 4);
-  place("upstream", arrays.upstream, 4);
-  place("rates", arrays.rates, Arena::kMostSteps * 4);
+  place("upstream", placed.upstream, 4);
+  place("rates", placed.rates, Arena::kMostSteps * 4);
   place("results", s.results, Arena::kMostSteps * sizeof(StepResult));
-  for_arrays_of_engine(s, precision, place);
+  for_placed_of_engine(s, precision, place);
   if (precision == Precision::kFp32) s.fc1 = s.parameters + kParameters[kFc1Weight].offset;
-  s.upstream = arrays.upstream;
-  s.learning_rate = arrays.rates;
+  s.upstream = placed.upstream;
+  s.learning_rate = placed.rates;
 }
 
 template <class Place>
-void place_batch(Arrays& arrays, Precision precision, int multiprocessors, std::int64_t batch, Place place) {
-  for_arrays_of_batch(arrays.state, precision, multiprocessors, batch, place);
-  place("order", arrays.order, (Arena::kMostSteps + 1) * batch * 4);
+void place_batch(Placed& placed, Precision precision, int multiprocessors, std::int64_t batch, Place place) {
+  for_placed_of_batch(placed.state, precision, multiprocessors, batch, place);
+  place("order", placed.order, (Arena::kMostSteps + 1) * batch * 4);
 }
 
 }  // namespace
 
 Arena::Arena(Precision precision, const Gpu& gpu, cudaStream_t stream)
-    : precision_(precision), multiprocessors_(gpu.limits.multiprocessors), arrays_{.state = state_on(gpu)} {
-  model_bytes_ = stride_ = carve(memory_, 1, [&](auto place) { place_lasting(arrays_, precision, place); });
+    : precision_(precision), multiprocessors_(gpu.limits.multiprocessors) {
+  placed_.state.overlap = gpu.overlap;
+  placed_.state.wgmma = gpu.limits.wgmma;
+  model_bytes_ = stride_ = carve(memory_, 1, [&](auto place) { place_lasting(placed_, precision, place); });
   cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);                   // StepResult's padding is copied, too
-  cuda::upload(arrays_.state.scales, std::vector<float>(kScales, 1.f), stream);  // where nothing is divided they stay
+  cuda::upload(placed_.state.scales, std::vector<float>(kScales, 1.f), stream);  // where nothing is divided they stay
 }
 
 Arena::Arena(Precision precision, const Gpu& gpu, int multiprocessors, int models, std::int64_t batch,
              cudaStream_t stream)
     : Arena(precision, gpu, stream) {  // for model_bytes_
   stride_ = carve(memory_, models, [&](auto place) {
-    place_lasting(arrays_, precision, place);
-    place_batch(arrays_, precision, multiprocessors, batch, place);
+    place_lasting(placed_, precision, place);
+    place_batch(placed_, precision, multiprocessors, batch, place);
   });
   cuda::fill_bytes(memory_.data(), 0, memory_.size(), stream);
   reserved_ = batch;
@@ -66,7 +65,7 @@ Arena::Arena(Precision precision, const Gpu& gpu, int multiprocessors, int model
 
 void Arena::grow(std::int64_t batch) {
   reserved_ = 0;
-  carve(workspace_, 1, [&](auto place) { place_batch(arrays_, precision_, multiprocessors_, batch, place); });
+  carve(workspace_, 1, [&](auto place) { place_batch(placed_, precision_, multiprocessors_, batch, place); });
   reserved_ = batch;
 }
 

@@ -15,7 +15,7 @@ inline int stored_bytes(Precision precision) { return precision == Precision::kF
 
 // How large each array is: calls place(name, pointer of the state, bytes) for those that every step uses.
 template <class Place>
-void for_arrays_of_engine(State& s, Precision precision, Place place) {
+void for_placed_of_engine(State& s, Precision precision, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision);
   place("conv2_forward", s.conv2_forward, kConv2Values * value_bytes);
   place("conv2_dgrad", s.conv2_dgrad, kConv2Values * value_bytes);
@@ -34,7 +34,7 @@ void for_arrays_of_engine(State& s, Precision precision, Place place) {
 
 // The same for the intermediate values of a batch, on so many multiprocessors.
 template <class Place>
-void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
+void for_placed_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1;
   const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;  // as conv2_backward wants them
   place("a1", s.a1, batch * kConv1Channels * cells1 * value_bytes);
@@ -55,8 +55,8 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
 }
 
-// All arrays of a step, and the pointers through which the host writes.
-struct Arrays {
+// A state whose arrays lie in an arena, and the pointers through which the host writes.
+struct Placed {
   State state{};
   float *upstream = nullptr, *rates = nullptr;
   std::int32_t* order = nullptr;  // (kMostSteps + 1, batch)
@@ -82,15 +82,15 @@ class Arena {
   }
 
   // Every pointer and what the GPU can do; a batch's cuts are not in it.
-  const State& state() const { return arrays_.state; }
+  const State& state() const { return placed_.state; }
   std::int64_t stride() const { return stride_; }
 
   // What a graph of steps reads and writes at fixed addresses.
-  std::int32_t* order() const { return arrays_.order; }
-  float* rates() const { return arrays_.rates; }
+  std::int32_t* order() const { return placed_.order; }
+  float* rates() const { return placed_.rates; }
   StepResult* results() const { return state().results; }
   float* parameters() const { return state().parameters; }
-  float* upstream() const { return arrays_.upstream; }
+  float* upstream() const { return placed_.upstream; }
 
   // What a model keeps from one step to the next: parameters, and what is made of them. In one piece, in the same order
   // in any arena, so that it can be copied from one to another.
@@ -104,7 +104,7 @@ class Arena {
   Precision precision_;
   int multiprocessors_;
   cuda::DeviceBuffer<std::uint8_t> memory_, workspace_;
-  Arrays arrays_;
+  Placed placed_;
   std::int64_t model_bytes_ = 0, stride_ = 0, reserved_ = 0;
 };
 

@@ -34,31 +34,23 @@ Steps::Steps(const Steps& one, const Limits& share, int models, std::int64_t bat
   stream_.synchronize();
 }
 
-void cut_up(State& s, const Plan& plan, std::int64_t batch) {
+void set_batch(State& s, const Plan& plan, std::int64_t batch) {
   s.batch = int(batch);
   s.inv_n1 = 1.0 / (double(s.batch) * kImagePixels);
   s.inv_n2 = 1.0 / (double(s.batch) * kCells1);
-  s.conv_forward_many = plan[Phase::kConvForward].persistent;
-  s.conv_forward_halves = plan[Phase::kConvForward].rows / (kPool1Side / 2);
   s.conv_forward_blocks = plan.conv_forward_blocks;
-  s.fc1_forward_wgmma = plan[Phase::kFc1Forward].wgmma;
-  s.fc1_forward_rows = plan[Phase::kFc1Forward].rows;
   s.fc1_forward_slices = plan.fc1_slices;
-  s.fc1_forward_stages = std::uint8_t(plan[Phase::kFc1Forward].stages);
-  s.fc1_backward_stages = std::uint8_t(plan[Phase::kFc1Backward].stages);
-  s.fc1_backward_wgmma = plan[Phase::kFc1Backward].wgmma;
   s.head_blocks = plan.head_blocks;
-  s.conv2_backward_wgmma = plan[Phase::kConv2Backward].layout != Layout::kPixels;
-  s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;
-  s.conv2_backward_parts = std::uint8_t(plan[Phase::kConv2Backward].channel_splits);
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
+  s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;
+  s.fc1_backward_wgmma = plan[Phase::kFc1Backward].wgmma;
 }
 
 PlannedStep Steps::planned(const Limits& limits, std::int64_t batch, const Samples& samples) const {
   PlannedStep step{plan_for(rows_, limits, int(batch)).value(),
                    arena_.state()};  // the constructor saw that there is a plan
   step.state.samples = samples;
-  cut_up(step.state, step.plan, batch);
+  set_batch(step.state, step.plan, batch);
   return step;
 }
 

@@ -17,8 +17,8 @@
 
 namespace mnist::fused {
 
-// Sets what of a state depends on a batch's size, by its plan.
-void cut_up(State& s, const Plan& plan, std::int64_t batch);
+// Sets the numbers of a state that depend on a batch's size, by its plan.
+void set_batch(State& s, const Plan& plan, std::int64_t batch);
 
 // A step of a batch: its plan, and the state as the plan cuts it up.
 struct PlannedStep {

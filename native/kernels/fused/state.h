@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "kernels/fused/plan.h"
 #include "mnist/engine.h"
@@ -85,21 +86,17 @@ struct Bn2Operand {  // of z2 as it is stored; but with bn2_given of z2 itself
   constexpr float& mean_rest(int c) const { return values[4 * kConv2Channels + c]; }  // what mean lost when rounded
 };
 
-// Pointers into the engine's one device allocation. T is the policy's storage type, hidden as void here.
-struct State {
-  Samples samples;
-  int batch;
-  double inv_n1, inv_n2;       // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
+// The arrays of a model in device memory: pointers and nothing else, so that state_of_block() finds those of another
+// model in one loop. T is the policy's storage type, hidden as void here.
+struct Arrays {
   float* parameters;           // model.h's slab, fc1.weight in the engine's order (hidden, cell, channel)
-  float* gradients;            // the same, or null: a probe wants them
   const float* learning_rate;  // of this step
-  const float* upstream;       // gradient of the objective with respect to the mean loss
+  StepResult* results;         // one for each step of a graph
 
-  void* conv2_forward;      // conv2.weight as conv_forward wants it: (64 permuted, 9, 32) T, or
-                            // ([term,] 9, chunk of channels, 64, 16 bytes) where it is done by wgmma
-  void* conv2_dgrad;        // as conv2_backward's dgrad wants it: (32, 9 flipped, 64) T
-  void* conv2_dgrad_wgmma;  // the same where that works by wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2
-                            // to 0, 32, 8)
+  void* conv2_forward;      // conv2.weight as conv_forward reads it: (64 permuted, 9, 32) T, or
+                            // ([term,] 9, chunk of channels, 64, 16 bytes) for wgmma
+  void* conv2_dgrad;        // as conv2_backward's dgrad reads it: (32, 9 flipped, 64) T
+  void* conv2_dgrad_wgmma;  // the same for wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2 to 0, 32, 8)
   float* scales;            // (kScales)
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
                             // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
@@ -107,9 +104,6 @@ struct State {
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
   Bn2Operand bn2;
-  bool bn2_given;  // population statistics: bn2 is an input of fc1_forward, not a result
-  bool overlap;    // the code that runs has programmatic dependent launch
-  bool wgmma;      // and wgmma
 
   void* a1;                // (B, 196, 32) T, or chunked, or as terms
   std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
@@ -129,32 +123,36 @@ struct State {
   float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
   double* moment_sums;     // (head blocks, kMoments) of the next batch
-  double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks: only that one reads it
-  StepResult* results;     // one a step of a graph
-  std::uint8_t* route2;    // (B, 64, 49) routing of pool2, or null: a probe wants it
+  double* moments;         // kMoments of the current batch, a copy for each of kConv1Blocks, which alone reads it
+
+  // Arrays that share an allocation.
+  constexpr float* fc1_max() const { return conv2_max + kConv2Values / 32; }
+  constexpr float* dh_max() const { return dy2_max + 2 * kCells2 * kGradientWarps; }
+};
+static_assert(sizeof(Arrays) % sizeof(void*) == 0 && std::is_trivially_copyable_v<Arrays>);
+
+// What a kernel gets: a model's arrays, its samples, and the numbers of a batch.
+struct State : Arrays {
+  Samples samples;  // of several models each has an order of its own
+  float* gradients;       // as parameters, or null: a probe reads them
+  std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe reads it
+  const float* upstream;  // gradient of the objective with respect to the mean loss
 #ifdef MNIST_TRACE
   ulonglong2* trace;  // see trace.cuh; or null
 #endif
+  bool bn2_given;  // population statistics: bn2 is an input of fc1_forward, not a result
+  bool overlap;    // the code that runs has programmatic dependent launch
+  bool wgmma;      // and wgmma
 
-  // What lies behind an array.
-  constexpr float* fc1_max() const { return conv2_max + kConv2Values / 32; }
-  constexpr float* dh_max() const { return dy2_max + 2 * kCells2 * kGradientWarps; }
-
-  int conv_forward_halves, conv_forward_blocks;  // halves of an image that a block makes at a time
-  bool conv_forward_many;                        // a block may take one piece of the batch after the other
-  bool fc1_forward_wgmma;                        // fc1_forward works by wgmma
-  int fc1_forward_rows, fc1_forward_slices;      // samples of a block; slices of the features
-  bool fc1_backward_wgmma;
-  int head_blocks;
-  int conv2_backward_rows, conv2_backward_blocks;  // of a block: rows of an image at a time
-  bool conv2_backward_wgmma;  // conv2_backward works by wgmma; a1 and z2 are then chunked, or a1 is in terms
-  std::uint8_t fc1_forward_stages, fc1_backward_stages;  // tiles in shared memory at a time
-  std::uint8_t conv2_backward_parts;                     // that conv2's channels are cut into
+  int batch;
+  double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
+  int conv_forward_blocks, fc1_forward_slices, head_blocks, conv2_backward_blocks;
+  int conv2_backward_rows;  // of an image, that a block takes at a time
+  bool fc1_backward_wgmma;  // it reads dh in tiles
 };
 
-// Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has arrays of its
-// own, at the same distance from those of the one before; they share the data set, the upstream gradient and how a
-// batch is cut up.
+// Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and
+// an order of its own, at the same distance from those of the one before; all else is the same.
 inline constexpr int kLargestOfPack = 2048;  // samples of a batch
 struct Pack {
   State first;

@@ -230,7 +230,7 @@ class PhaseMemory {
     });
     if (precision == Precision::kFp32) state_.fc1 = state_.parameters + kParameters[kFc1Weight].offset;
     host_.assign(bytes, 0xff);
-    fused::cut_up(state_, plan, batch);
+    fused::set_batch(state_, plan, batch);
   }
 
   State& state() { return state_; }

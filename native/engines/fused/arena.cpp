@@ -29,7 +29,7 @@ void place_lasting(Placed& placed, Precision precision, Place place) {
   place("upstream", placed.upstream, 4);
   place("rates", placed.rates, Arena::kMostSteps * 4);
   place("results", s.results, Arena::kMostSteps * sizeof(StepResult));
-  for_placed_of_engine(s, precision, place);
+  for_arrays_of_engine(s, precision, place);
   if (precision == Precision::kFp32) s.fc1 = s.parameters + kParameters[kFc1Weight].offset;
   s.upstream = placed.upstream;
   s.learning_rate = placed.rates;
@@ -37,7 +37,7 @@ void place_lasting(Placed& placed, Precision precision, Place place) {
 
 template <class Place>
 void place_batch(Placed& placed, Precision precision, int multiprocessors, std::int64_t batch, Place place) {
-  for_placed_of_batch(placed.state, precision, multiprocessors, batch, place);
+  for_arrays_of_batch(placed.state, precision, multiprocessors, batch, place);
   place("order", placed.order, (Arena::kMostSteps + 1) * batch * 4);
 }
 

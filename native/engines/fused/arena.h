@@ -15,7 +15,7 @@ inline int stored_bytes(Precision precision) { return precision == Precision::kF
 
 // How large each array is: calls place(name, pointer of the state, bytes) for those that every step uses.
 template <class Place>
-void for_placed_of_engine(State& s, Precision precision, Place place) {
+void for_arrays_of_engine(State& s, Precision precision, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision);
   place("conv2_forward", s.conv2_forward, kConv2Values * value_bytes);
   place("conv2_dgrad", s.conv2_dgrad, kConv2Values * value_bytes);
@@ -34,7 +34,7 @@ void for_placed_of_engine(State& s, Precision precision, Place place) {
 
 // The same for the intermediate values of a batch, on so many multiprocessors.
 template <class Place>
-void for_placed_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
+void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1;
   const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;  // as conv2_backward wants them
   place("a1", s.a1, batch * kConv1Channels * cells1 * value_bytes);

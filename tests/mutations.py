@@ -1657,7 +1657,7 @@ ENGINES = [
         (
             "last-images-of-a-chunk-not-gathered",
             "off by one",
-            "pool_->run(int((count + kSamplesOfTask - 1) / kSamplesOfTask),",
+            "pool_->run(int(ceil_div(count, kSamplesOfTask)),",
             "pool_->run(int(std::max<std::int64_t>(count / kSamplesOfTask, 1)),",
         ),
         precision="bf16",
@@ -1736,7 +1736,7 @@ ENGINES = [
         (
             "last-parameters-stay",
             "off by one",
-            "unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>",
+            "unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>",
             "unsigned(std::max<std::int64_t>(count / kBlock, 1)), kBlock, 0, stream>>>",
         ),
     ),
@@ -1831,7 +1831,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/engines/cudnn/engine.cpp",
+        "native/engines/cudnn.cpp",
         ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
             "layer-2-under-the-batchs-statistics",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/sgd.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist {
 namespace {
@@ -256,7 +257,7 @@ template <class T>
 void CudaEngine<T>::accumulate_statistics(int layer, StatisticIndex mean_index, StatisticIndex var_index,
                                           std::int64_t area) {
   const auto channels = kStatistics[mean_index].size;
-  const auto total = dataset_size(), chunks = (total + kEvaluationChunk - 1) / kEvaluationChunk;
+  const auto total = dataset_size(), chunks = ceil_div(total, kEvaluationChunk);
   cuda::DeviceBuffer<T> partial(chunks * 2 * channels);  // mean, then variance, of each chunk
   for (std::int64_t k = 0; k < chunks; ++k) {
     const auto first = k * kEvaluationChunk;

@@ -36,7 +36,7 @@ STATISTICS_SECONDS, SCORING_SECONDS = 0.5, 0.02
 
 
 class Script:
-    """What takes the place of the native `train`: a record of its calls, with the results and seconds that it made up."""
+    """What takes the place of the native `train`: a record of its calls, with results and seconds that it made up."""
 
     def __init__(self):
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""List the engines, slowest first, with the reason for each that cannot run here."""
+"""List the engines, with the reason for each that cannot run here."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["torch", "jax"],
         metavar="NAME",
         help=f"other frameworks (default: torch jax; none after --peers alone). NAME takes its usual variants, "
-        f"NAME:WORD:... the simplest variant with these words: {words_of_peers()}",
+        f"NAME:WORD:... the simplest variant with these words of docs/peers.md: {words_of_peers()}",
     )
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")

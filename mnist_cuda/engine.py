@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ BatchNorm = Literal["population", "batch"]
 Placement = Literal["device", "host"]
 Summation = Literal["partial", "plain", "library"]
 _PIXELS = 28 * 28
+
+PIECE_SECONDS = 0.1  # aim of `Engine.train_piece`: between two of them signals are obeyed and progress is shown
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ class EngineInfo:
     def too_old(self, precision: str) -> bool:
         """Whether that precision wants a newer GPU, or a build for it, rather than anything that could be installed."""
         return "needs compute capability" in self.unavailable_precisions.get(precision, "")
+
+    def share_for(self, batch_size: int) -> int:
+        """How many multiprocessors a model with this batch size gets in a fleet; 0 if it must train alone.
+
+        The share decides the bits, and the batch size alone decides the share, whatever the GPU and the other models.
+        """
+        return _native.share_for(self.name, batch_size)
 
 
 def engines(device: int = 0) -> tuple[EngineInfo, ...]:
@@ -110,6 +120,15 @@ def _native_errors() -> Iterator[None]:
         raise OutOfMemoryError("host memory ran out; try a smaller batch") from error
     except RuntimeError as error:  # a call of CUDA or of one of its libraries failed
         raise UnavailableError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps that were run between two readings of the clock: each one's loss and number correct, and the seconds."""
+
+    losses: NDArray[np.float64]
+    correct: NDArray[np.int32]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -225,6 +244,8 @@ class Engine:
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._ranks: _native.Communicator | None = None
+        self._piece, self._piece_batch = 1, 0  # steps of the next piece at this batch size, as far as is known
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         with _native_errors():
             self._native = _native.create_engine(
@@ -266,6 +287,7 @@ class Engine:
             if self.info.device == "cuda":
                 find_nccl()
             self._native.join(ranks, asked)
+            self._ranks, self._piece_batch = ranks, 0
 
     @property
     def transport(self) -> str:
@@ -391,15 +413,52 @@ class Engine:
         complex, negative, not finite or not as many as there are steps, OutOfMemoryError for a batch that cannot fit.
         """
         indices = _indices(order, self.dataset_size)
-        self._require_memory(min(batch_size, len(indices)))
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
         rates = np.asarray(lr)
         if rates.dtype.kind not in "fiu":  # of a complex number half would be lost
             raise ValueError(f"train: lr has dtype {rates.dtype}, expected real numbers")
         rates = np.full(steps, rates, np.float64) if rates.ndim == 0 else np.ascontiguousarray(rates, np.float64)
+        losses, correct, done = np.empty(steps), np.empty(steps, np.int32), 0
         with self._alone():
-            losses, correct = self._native.train(indices, batch_size, rates)
+            self._native.require_steps(indices, batch_size, rates)
+            while done < steps:
+                piece = self.train_piece(indices[done * batch_size :], batch_size, rates[done:])
+                first, done = done, done + len(piece.losses)
+                losses[first:done], correct[first:done] = piece.losses, piece.correct
         return losses, correct
+
+    def train_piece(self, order: NDArray[np.int32], batch_size: int, rates: NDArray[np.float64]) -> Steps:
+        """Run the first of `train`'s steps, at least one: as many as take about PIECE_SECONDS, by what others took.
+
+        All ranks of a model run as many: a step looks ahead to the next one of its piece.
+        """
+        self._require_memory(min(batch_size, len(order)))
+        with self._alone():
+            if batch_size != self._piece_batch:
+                self._piece, self._piece_batch = 1, batch_size
+            count = min(self._piece, len(rates))
+            start = time.perf_counter()
+            losses, correct = self._native.train(order[: count * batch_size], batch_size, rates[:count])
+            seconds = mean = time.perf_counter() - start
+            if self._ranks and count < len(rates):
+                mean = float(np.frombuffer(self._ranks.all_gather(np.float64(seconds).tobytes())).mean())
+            if not self._ranks or count < len(rates):
+                self._piece = next_piece(self._piece, count, mean)
+        return Steps(losses, correct, seconds)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the next steps depend on nothing but the parameters, which all other calls leave as they are.
+
+        An engine like this one that is given `parameters` then goes on with the same bits. After a step of `fused` that
+        is rarely not so; some steps later it is.
+        """
+        with self._alone():
+            return bool(self._native.resumable)
+
+    def share_for(self, batch_size: int) -> int:
+        """`EngineInfo.share_for` of this engine."""
+        return self.info.share_for(batch_size)
 
     def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
         """Make room for `models` models that train side by side on this engine's data set.
@@ -531,6 +590,11 @@ class Fleet:
                 np.ascontiguousarray(orders, np.int32).reshape(-1), np.ascontiguousarray(rates, np.float64).reshape(-1)
             )
         return losses.reshape(shape), correct.reshape(shape)
+
+
+def next_piece(piece: int, steps: int, seconds: float) -> int:
+    """Steps of the next piece: `piece`, or twice the last one's `steps`, as far as PIECE_SECONDS allow at its speed."""
+    return max(1, min(max(piece, 2 * steps), int(steps * PIECE_SECONDS / max(seconds, 1e-9))))
 
 
 def _require_one_of(what: str, value: str, choices: Any) -> None:

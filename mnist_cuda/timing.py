@@ -2,7 +2,7 @@
 
 An iteration is: batch load + forward + backward + weight update + zero grad. Choosing the samples is outside (the order
 of an epoch is known before it starts), and so are set-up, evaluation and files. The clock starts when the engine is
-idle and stops when all steps are done and their losses have arrived.
+idle and stops when all steps are done and their losses have arrived: `time_steps` here, and `Engine.train_piece`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, Steps
 
 ITERATION = "batch load + forward + backward + weight update + zero grad"
 BLOCK_SECONDS = 0.05  # the shortest block that is worth a sample
 WARM_UP_SECONDS = 0.3
 REPORTED_ITERATIONS = 100  # a training summary reports the mean over this many
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps that were run between two readings of the clock: each one's loss and number correct, and the seconds."""
-
-    losses: NDArray[np.float64]
-    correct: NDArray[np.int32]
-    seconds: float
 
 
 def time_steps(engine: Engine, order: NDArray[np.int32], batch_size: int, lr: float | NDArray[np.floating]) -> Steps:

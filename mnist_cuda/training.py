@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.engine import BatchNorm, Engine, Placement
+from mnist_cuda.engine import BatchNorm, Engine, Placement, Steps
 from mnist_cuda.errors import DivergedError, UsageError, require_a
 from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.schedule import Schedule, parse_schedule
-from mnist_cuda.timing import REPORTED_ITERATIONS, Steps, TrainingClock, time_steps
+from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock
 
 if TYPE_CHECKING:
     from mnist_cuda.ranks.group import Ranks
@@ -33,12 +33,6 @@ DATASET_FROM = "as load_dataset() or dataset_of(train_images, train_labels, test
 OPTIONS_FROM = "such as TrainOptions(epochs=3)"
 
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
-CHUNK_SECONDS = 0.1  # aim for one native call; between two of them signals are obeyed and progress is shown
-
-# `fused` holds these weights as fp16, too, divided by a scale for each tensor: a power of two by the largest weight
-# before the last update (`scales` in native/kernels/fused/state.h). It is no parameter, and parameters that are set get
-# the scale of their own largest weight: a state can be taken up again where both are the same.
-_WITH_SCALE = {("fused", "fp32"): ("conv2.weight",), ("fused", "tf32"): ("conv2.weight", "fc1.weight")}
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> NDArray[np.int32]:
@@ -69,11 +63,6 @@ def require_possible(options: TrainOptions, count: int) -> tuple[int, Schedule]:
     if options.batch_size > images:
         raise UsageError(f"batch size is {options.batch_size}, expected at most the {images} training images")
     return images, parse_schedule(options.schedule, options.lr)
-
-
-def next_chunk(steps: int, seconds: float) -> int:
-    """Steps for the next native call after one of `steps` took `seconds`: aims at CHUNK_SECONDS, at most doubles."""
-    return max(1, min(2 * steps, round(CHUNK_SECONDS * steps / max(seconds, 1e-9))))
 
 
 @dataclass(frozen=True)
@@ -174,8 +163,6 @@ class Trainer:
         self._first_block = 0
         self._order, self._order_of = np.empty(0, np.int32), 0  # and the epoch that it is of
         self._evaluation_seconds, self._evaluations = 0.0, 0
-        self._chunk = 1
-        self._settled = True  # the parameters are all that the next step depends on
         if state is not None:
             engine.set_parameters(state.parameters)
             self.epoch, self.step, self._seconds = state.epoch, state.step, state.seconds
@@ -224,7 +211,7 @@ class Trainer:
 
         None where that cannot be taken up again bit by bit, which is rare; some steps later it can.
         """
-        if not self._settled:
+        if not self.engine.resumable:
             return None
         losses, correct = self._losses[: self.step].copy(), self._correct[: self.step].copy()
         return State(self.epoch, self.step, self.parameters, losses, correct, self._seconds)
@@ -238,53 +225,36 @@ class Trainer:
     ) -> bool:
         """Run the epoch's steps that are left. Returns whether all are done; not all are where `stop` ended it.
 
-        on_progress: called between two native calls, which take about CHUNK_SECONDS. stop: asked there, too; of several
+        on_progress: called between two pieces of the epoch (`Engine.train_piece`). stop: asked there, too; of several
         ranks one is enough. stride: where not 0, there is such a place after each so many steps of the training; of
         several ranks, rank 0's.
         """
         while self.step < self.steps_per_epoch:
-            self.stopped = stop() if stop else 0
-            chunk = min(self._chunk, self.steps_per_epoch - self.step)
+            self.stopped, most = stop() if stop else 0, self.steps_per_epoch - self.step
             if stride:
-                chunk = min(chunk, stride - self.steps % stride)
+                most = min(most, stride - self.steps % stride)
             self._draw_order()
-            ends = self.step + chunk == self.steps_per_epoch or bool(stride and not (self.steps + chunk) % stride)
             if self.ranks:
-                chunk, ends, self.stopped = self.ranks.agree(chunk, ends, self.stopped)
+                most, self.stopped = self.ranks.agree(most, self.stopped)
             if self.stopped:
-                while not self._settled and self.step < self.steps_per_epoch:
-                    self._advance(1, settle=True)
+                while not self.engine.resumable and self.step < self.steps_per_epoch:
+                    self._run(1)
                 break
-            self._advance(chunk, settle=ends)
+            self._run(most)
             if on_progress:
                 on_progress(self._progress())
         return self.step == self.steps_per_epoch
-
-    def _advance(self, chunk: int, *, settle: bool) -> None:
-        """Run some steps of the epoch. settle: find out whether their state can be taken up again."""
-        scaled = _WITH_SCALE.get((self.engine.info.name, self.engine.precision), ())
-        self._settled = not scaled
-        if self._settled or not settle:
-            self._run(chunk)
-            return
-        if chunk > 1:
-            self._run(chunk - 1)
-        before = _scales(self.engine.parameters, scaled)
-        self._run(1)
-        self._settled = _scales(self.engine.parameters, scaled) == before
 
     def _draw_order(self) -> None:
         """The order of the epoch; before ranks agree on steps, or one would wait for the other under the clock."""
         if self._order_of != self.epoch:
             self._order, self._order_of = epoch_order(self.options.seed, self.epoch, self.images), self.epoch
 
-    def _run(self, chunk: int) -> None:
-        """Run some steps of the epoch in one native call. Raises DivergedError where the loss does."""
+    def _run(self, most: int) -> None:
+        """Run the epoch's next steps, a piece of at most so many. Raises DivergedError where the loss does."""
         batch, done = self.options.batch_size, self.step
-        order = self._order[done * batch : (done + chunk) * batch]
-        steps = time_steps(self.engine, order, batch, self.rates[self.steps : self.steps + chunk])
-        self._chunk = next_chunk(chunk, steps.seconds)
-        self.take(steps)
+        order = self._order[done * batch : (done + most) * batch]
+        self.take(self.engine.train_piece(order, batch, self.rates[self.steps : self.steps + most]))
 
     def take(self, steps: Steps) -> None:
         """Record the next steps of the epoch, which the engine has made. Raises DivergedError if the loss diverges.
@@ -409,11 +379,6 @@ class Trainer:
     def training_seconds(self) -> float:
         """Time in steps, of all epochs."""
         return float(sum(record["train_seconds"] for record in self.epochs)) + self._seconds
-
-
-def _scales(parameters: Mapping[str, NDArray[Any]], names: Iterable[str]) -> list[int]:
-    """What decides the scales of `_WITH_SCALE`: the exponent of each tensor's largest weight."""
-    return [int(np.frexp(np.abs(parameters[name]).max())[1]) for name in names]
 
 
 def train(

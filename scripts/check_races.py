@@ -101,8 +101,6 @@ def each_size(precision: str, steps: int, images: Any, labels: Any) -> Iterator[
 def models(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
     """The same of models side by side, with the share of the GPU that a sweep gives them; nothing where none can be."""
     from mnist_cuda.engine import Engine
-    from mnist_cuda.options import TrainOptions
-    from mnist_cuda.sweeps.trainers import share_of
 
     engine = Engine("fused", precision)
     if not engine.info.fleets:
@@ -110,7 +108,7 @@ def models(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tup
     engine.set_dataset(images, labels)
     rng = np.random.default_rng(1)
     for size in (64, 300):
-        fleet = engine.fleet(3, size, share_of(TrainOptions(batch_size=size)))
+        fleet = engine.fleet(3, size, engine.share_for(size))
         for model in range(3):
             engine.init_parameters(model)
             fleet.store(model)

@@ -50,7 +50,7 @@ ENGINE_FILES = {  # below native/: what only this engine uses, or what it was wr
     "kernels/batch_norm/welford.cu kernels/batch_norm/float4.cu kernels/relu_max_pool2d/float2.cu "
     "kernels/relu/float4.cu kernels/log_softmax/online.cu kernels/log_softmax/float4.cu kernels/linear/prefetched.cu "
     "kernels/linear/coalesced.cu kernels/linear/product.cuh kernels/linear/slices.*",
-    "cudnn": "engines/cudnn/*.*",
+    "cudnn": "engines/cudnn.cpp libraries/cudnn_layers.*",
     "fused": "engines/fused/*.* kernels/fused/**/*.* kernels/device/*.*",
     "cpu": "engines/cpu.cpp cpu/kernels*.* cpu/layer1.* cpu/network.* cpu/thread_pool.* cpu/aligned.h cpu/simd/*.*",
 }

@@ -53,8 +53,8 @@ TRAINING = [
         (
             "chunk-that-begins-late",
             "off by one",
-            "self._order[done * batch : (done + chunk) * batch]",
-            "self._order[done * batch + (done > 0) : (done + chunk) * batch + (done > 0)]",
+            "self._order[done * batch : (done + most) * batch]",
+            "self._order[done * batch + (done > 0) : (done + most) * batch + (done > 0)]",
         ),
         (
             "seconds-of-the-last-chunk",
@@ -88,8 +88,8 @@ TRAINING = [
         (
             "rates-from-the-epochs-start",
             "resume",
-            "self.rates[self.steps : self.steps + chunk]",
-            "self.rates[self.steps - done : self.steps - done + chunk]",
+            "self.rates[self.steps : self.steps + most]",
+            "self.rates[self.steps - done : self.steps - done + most]",
         ),
         ("trained-on-what-is-held-out", "option", "images, labels = images[kept], labels[kept]", "pass"),
     ),
@@ -142,10 +142,10 @@ TRAINING = [
         "mnist_cuda/training.py",
         ("test_ranks_processes.py -k 'stop or shares or weights'",),
         (
-            "each-rank-settles-by-itself",
+            "each-rank-saves-by-itself",
             "ranks",
-            "chunk, ends, self.stopped = self.ranks.agree(",
-            "chunk, _, self.stopped = self.ranks.agree(",
+            "most, self.stopped = self.ranks.agree(",
+            "_, self.stopped = self.ranks.agree(",
         ),
     ),
     *of(
@@ -154,8 +154,8 @@ TRAINING = [
         (
             "only-rank-0-may-stop",
             "ranks",
-            "next((signum for *_, signum in all_of_them if signum), 0)",
-            "all_of_them[0][2]",
+            "next((signum for _, signum in all_of_them if signum), 0)",
+            "all_of_them[0][1]",
         ),
     ),
     *of(
@@ -302,6 +302,11 @@ TRAINING = [
             "if order.dtype != np.int32 and (changed := indices != order).any():",
             "if order.dtype == np.float32 and (changed := indices != order).any():",
         ),
+    ),
+    *of(
+        "mnist_cuda/engine.py",
+        ("test_ranks.py -k pieces",),
+        ("pieces-by-each-ranks-own-time", "ranks", "self._piece, count, mean)", "self._piece, count, seconds)"),
     ),
     *of(
         "mnist_cuda/engine.py",
@@ -752,16 +757,6 @@ HOST = [
             "ranks",
             "upstream / double(batch.whole_size()) * (p[k]",
             "upstream / double(batch.size()) * (p[k]",
-        ),
-    ),
-    *of(
-        "native/engines/engine.cpp",
-        ("ctest test_ranks",),
-        (
-            "pieces-by-each-ranks-own-time",
-            "ranks",
-            "        ranks_->sum(std::span(&seconds, 1));\n        seconds /= ranks_->size();\n",
-            "",
         ),
     ),
     *of(
@@ -1662,7 +1657,7 @@ ENGINES = [
         (
             "last-images-of-a-chunk-not-gathered",
             "off by one",
-            "pool_->run(int((count + kSamplesOfTask - 1) / kSamplesOfTask),",
+            "pool_->run(int(ceil_div(count, kSamplesOfTask)),",
             "pool_->run(int(std::max<std::int64_t>(count / kSamplesOfTask, 1)),",
         ),
         precision="bf16",
@@ -1741,7 +1736,7 @@ ENGINES = [
         (
             "last-parameters-stay",
             "off by one",
-            "unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>",
+            "unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>",
             "unsigned(std::max<std::int64_t>(count / kBlock, 1)), kBlock, 0, stream>>>",
         ),
     ),
@@ -1836,7 +1831,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/engines/cudnn/engine.cpp",
+        "native/engines/cudnn.cpp",
         ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
             "layer-2-under-the-batchs-statistics",
@@ -1874,7 +1869,7 @@ SWEEPS = [
             "trainer.rates[(epoch - 1) * count : epoch * count]",
             "trainer.rates[:count]",
         ),
-        ("a-fleet-of-any-size", "boundary", "count = -(-len(alike) // most(share_of(alike[0].options)))", "count = 1"),
+        ("a-fleet-of-any-size", "boundary", "count = -(-len(alike) // most(alike[0].options))", "count = 1"),
     ),
     *of(
         "mnist_cuda/bench/worker.py",
@@ -2006,7 +2001,7 @@ OPERATORS = [
 
 GAPS = [
     *of(
-        "native/kernels/fused/shared/scales.cuh",
+        "native/kernels/fused/state.h",
         ("test_engine_state.py -k 'grow_from and {spec}'",),
         (
             "scale-without-a-least",

@@ -63,6 +63,7 @@ def test_the_worker_trains_models_side_by_side(setup, monkeypatch):
         return EmulatedFleet(engine, sizes[0])
 
     monkeypatch.setattr(Engine, "fleet", fleet)
+    monkeypatch.setattr(Engine, "share_for", lambda engine, batch_size: find_engine("fused").share_for(batch_size))
     worker = Worker("cpu")
     found = ask_all(lambda cmd, **fields: getattr(worker, cmd)(fields), {**setup, "precision": "fp32"})
     assert asked == [(3, BATCH, 2)]

@@ -15,7 +15,7 @@ from tiny import ENVIRONMENT, start
 
 from mnist_cuda import __version__, _native, cli, console, errors, signals
 from mnist_cuda.checkpoint import load_model
-from mnist_cuda.commands import COMMANDS, data, export
+from mnist_cuda.commands import COMMANDS, data, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.engine import engines
@@ -26,6 +26,7 @@ ALL_COMMANDS = [
     *(["bench", name] for name in bench_command.COMMANDS),
     *(["data", name] for name in data.COMMANDS),
     *(["export", name] for name in export.COMMANDS),
+    *(["runs", name] for name in runs.COMMANDS),
 ]
 
 

@@ -115,7 +115,7 @@ def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(competitors, "has_module", lambda *_: True)
-    monkeypatch.setattr(report.Facts, "busy", lambda _: "")
+    monkeypatch.setattr(report.Circumstances, "busy", lambda _: "")
     monkeypatch.setattr(np, "savez", full)
     err = fails(capsys, 6, *argv)
     assert "data.npz: cannot write it: No space left on device; free some room or let TMPDIR name another folder" in err

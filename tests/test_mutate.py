@@ -44,7 +44,7 @@ def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
 def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
     gone = Mutation("gone", "mnist_cuda/training.py", "kind", "no such line", "")
     twice = Mutation("twice", "mnist_cuda/training.py", "kind", "self.", "")
-    same = Mutation("same", "mnist_cuda/training.py", "kind", "CHUNK_SECONDS = 0.1", "CHUNK_SECONDS = 0.1")
+    same = Mutation("same", "mnist_cuda/training.py", "kind", "DIVERGED_LOSS = 1e6", "DIVERGED_LOSS = 1e6")
     lost = Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "")
     with pytest.raises(script.Problem) as problem:
         script.check([gone, twice, same, lost])

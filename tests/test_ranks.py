@@ -4,6 +4,7 @@ Here the ranks are threads of this process; test_ranks_processes.py has real pro
 """
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -83,6 +84,43 @@ def test_gradients_of_the_whole_batch(ranks, batch):
         assert error <= tolerance("cpu", "fp32", name, batch, "frozen"), name
 
 
+class Recorded:
+    """The native engine of an Engine: the first step takes so long, and `pieces` has the steps of each call."""
+
+    def __init__(self, native, seconds):
+        self.native, self.seconds, self.pieces = native, seconds, []
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+    def train(self, order, batch, rates):
+        time.sleep(0 if self.pieces else self.seconds)
+        self.pieces.append(len(rates))
+        return self.native.train(order, batch, rates)
+
+
+def test_pieces_of_a_call_are_the_same_on_all_ranks():
+    """Whatever time they take on each, and whatever it did before."""
+    order = np.arange(9, dtype=np.int32)
+
+    def work(communicator):
+        engine = Engine("cpu", threads=1)
+        engine.set_dataset(noise(IMAGES), labels(IMAGES))
+        if communicator.rank == 0:
+            engine.train(order, 1, 0.01)
+        engine._native = Recorded(engine._native, 0.3 * communicator.rank)
+        engine.join(communicator)
+        try:
+            engine.train(order, 1, 0.01)
+        finally:
+            communicator.leave(0, "the end")
+        return engine._native.pieces
+
+    first, second = on_all(_native.in_process_communicators(2), work)
+    assert first == second
+    assert len(first) > 1
+
+
 def errors_of_step(result, one, oracle, order, count=IMAGES):
     """How far what a last step at RATE has left is from the oracle's, whose decisions are those of the engine `one`.
 
@@ -134,8 +172,8 @@ def test_a_training_beside_one_engines(ranks):
 
 
 def test_shares_follow_each_other():
-    assert [_native.share_of(10, rank, 4) for rank in range(4)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
-    assert [_native.share_of(1, rank, 3) for rank in range(3)] == [(0, 0), (0, 0), (0, 1)]
+    assert [_native.images_of_rank(10, rank, 4) for rank in range(4)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    assert [_native.images_of_rank(1, rank, 3) for rank in range(3)] == [(0, 0), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("name", [row.name for row in engines() if not row.shares_batches and row.device == "cpu"])

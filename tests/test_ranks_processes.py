@@ -19,7 +19,7 @@ from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native, cli, training
+from mnist_cuda import _native, cli
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
@@ -434,10 +434,10 @@ def test_a_stop_of_mpirun(command, mpirun, tmp_path):
     load_state(checkpoints(tmp_path / "run")[0])
 
 
-def test_a_stop_where_rank_0_has_settled(monkeypatch):
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_stop_where_the_state_is_complete(first, monkeypatch):
     """As if the engine were `fused` in fp32, with --save-every 2steps: the others make no step more than rank 0."""
-    monkeypatch.setattr(training, "_WITH_SCALE", {("cpu", "fp32"): ("conv2.weight",)})
-    monkeypatch.setattr(training, "_scales", lambda *_: 0)
+    monkeypatch.setattr(Engine, "resumable", property(lambda engine: engine.trainer.steps >= first))
     data = tiny_dataset()
 
     def work(communicator):
@@ -446,12 +446,13 @@ def test_a_stop_where_rank_0_has_settled(monkeypatch):
         engine.set_parameters(init_parameters(0))
         trainer = Trainer(engine, data, TrainOptions(epochs=1, batch_size=5), ranks=Ranks(communicator))
         trainer.prepare()
+        engine.trainer = trainer
         of_rank_0 = {"stop": lambda: int(trainer.steps >= 2), "stride": 2}
         trainer.train_epoch(**(of_rank_0 if communicator.rank == 0 else {}))
         communicator.leave(0, "the end")
         return trainer.steps, trainer.state is not None
 
-    assert on_all(_native.in_process_communicators(2), work) == [(2, True)] * 2
+    assert on_all(_native.in_process_communicators(2), work) == [(max(2, first), True)] * 2
 
 
 @pytest.mark.parametrize(

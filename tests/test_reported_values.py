@@ -36,7 +36,7 @@ STATISTICS_SECONDS, SCORING_SECONDS = 0.5, 0.02
 
 
 class Script:
-    """What takes the place of `Engine.train`: a record of its calls, with the results and seconds that it made up."""
+    """What takes the place of the native `train`: a record of its calls, with results and seconds that it made up."""
 
     def __init__(self):
         self.now = 1000.0
@@ -88,7 +88,7 @@ def script(monkeypatch, tmp_path):
         script.now += SCORING_SECONDS
         return evaluation(engine)
 
-    monkeypatch.setattr(Engine, "train", lambda engine, *arguments: script.train(engine, *arguments))
+    monkeypatch.setattr(_native.Engine, "train", lambda engine, *arguments: script.train(engine, *arguments))
     monkeypatch.setattr(Engine, "compute_statistics", slow_statistics)
     monkeypatch.setattr(Engine, "logits", slow_logits)
     monkeypatch.setattr(Engine, "evaluate_by_class", slow_evaluation)

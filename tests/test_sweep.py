@@ -19,7 +19,7 @@ from tiny import start, tiny_dataset
 from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
 from mnist_cuda.checkpoint import load_model, save_model
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import CheckpointError, OutOfMemoryError, OutputError
 from mnist_cuda.model import digest, init_parameters
 from mnist_cuda.sweeps import files as sweep_files
@@ -30,6 +30,7 @@ from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_head, csv_ro
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
 
 BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
+FUSED = find_engine("fused")
 LIMIT = 2.0  # seconds from a signal to the end
 GRID = ("--engine", "cpu", "--batch-size", "5", "--epochs", "1", "--lr", "0.02")
 
@@ -125,7 +126,7 @@ def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_pat
             assert all(np.isnan(value).all() for value in weights.values())
             continue
         share = row.multiprocessors
-        assert share == (share_of(run) if side_by_side and jobs > 1 else 0)
+        assert share == (share_of(engine.info, run) if side_by_side and jobs > 1 else 0)
         if share not in engines:
             engines[share] = make_engine(*spec, multiprocessors=share)
         result = train(data, run, engine=engines[share])
@@ -190,6 +191,8 @@ def fleets(monkeypatch):
         return EmulatedFleet(engine, asked[0])
 
     monkeypatch.setattr(_native, "engines", lambda: [{**row, "fleets": row["name"] == "cpu"} for row in rows])
+    share_for = _native.share_for
+    monkeypatch.setattr(_native, "share_for", lambda _, batch_size: share_for("fused", batch_size))
     monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 8}])
     monkeypatch.setattr(Engine, "fleet", fleet)
     return made
@@ -227,8 +230,8 @@ def test_how_many_go_side_by_side(fleets, tiny, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == [
         "plan    2 models, 2 at once",
-        "        1 model of them one after another: images on the host, images held out, or batches of less than 3 or "
-        "more than 128",
+        "        1 model of them one after another: images on the host, images held out, or a batch too small or too "
+        "large for a share of the GPU",
     ]
 
 
@@ -240,9 +243,16 @@ def test_a_share_that_the_gpu_does_not_have(fleets, monkeypatch):
         task.run()
     assert sorted(fleets[2:]) == [(2, 5, 2)]
     assert [task.rows[index].multiprocessors for index in range(4)] == [0, 0, 2, 2]
-    assert task.remarks[0].endswith("or more than 32")
-    largest = replace(BASE, batch_size=2048)
-    assert [share_of(largest), share_of(replace(largest, batch_size=2049))] == [128, 0]
+    assert task.remarks[0].startswith("2 models of them one after another: ")
+
+
+def test_shares():
+    """They are part of what a sweep's models are: another share gives other bits."""
+    shares = {1: 0, 2: 0, 3: 2, 32: 2, 33: 3, 2048: 128, 2049: 0, 2**40: 0}
+    assert {size: FUSED.share_for(size) for size in shares} == shares
+    assert find_engine("cpu").share_for(64) == 0
+    for alone in ({"placement": "host"}, {"validation": 5}):
+        assert share_of(FUSED, replace(BASE, batch_size=64, **alone)) == 0
 
 
 def test_a_gpu_that_trains_one_at_a_time_is_announced(fleets, tiny, monkeypatch, capsys):
@@ -683,7 +693,7 @@ def test_an_error_of_one_ends_all():
 
 def sizes(jobs, devices):
     """Batch size and number of models of each batch, for a GPU with 132 multiprocessors."""
-    batches = batches_of(jobs, lambda share: 132 // share, devices)
+    batches = batches_of(jobs, lambda run: 132 // share if (share := share_of(FUSED, run)) else 0, devices)
     assert sorted(job.index for batch in batches for job in batch) == sorted(job.index for job in jobs)
     return [(batch[0].options.batch_size, len(batch)) for batch in batches]
 

@@ -14,14 +14,15 @@ import pytest
 from tiny import start, tiny_dataset
 
 from mnist_cuda import cli, machine, run_folder
+from mnist_cuda import engine as engine_module
 from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import PIECE_SECONDS, Engine, next_piece
 from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.model import PARAMETERS, init_parameters
 from mnist_cuda.run_folder import RunFolder
-from mnist_cuda.training import CHUNK_SECONDS, epoch_order, next_chunk
+from mnist_cuda.training import epoch_order
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +52,31 @@ def test_order_never_changes():
 
 @pytest.mark.parametrize(
     ("steps", "seconds", "expected"),
-    [(1, 5.0, 1), (1, 0.1, 1), (1, 0.01, 2), (100, 0.001, 200), (10, CHUNK_SECONDS, 10), (10, 0.4, 2), (9, 0.0, 18)],
+    [(1, 5.0, 1), (1, 0.1, 1), (1, 0.01, 2), (100, 0.001, 200), (10, PIECE_SECONDS, 10), (10, 0.4, 2), (9, 0.0, 18)],
 )
-def test_chunk_length(steps, seconds, expected):
-    assert next_chunk(steps, seconds) == expected
+def test_length_of_a_piece(steps, seconds, expected):
+    assert next_piece(steps, steps, seconds) == expected
+    assert (
+        next_piece(1000, steps, seconds) == (min(1000, int(steps * PIECE_SECONDS / seconds)) if seconds else 1000) or 1
+    )
+
+
+def test_a_call_is_made_in_pieces(monkeypatch):
+    """Of which each is at most twice as long as the one before, and none is too short to be worth a call."""
+    engine, data, pieces = Engine("cpu", threads=1), tiny_dataset(), []
+    engine.set_dataset(data.train_images, data.train_labels)
+    train_piece = engine.train_piece
+    monkeypatch.setattr(engine, "train_piece", lambda *args: pieces.append(train_piece(*args)) or pieces[-1])
+    monkeypatch.setattr(engine_module, "PIECE_SECONDS", 1e9)
+    losses, correct = engine.train(np.arange(33, dtype=np.int32), 5, 0.01)  # 6 steps of 5, one of 3
+    assert [len(piece.losses) for piece in pieces] == [1, 2, 4]
+    np.testing.assert_array_equal(losses, np.concatenate([piece.losses for piece in pieces]))
+    np.testing.assert_array_equal(correct, np.concatenate([piece.correct for piece in pieces]))
+    with pytest.raises(ValueError, match=r"order\[6\] is 99"):  # before the first step
+        engine.train(np.array([*range(6), 99], np.int32), 1, 0.01)
+    assert len(pieces) == 3
+    engine.train(np.zeros(5, np.int32), 1, 0.01)
+    assert [len(piece.losses) for piece in pieces[3:]] == [1, 2, 2]  # another batch size
 
 
 def test_a_run_is_the_recipe_and_nothing_else(capsys):

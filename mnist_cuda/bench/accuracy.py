@@ -293,7 +293,7 @@ def command(options: AccuracyOptions) -> int:
     if steps == 0:
         raise UsageError(f"--batch-size {options.batch_size} exceeds the {count} images of {data.name}")
     threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.jobs)
-    facts = report.Facts(data, threads)
+    facts = report.Circumstances(data, threads)
     out = console.make_console(stderr=output.on_stdout)
     out.print(
         f"test accuracy in per cent, mean over {console.plural(options.seeds, 'seed')}: "

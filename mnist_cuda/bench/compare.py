@@ -297,7 +297,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
         raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
     threads = options.threads or len(os.sched_getaffinity(0))
     out = console.make_console(stderr=output.on_stdout)
-    facts = report.Facts(data, threads)
+    facts = report.Circumstances(data, threads)
     out.print(facts.headline(step))
     if facts.busy():
         console.print_warning(facts.busy())

@@ -51,7 +51,7 @@ def print_arithmetic(out: Console, rows: list[Row]) -> None:
         out.print(text)
 
 
-class Facts:
+class Circumstances:
     """The circumstances, taken once before the first measurement and once after the last."""
 
     def __init__(self, data: Dataset, threads: int) -> None:

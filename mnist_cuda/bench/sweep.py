@@ -20,8 +20,6 @@ from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.record import Record
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.sweeps.trainers import share_of
 
 STEP = "model-step"
 
@@ -39,7 +37,7 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
     """The engine with models one after another, and side by side where it can do that."""
     alone = engine_competitor(info)
     found = [of_models(alone, f"{info.name}, one after another", 1)]
-    share = share_of(TrainOptions(batch_size=batch_size))
+    share = info.share_for(batch_size)
     fill = _native.gpus()[0]["multiprocessors"] // share if info.fleets and share and not info.unavailable else 0
     if fill:
         label = f"{info.name}, {{models}} side by side"

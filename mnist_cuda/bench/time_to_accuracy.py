@@ -368,7 +368,7 @@ def command(options: TimeToAccuracyOptions) -> int:
         raise UsageError(
             f"the {count} training images less {options.hold_out} held out do not fill a batch of {largest}"
         )
-    facts = report.Facts(data, options.threads or len(os.sched_getaffinity(0)))
+    facts = report.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
     out = console.make_console(stderr=output.on_stdout)
     out.print(f"training time to {options.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 

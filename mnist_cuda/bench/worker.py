@@ -30,10 +30,8 @@ from mnist_cuda.engine import Engine, Fleet, find_engine
 from mnist_cuda.evaluation import evaluate
 from mnist_cuda.machine import versions
 from mnist_cuda.model import digest
-from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.processes import inherited
 from mnist_cuda.ranks.session import communicator_of
-from mnist_cuda.sweeps.trainers import share_of
 from mnist_cuda.timing import time_steps
 
 
@@ -69,7 +67,7 @@ class Worker:
         self._engine.set_dataset(images, labels, command["data"])
         self._fleet = None
         if models > 1:
-            self._fleet = self._engine.fleet(models, self._batch, share_of(TrainOptions(batch_size=self._batch)))
+            self._fleet = self._engine.fleet(models, self._batch, self._engine.share_for(self._batch))
             self._store(self._fleet)
         return {
             "ok": True,

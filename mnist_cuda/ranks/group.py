@@ -12,7 +12,7 @@ from typing import Any
 from mnist_cuda import _native
 from mnist_cuda.errors import MnistCudaError, RankLostError
 
-_AGREEMENT = struct.Struct("<q?q")
+_AGREEMENT = struct.Struct("<qq")
 
 
 class Ranks:
@@ -27,10 +27,10 @@ class Ranks:
         self.exit_code = 0  # that rank 0 leaves with
         self.folder: Path | None = None  # of rank 0's run
 
-    def agree(self, chunk: int, settle: bool, stop: int) -> tuple[int, bool, int]:
-        """How many steps come next and whether to settle, which rank 0 decides, and whether to stop, which any may."""
-        all_of_them = [_AGREEMENT.unpack(one) for one in self._of_all(_AGREEMENT.pack(chunk, settle, stop))]
-        return *all_of_them[0][:2], next((signum for *_, signum in all_of_them if signum), 0)
+    def agree(self, most: int, stop: int) -> tuple[int, int]:
+        """The steps to the next place that all know, which rank 0 decides, and whether to stop, which any rank may."""
+        all_of_them = [_AGREEMENT.unpack(one) for one in self._of_all(_AGREEMENT.pack(most, stop))]
+        return all_of_them[0][0], next((signum for _, signum in all_of_them if signum), 0)
 
     def from_rank_0(self, content: bytes = b"") -> bytes:
         """What rank 0 gives."""

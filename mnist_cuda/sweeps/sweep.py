@@ -31,8 +31,6 @@ from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.runs import read_runs
 from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
 from mnist_cuda.sweeps.trainers import (
-    IMAGES_A_MULTIPROCESSOR,
-    LARGEST_BATCH,
     Job,
     OneByOne,
     Outcome,
@@ -154,7 +152,8 @@ class Sweep:
         self._files: SweepFiles | None = None
         self._stack = contextlib.ExitStack()
         cores = threads or machine.cores()
-        self._jobs, self._fleets = jobs, self.info.fleets and jobs != 1 and any(map(share_of, self.runs))
+        self._shares = [share_of(self.info, run) for run in self.runs]
+        self._jobs, self._fleets = jobs, self.info.fleets and jobs != 1 and any(self._shares)
         self.at_once = min(jobs or (cores if self.info.device == "cpu" else 1), len(self.runs))
         self.remarks: list[str] = []
         self.gpus = tuple(gpus) or ((0,) if self.info.device == "cuda" else ())
@@ -194,8 +193,7 @@ class Sweep:
         pool = ThreadPoolExecutor(machine.cores(), "sweep")
         self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         lanes = min(2, -(-len(self._batches(range(len(self.runs)))) // len(self._setups)))
-        shares, largest = [*map(share_of, self.runs)], self._multiprocessors()
-        least = min(filter(None, shares))
+        least, largest = min(filter(None, self._shares)), self._multiprocessors()
         self.at_once = min(max(1, self._most(least)), len(self.runs))
         try:
             for found in [pool.submit(side_by_side, setup, least, largest, lanes, pool) for setup in self._setups]:
@@ -203,10 +201,9 @@ class Sweep:
         except (UnavailableError, ValueError) as error:
             self._fleets, self._trainers, self.at_once, self.remarks = False, [], 1, [str(error)]
             return
-        alone = sum(not 0 < share <= largest for share in shares)
+        alone = sum(not 0 < share <= largest for share in self._shares)
         if self.at_once > 1 and alone:
-            most = min(LARGEST_BATCH, largest * IMAGES_A_MULTIPROCESSOR)
-            why = f"images on the host, images held out, or batches of less than 3 or more than {most}"
+            why = "images on the host, images held out, or a batch too small or too large for a share of the GPU"
             self.remarks.append(f"{plural(alone, 'model')} of them one after another: {why}")
 
     def _multiprocessors(self) -> int:
@@ -217,13 +214,15 @@ class Sweep:
 
     def _most(self, share: int) -> int:
         """How many models with such a share of the multiprocessors go side by side on each GPU; 0 for none."""
-        fill = self._multiprocessors() // share
+        fill = self._multiprocessors() // share if share else 0
         return (self._jobs or fill) if fill else 0
 
     def _batches(self, indices: Iterable[int]) -> list[list[Job]]:
         """These runs as the trainers get them."""
         jobs = [Job(index, self.runs[index]) for index in indices]
-        return batches_of(jobs, self._most, len(self._setups)) if self._fleets else [[job] for job in jobs]
+        if not self._fleets:
+            return [[job] for job in jobs]
+        return batches_of(jobs, lambda run: self._most(share_of(self.info, run)), len(self._setups))
 
     def run(
         self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never

@@ -18,18 +18,12 @@ from numpy.typing import NDArray
 
 from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.engine import Engine, Fleet
+from mnist_cuda.engine import Engine, EngineInfo, Fleet, Steps
 from mnist_cuda.errors import DivergedError
 from mnist_cuda.model import digest
 from mnist_cuda.options import TrainOptions
 from mnist_cuda.sweeps.table import SweptModel
-from mnist_cuda.timing import Steps
 from mnist_cuda.training import Trainer, epoch_order
-
-# Images of a batch for each multiprocessor of a model that trains beside others: the share, and with it the bits,
-# follow from the batch size alone, whatever the GPU and however many models there are.
-IMAGES_A_MULTIPROCESSOR = 16
-LARGEST_BATCH = 2048  # of such a model: kLargestOfPack in native/kernels/fused/state.h
 
 
 @dataclass(frozen=True)
@@ -65,34 +59,30 @@ class Setup:
     device: int = 0
 
 
-def share_of(options: TrainOptions) -> int:
+def share_of(info: EngineInfo, options: TrainOptions) -> int:
     """The multiprocessors of a model with these options that trains beside others; 0 where it cannot.
 
-    It cannot where the engine's data set is not its own, and where its batch is no larger than the smallest share or
-    larger than LARGEST_BATCH.
+    It cannot where the engine's data set is not its own, and with a batch size for which the engine has no share.
     """
-    share = max(2, -(-options.batch_size // IMAGES_A_MULTIPROCESSOR))
-    alone = options.placement != "device" or options.validation or not share < options.batch_size <= LARGEST_BATCH
-    return 0 if alone else share
+    return 0 if options.placement != "device" or options.validation else info.share_for(options.batch_size)
 
 
-def batches_of(jobs: Iterable[Job], most: Callable[[int], int], devices: int) -> list[list[Job]]:
+def batches_of(jobs: Iterable[Job], most: Callable[[TrainOptions], int], devices: int) -> list[list[Job]]:
     """The jobs as trainers get them: models of the same batch size and number of epochs together, the others alone.
 
-    most: how many models with such a share of the multiprocessors go together, 0 for none. Batches of a kind are of one
-    size, but for the last; where there are few kinds, each of the devices gets as many. Small batch sizes come first:
-    their models take longest.
+    most: how many models with such options go together, 0 for none. Batches of a kind are of one size, but for the
+    last; where there are few kinds, each of the devices gets as many. Small batch sizes come first: their models take
+    longest.
     """
     kinds: dict[tuple[int, int], list[Job]] = {}
     batches: list[list[Job]] = []
     for job in jobs:
-        share = share_of(job.options)
-        if share and most(share):
+        if most(job.options):
             kinds.setdefault((job.options.batch_size, job.options.epochs), []).append(job)
         else:
             batches.append([job])
     for _, alike in sorted(kinds.items()):
-        count = -(-len(alike) // most(share_of(alike[0].options)))
+        count = -(-len(alike) // most(alike[0].options))
         if len(kinds) <= devices:
             count = -(-count // devices) * devices
         size = -(-len(alike) // count)
@@ -190,7 +180,7 @@ class SideBySide:
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers; the models are one of `batches_of`, and `stop` is asked after each epoch."""
-        share = share_of(batch[0].options)
+        share = share_of(self.engine.info, batch[0].options)
         if 0 < share <= self._largest:
             yield from self._train(batch, share, stop)
             return

@@ -9,17 +9,17 @@
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
 #include "cuda/check.h"
-#include "engines/cudnn/layers.h"
 #include "kernels/conv2d/fft.h"
-#include "kernels/library_gaps.h"
+#include "kernels/cudnn_helpers.h"
 #include "kernels/linear/cutlass.h"
 #include "kernels/relu/relu.h"
+#include "libraries/cudnn_layers.h"
 #include "libraries/sgemm.h"
 
 namespace mnist::bench {
 namespace {
 
-using namespace cudnn_engine;
+using namespace cudnn_layers;
 using kernels::Unit;
 
 // Libraries sum in an order of their own, and by Winograd's formulas where they like; tf32 rounds factors to 11 bits.

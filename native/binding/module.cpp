@@ -1,5 +1,4 @@
-// The Python module mnist_cuda._native: converts and forwards, never computes. mnist_cuda/engine.py is its only user,
-// and mnist_cuda/torch.py that of the operators.
+// The Python module mnist_cuda._native: converts and forwards, never computes.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -74,15 +73,15 @@ nb::dict info_dict(const EngineInfo& info) {
   d["summary"] = info.summary;
   d["device"] = info.device;
   d["precisions"] = precisions;
-  d["rank"] = info.rank;
+  d["rank"] = info.auto_priority;
   d["summation"] = to_string(info.summation);
   d["follows_routing"] = info.follows_routing;
   d["takes_limits"] = info.takes_limits;
   d["shares_batches"] = info.shares_batches;
   d["fleets"] = info.fleets;
-  d["launch_a_phase"] = info.launch_a_phase;
+  d["launch_a_phase"] = info.one_launch_per_phase;
   d["libraries"] = info.libraries;
-  d["host_bytes_an_image"] = info.host_bytes_an_image;
+  d["host_bytes_an_image"] = info.host_bytes_per_image;
   return d;
 }
 
@@ -137,8 +136,7 @@ NumpyVector<T> parameters_of(const Engine& engine) {
                         nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
 }
 
-// ---- arrays in a GPU's memory, which pass as addresses
-// ---------------------------------------------------------------
+// ---- arrays in a GPU's memory, which pass as addresses --------------------------------------------------------------
 
 using GpuBytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cuda>;
 
@@ -264,6 +262,14 @@ NB_MODULE(_native, m) {
         return reasons;
       },
       "name"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "share_for",
+      [](const std::string& name, std::int64_t batch) {
+        for (const auto& row : engines())
+          if (row.info.name == name && row.share_for) return row.share_for(batch);
+        return 0;
+      },
+      "name"_a, "batch"_a);
   m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("cuda_status", [] {
     CudaStatus status;
@@ -335,8 +341,8 @@ NB_MODULE(_native, m) {
         const Departure departure = ranks.departure();
         return nb::make_tuple(departure.rank, departure.code, departure.reason);
       });
-  m.def("share_of", [](std::int64_t count, int rank, int size) {
-    const Share share = share_of(count, rank, size);
+  m.def("images_of_rank", [](std::int64_t count, int rank, int size) {
+    const Share share = images_of_rank(count, rank, size);
     return nb::make_tuple(share.first, share.last);
   });
   m.def("in_process_communicators", &in_process_communicators, "size"_a);
@@ -512,15 +518,17 @@ NB_MODULE(_native, m) {
              return nb::make_tuple(std::vector<std::int64_t>(std::begin(score.correct), std::end(score.correct)),
                                    score.loss);
            })
+      .def("require_steps",
+           [](const Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
+             return e.require_steps(view(order), batch, view(learning_rates));
+           })
+      .def_prop_ro("resumable", &Engine::resumable, nb::call_guard<nb::gil_scoped_release>())
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
              {
                nb::gil_scoped_release release;
-               e.train(view(order), batch, view(learning_rates), results, [] {
-                 nb::gil_scoped_acquire acquire;
-                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
-               });
+               e.train(view(order), batch, view(learning_rates), results);
              }
              return results_tuple(results);
            })

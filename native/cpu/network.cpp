@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "mnist/ceil_div.h"
 #include "mnist/thresholds.h"
 
 namespace mnist::cpu {
@@ -223,7 +224,7 @@ void Network::fold_layer2(const double* mean, const double* var) {
 }
 
 void Network::linear_forward(const Batch& batch, double upstream) {
-  const int tasks = int((batch.size() + kForwardRows - 1) / kForwardRows);
+  const int tasks = int(ceil_div(batch.size(), kForwardRows));
   pool_.run(tasks, [&](int task, int w) {
     const auto begin = group_begin(batch.size(), tasks, task), end = group_begin(batch.size(), tasks, task + 1);
     const int rows = int(end - begin);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mnist/ceil_div.h"
+
 namespace mnist::cpu {
 namespace {
 
@@ -32,7 +34,7 @@ Parameters::Parameters() {
   std::int64_t size = 0;
   for (int index = 0; index < kParameterTensors; ++index) {
     offsets_[index] = size;
-    size += (kParameters[index].size + kLine - 1) / kLine * kLine;
+    size += ceil_div(kParameters[index].size, kLine) * kLine;
   }
   values_ = AlignedArray<float>(size);
   std::fill_n(values_.data(), size, 0.0f);

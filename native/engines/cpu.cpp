@@ -43,7 +43,7 @@ class CpuEngine final : public Engine {
   template <class Index>
   void gather(cpu::Batch& batch, std::int64_t count, Index index) const {
     batch.ranks = ranks();
-    const Share share = batch.ranks ? share_of(count, batch.ranks->rank(), batch.ranks->size()) : Share{0, count};
+    const Share share = batch.ranks ? images_of_rank(count, batch.ranks->rank(), batch.ranks->size()) : Share{0, count};
     const auto image = [&](std::int64_t i) { return images_.data() + std::int64_t(index(i)) * kImagePixels; };
     batch.images.clear();
     batch.labels.clear();

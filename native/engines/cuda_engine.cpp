@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/sgd.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist {
 namespace {
@@ -87,7 +88,7 @@ void CudaEngine<T>::do_set_dataset(std::span<const std::uint8_t> images, std::sp
 }
 
 template <class T>
-void CudaEngine<T>::prepare(std::int64_t batch, std::int64_t steps) {
+void CudaEngine<T>::reserve_run(std::int64_t batch, std::int64_t steps) {
   if (batch > capacity_) recorded_.clear();  // before anything moves: memory may run out half way
   bool moved = feeder_.reserve(batch);
   if (results_.reserve(steps)) {
@@ -160,7 +161,7 @@ void CudaEngine<T>::do_train(std::span<const std::int32_t> order, std::int64_t b
   MNIST_RANGE("train");
   const cuda::DeviceGuard guard(options().device);
   batch = std::min(batch, std::int64_t(order.size()));
-  prepare(batch, std::int64_t(results.size()));
+  reserve_run(batch, std::int64_t(results.size()));
   start(learning_rates);
   if (feeder_.set_order(order)) recorded_.clear();
   for (std::size_t step = 0; step < results.size(); ++step) {
@@ -198,7 +199,7 @@ void CudaEngine<T>::for_each_chunk_of(std::span<const std::uint8_t> images, Batc
   const auto total = std::int64_t(images.size()) / kImagePixels;
   const bool population = mode == BatchNormMode::kPopulation;
   const auto chunk = population ? std::min(total, kEvaluationChunk) : total;
-  prepare(chunk, 1);
+  reserve_run(chunk, 1);
   for (std::int64_t first = 0; first < total; first += chunk) {
     const auto count = std::min(chunk, total - first);
     forward(feeder_.load(images.subspan(first * kImagePixels, count * kImagePixels)),
@@ -212,7 +213,7 @@ Probe CudaEngine<T>::do_probe(std::span<const std::uint8_t> images, std::span<co
                               const ProbeOptions& options) {
   const cuda::DeviceGuard guard(this->options().device);
   const auto size = std::int64_t(labels.size());
-  prepare(size, 1);
+  reserve_run(size, 1);
   start(std::vector<double>(1));
   Batch batch = feeder_.load(images, labels);
   batch.routed = options.routing != nullptr;
@@ -235,7 +236,7 @@ std::vector<OpTime> CudaEngine<T>::do_profile(std::span<const std::int32_t> orde
   require_for_profile(feeder_.on_device());
   const cuda::DeviceGuard guard(options().device);
   const auto steps = std::int64_t(order.size()) / batch;
-  prepare(batch, steps);
+  reserve_run(batch, steps);
   start(std::vector<double>(steps));
   if (feeder_.set_order(order)) recorded_.clear();
   return time_ops(steps, [&] { queue_step(0, batch); });
@@ -244,7 +245,7 @@ std::vector<OpTime> CudaEngine<T>::do_profile(std::span<const std::int32_t> orde
 template <class T>
 void CudaEngine<T>::do_compute_statistics() {
   const cuda::DeviceGuard guard(options().device);
-  prepare(std::min(dataset_size(), kEvaluationChunk), 1);
+  reserve_run(std::min(dataset_size(), kEvaluationChunk), 1);
   accumulate_statistics(1, kBn1Mean, kBn1Var, kImagePixels);
   accumulate_statistics(2, kBn2Mean, kBn2Var, std::int64_t(kPool1Side) * kPool1Side);
 }
@@ -256,7 +257,7 @@ template <class T>
 void CudaEngine<T>::accumulate_statistics(int layer, StatisticIndex mean_index, StatisticIndex var_index,
                                           std::int64_t area) {
   const auto channels = kStatistics[mean_index].size;
-  const auto total = dataset_size(), chunks = (total + kEvaluationChunk - 1) / kEvaluationChunk;
+  const auto total = dataset_size(), chunks = ceil_div(total, kEvaluationChunk);
   cuda::DeviceBuffer<T> partial(chunks * 2 * channels);  // mean, then variance, of each chunk
   for (std::int64_t k = 0; k < chunks; ++k) {
     const auto first = k * kEvaluationChunk;

@@ -92,8 +92,8 @@ class CudaEngine : public GpuEngine {
   std::vector<OpTime> do_profile(std::span<const std::int32_t> order, std::int64_t batch) override;
 
   // Room everywhere for batches of that size and a run of `steps`.
-  void prepare(std::int64_t batch, std::int64_t steps);
-  // Starts a run: step 0, cursor 0. prepare() made room for the rates, one a step.
+  void reserve_run(std::int64_t batch, std::int64_t steps);
+  // Starts a run: step 0, cursor 0. reserve_run() made room for the rates, one a step.
   void start(std::span<const double> learning_rates);
   // Queues forward and record_step.
   void evaluate(const Batch& batch);

@@ -2,7 +2,6 @@
 #include "mnist/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -60,8 +59,8 @@ void require_gpu(const EngineInfo& info, const char* what) {
 }
 
 // The inputs of `steps` steps.
-void require_steps(std::span<const std::int32_t> order, std::span<const double> learning_rates, std::int64_t steps,
-                   std::int64_t images) {
+void require_inputs(std::span<const std::int32_t> order, std::span<const double> learning_rates, std::int64_t steps,
+                    std::int64_t images) {
   MNIST_REQUIRE(std::int64_t(learning_rates.size()) == steps, "train: " << learning_rates.size()
                                                                         << " learning rates, expected one for each of "
                                                                         << steps << " steps");
@@ -73,8 +72,6 @@ void require_steps(std::span<const std::int32_t> order, std::span<const double> 
     MNIST_REQUIRE(order[i] >= 0 && order[i] < images,
                   "train: order[" << i << "] is " << order[i] << ", expected 0 to " << images - 1);
 }
-
-constexpr double kPieceSeconds = 0.5;
 
 }  // namespace
 
@@ -174,7 +171,6 @@ void Engine::get_statistics(std::span<double> values) const {
 void Engine::join(std::shared_ptr<Communicator> ranks, const std::string& transport) {
   MNIST_REQUIRE(info_.shares_batches, "join: engine '" << info_.name << "' shares no batch with other ranks");
   ranks_ = std::move(ranks);
-  piece_batch_ = 0;
   do_join(transport);
 }
 
@@ -193,38 +189,23 @@ void Engine::set_dataset(std::span<const std::uint8_t> images, std::span<const s
   dataset_size_ = std::int64_t(labels.size());
 }
 
-void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
-                   std::span<StepResult> results, const std::function<void()>& between) {
+std::int64_t Engine::require_steps(std::span<const std::int32_t> order, std::int64_t batch,
+                                   std::span<const double> learning_rates) const {
   MNIST_REQUIRE(dataset_size_ > 0, "train: no data set; call set_dataset first");
   MNIST_REQUIRE(batch > 0 && batch <= kMaxBatch, "train: batch size is " << batch << ", expected 1 to " << kMaxBatch);
   const auto steps = step_count(std::int64_t(order.size()), batch);
+  require_inputs(order, learning_rates, steps, dataset_size_);
+  return steps;
+}
+
+void Engine::train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
+                   std::span<StepResult> results) {
+  const auto steps = require_steps(order, batch, learning_rates);
   MNIST_REQUIRE(std::int64_t(results.size()) == steps,
                 "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
-  require_steps(order, learning_rates, steps, dataset_size_);
   if (steps == 0) return;
   has_statistics_ = false;
-  if (!between) return do_train(order, batch, learning_rates, results);
-  using Clock = std::chrono::steady_clock;
-  if (batch != piece_batch_) piece_batch_ = batch, piece_ = 1;
-  while (!results.empty()) {
-    const auto now = std::min(std::int64_t(results.size()), piece_);
-    const auto samples = std::min(std::int64_t(order.size()), now * batch);
-    const auto start = Clock::now();
-    do_train(order.first(samples), batch, learning_rates.first(now), results.first(now));
-    double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    order = order.subspan(samples);
-    learning_rates = learning_rates.subspan(now);
-    results = results.subspan(now);
-    if (!ranks_ || !results.empty()) {
-      if (ranks_) {  // a step looks ahead to the next one of its piece, so all ranks cut alike: by their mean time
-        ranks_->sum(std::span(&seconds, 1));
-        seconds /= ranks_->size();
-      }
-      const double allowed = std::min(double(now) * kPieceSeconds / std::max(seconds, 1e-9), 1e9);
-      piece_ = std::max(std::int64_t(1), std::min(std::max(piece_, 2 * now), std::int64_t(allowed)));
-    }
-    between();
-  }
+  do_train(order, batch, learning_rates, results);
 }
 
 void Engine::require_for_logits(std::span<const std::uint8_t> images, BatchNormMode mode) const {
@@ -267,7 +248,8 @@ void Engine::do_set_evaluation_set(std::span<const std::uint8_t> images, std::sp
 
 Score Engine::do_evaluate() {
   constexpr std::int64_t kChunk = 500;  // an engine may hold all activations of a call
-  const Share share = ranks_ ? share_of(evaluation_size_, ranks_->rank(), ranks_->size()) : Share{0, evaluation_size_};
+  const Share share =
+      ranks_ ? images_of_rank(evaluation_size_, ranks_->rank(), ranks_->size()) : Share{0, evaluation_size_};
   std::vector<double> logits((share.last - share.first) * kClasses);
   for (std::int64_t first = share.first; first < share.last; first += kChunk) {
     const auto count = std::min(kChunk, share.last - first);
@@ -367,7 +349,7 @@ void Fleet::train(std::span<const std::int32_t> orders, std::span<const double> 
   MNIST_REQUIRE(std::int64_t(orders.size()) % (batch_ * models_) == 0,
                 "train: " << orders.size() << " images, expected whole batches of " << batch_ << ", as many of each of "
                           << models_ << " models");
-  require_steps(orders, learning_rates, steps, engine_.dataset_size_);
+  require_inputs(orders, learning_rates, steps, engine_.dataset_size_);
   MNIST_REQUIRE(std::int64_t(results.size()) == steps,
                 "train: room for " << results.size() << " results, expected one for each of " << steps << " steps");
   if (steps > 0) do_train(orders, learning_rates, results);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mnist/ceil_div.h"
+
 namespace mnist {
 namespace {
 
@@ -40,7 +42,7 @@ void HostFeed::gather(std::int64_t place, std::span<const std::int32_t> indices)
     }
   };
   if (count <= kSamplesAlone) return run(0, count);
-  pool_->run(int((count + kSamplesOfTask - 1) / kSamplesOfTask),
+  pool_->run(int(ceil_div(count, kSamplesOfTask)),
              [&](int task, int) { run(task * kSamplesOfTask, std::min((task + 1) * kSamplesOfTask, count)); });
 }
 

@@ -16,6 +16,9 @@ std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
 std::string cudnn_unavailable(Precision precision, int device);
 std::string fused_unavailable(Precision precision, int device);
+namespace fused {
+int share_for(std::int64_t batch);
+}
 
 namespace {
 
@@ -58,27 +61,27 @@ const std::vector<EngineRow>& rows() {
         .summary = "plain float64 loops: the specification",
         .device = "cpu",
         .precisions = {kFp64},
-        .rank = 6,
+        .auto_priority = 6,
         .summation = kPlain,
         .follows_routing = true,
-        .host_bytes_an_image = 1'500'000},
+        .host_bytes_per_image = 1'500'000},
        always_available,
        create_reference},
       {{.name = "cpu",
         .summary = "fast host engine, all cores",
         .device = "cpu",
         .precisions = {kFp32},
-        .rank = 4,
+        .auto_priority = 4,
         .summation = kPartial,
         .shares_batches = true,
-        .host_bytes_an_image = 200'000},
+        .host_bytes_per_image = 200'000},
        always_available,
        create_cpu},
       {{.name = "naive",
         .summary = "the reference in CUDA: one kernel per op",
         .device = "cuda",
         .precisions = {kFp32, kFp64},
-        .rank = 5,
+        .auto_priority = 5,
         .summation = kPlain,
         .follows_routing = true},
        needs_gpu,
@@ -87,7 +90,7 @@ const std::vector<EngineRow>& rows() {
         .summary = "fast kernels of our own, one op at a time",
         .device = "cuda",
         .precisions = {kFp32},
-        .rank = 2,
+        .auto_priority = 2,
         .summation = kPlain,
         .follows_routing = true},
        needs_gpu,
@@ -96,7 +99,7 @@ const std::vector<EngineRow>& rows() {
         .summary = "cuDNN and cuBLAS, one library call per op",
         .device = "cuda",
         .precisions = {kFp32, kTf32, kBf16},
-        .rank = 3,
+        .auto_priority = 3,
         .summation = kLibrary,
         .libraries = {"cublasLt", "cudnn"}},
        needs_libraries,
@@ -105,14 +108,15 @@ const std::vector<EngineRow>& rows() {
         .summary = "six kernels of our own per step",
         .device = "cuda",
         .precisions = {kFp32, kTf32, kBf16},
-        .rank = 1,
+        .auto_priority = 1,
         .summation = kPartial,
         .takes_limits = true,
         .shares_batches = true,
         .fleets = true,
-        .launch_a_phase = true},
+        .one_launch_per_phase = true},
        needs_tensor_cores,
-       MNIST_IF_SM80(create_fused)},
+       MNIST_IF_SM80(create_fused),
+       fused::share_for},
   };
   return table;
 }

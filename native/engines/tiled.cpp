@@ -10,7 +10,7 @@
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/chunks.h"
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/library_gaps.h"
+#include "kernels/cudnn_helpers.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
 #include "kernels/log_softmax/log_softmax.h"

@@ -8,13 +8,15 @@
 
 #include <cstdint>
 
+#include "mnist/ceil_div.h"
+
 namespace mnist::kernels::naive {
 
 inline constexpr std::int64_t kMaxChunks = 64;
 inline constexpr std::int64_t kLeastImagesPerChunk = 8;
 
 constexpr std::int64_t chunk_count(std::int64_t batch) {
-  const std::int64_t chunks = (batch + kLeastImagesPerChunk - 1) / kLeastImagesPerChunk;
+  const std::int64_t chunks = ceil_div(batch, kLeastImagesPerChunk);
   return chunks < kMaxChunks ? chunks : kMaxChunks;
 }
 

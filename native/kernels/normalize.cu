@@ -1,6 +1,7 @@
 // normalize: one thread a pixel.
 #include "cuda/check.h"
 #include "kernels/normalize.h"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {
@@ -20,7 +21,7 @@ __global__ void normalize_forward_kernel(T* __restrict__ x, const std::uint8_t* 
 template <class T>
 void normalize_forward(T* x, const std::uint8_t* u, std::int64_t count, cudaStream_t stream) {
   MNIST_REQUIRE(count > 0, "normalize_forward: count is " << count << ", expected at least 1");
-  normalize_forward_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(x, u, count);
+  normalize_forward_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(x, u, count);
   MNIST_CHECK_LAUNCH();
 }
 

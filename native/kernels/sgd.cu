@@ -1,6 +1,7 @@
 // sgd: one thread an element.
 #include "cuda/check.h"
 #include "kernels/sgd.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -19,7 +20,7 @@ void sgd_update(T* w, const T* dw, const T* learning_rate, std::int64_t count, c
   MNIST_REQUIRE(count >= 0, "sgd_update: count is " << count << ", expected >= 0");
   if (count == 0) return;
   constexpr int kBlock = 256;
-  sgd_update_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(w, dw, learning_rate, count);
+  sgd_update_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(w, dw, learning_rate, count);
   MNIST_CHECK_LAUNCH();
 }
 

@@ -4,15 +4,9 @@
 // first. A new variant is one file and one row. A variant that lost stays only if it teaches, and `why` says so.
 #pragma once
 
+#include "profile/cost.h"
+
 namespace mnist::kernels {
-
-// What multiplies: float32 multiply-adds, or tensor cores; x3 makes one float32 product of three.
-enum class Unit { kFma, kTensorTf32, kTensorTf32x3, kTensorBf16, kTensorFp16, kTensorFp16x3 };
-
-constexpr const char* name_of(Unit unit) {
-  constexpr const char* kNames[] = {"fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"};
-  return kNames[int(unit)];
-}
 
 template <class Function>
 struct Variant {

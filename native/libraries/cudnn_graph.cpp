@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "libraries/signal_handlers.h"
+#include "cuda/signal_handlers.h"
 
 namespace mnist::cudnn {
 namespace {

@@ -1,4 +1,5 @@
-// The least that an op has to move and to compute, by its sizes: what a roof is laid over. Host code only.
+// The least that an op has to move and to compute, by its sizes, and what multiplies: what a roof is laid over. Host
+// code only.
 //
 // Arrays have elements of `element` bytes, decisions (pass, route) and images of one byte. Each is read or written
 // once, and arrays by channel or by output, which are small beside the rest, are left out. A multiply-add is two
@@ -9,6 +10,14 @@
 #include <cstdint>
 
 namespace mnist::kernels {
+
+// What multiplies: float32 multiply-adds, or tensor cores; x3 makes one float32 product of three.
+enum class Unit { kFma, kTensorTf32, kTensorTf32x3, kTensorBf16, kTensorFp16, kTensorFp16x3 };
+
+constexpr const char* name_of(Unit unit) {
+  constexpr const char* kNames[] = {"fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"};
+  return kNames[int(unit)];
+}
 
 struct Cost {
   double bytes = 0, flops = 0;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/variant.h"
 #include "mnist/engine.h"
 #include "profile/cost.h"
 

@@ -1,9 +1,6 @@
 // An engine for tests of what all engines have in common.
 #pragma once
 
-#include <chrono>
-#include <thread>
-
 #include "testing.h"
 
 namespace testing {
@@ -15,9 +12,7 @@ class Dummy final : public Engine {
  public:
   using Engine::Engine;
 
-  double first_seconds = 0;         // that the first call of do_train() takes
-  std::vector<std::int64_t> calls;  // of do_train(), in steps
-  bool full = false;                // there is no memory for images
+  bool full = false;  // there is no memory for images
 
  private:
   void do_set_parameters(std::span<const double> values) override { parameters_.assign(values.begin(), values.end()); }
@@ -34,8 +29,6 @@ class Dummy final : public Engine {
   Score do_evaluate() override { return {}; }
   void do_train(std::span<const std::int32_t>, std::int64_t, std::span<const double> learning_rates,
                 std::span<StepResult>) override {
-    if (calls.empty()) std::this_thread::sleep_for(std::chrono::duration<double>(first_seconds));
-    calls.push_back(std::int64_t(learning_rates.size()));
     for (auto& value : parameters_) value -= learning_rates[0];
   }
   void do_logits(std::span<const std::uint8_t>, BatchNormMode, std::span<double>) override {}

@@ -43,7 +43,7 @@ void test_shares() {
     for (const int size : {1, 2, 3, 4, 8, 100}) {
       std::int64_t end = 0;
       for (int rank = 0; rank < size; ++rank) {
-        const auto [first, last] = share_of(count, rank, size);
+        const auto [first, last] = images_of_rank(count, rank, size);
         CHECK(first == end);
         CHECK(last - first == count / size || last - first == (count + size - 1) / size);
         end = last;
@@ -207,36 +207,10 @@ void test_sockets() {
   CHECK(rank_0->departure().reason == "not at the same step as rank 0");  // the first one stays
 }
 
-// A long call ends its pieces at the same steps on all ranks, whatever time these take and what they did before.
-void test_pieces() {
-  std::vector<std::int64_t> calls[2];
-  on_all(in_process_communicators(2), [&](Communicator& rank) {
-    testing::Dummy engine({.name = "dummy", .device = "cpu", .shares_batches = true}, {});
-    const auto train = [&](std::int64_t steps) {
-      std::vector<StepResult> results(steps);
-      engine.train(std::vector<std::int32_t>(steps), 1, std::vector<double>(steps), results, [] {});
-    };
-    engine.set_dataset(std::vector<std::uint8_t>(kImagePixels), std::vector<std::uint8_t>(1));
-    if (rank.rank() == 0) train(100);
-    engine.calls.clear();
-    engine.first_seconds = rank.rank() == 0 ? 0 : 0.8;
-    engine.join({std::shared_ptr<void>(), &rank});  // which it does not own
-    try {
-      train(4);
-    } catch (const RankLostError&) {  // the other one needed fewer pieces
-    }
-    rank.leave(0, "");
-    calls[rank.rank()] = engine.calls;
-  });
-  CHECK(calls[0] == calls[1]);
-  CHECK(calls[0].size() > 1);
-}
-
 }  // namespace
 
 int main() {
   test_shares();
-  test_pieces();
   for (const int size : {1, 2, 3, 5})
     for (const auto& ranks : {in_process_communicators(size), connected_communicators(size)})
       for (const std::size_t count : {0, 1, 130, 421834}) {

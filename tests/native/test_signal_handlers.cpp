@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include "libraries/signal_handlers.h"
+#include "cuda/signal_handlers.h"
 #include "testing.h"
 
 using namespace testing;

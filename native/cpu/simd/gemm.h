@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/simd/vec.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::cpu {
 namespace {
@@ -61,7 +62,7 @@ inline void gemm_rows(float* c, const float* a, const float* b, int depth) {
 template <int kM, int kN, class A, int kLdb, int kLdc, bool kAdd>
 inline void gemm(float* c, const float* a, const float* b, int depth) {
   constexpr int vectors = block_vectors(kN), most = block_rows(vectors);
-  constexpr int blocks = (kM + most - 1) / most, rows = (kM + blocks - 1) / blocks;
+  constexpr int blocks = ceil_div(kM, most), rows = ceil_div(kM, blocks);
   constexpr int big = kM - blocks * (rows - 1);  // blocks of `rows`, the others have one less
   static_assert(kN % (vectors * kLanes) == 0);
   for (int n = 0; n < kN; n += vectors * kLanes)

@@ -43,7 +43,21 @@ class FusedEngine final : public GpuEngine {
     return thresholds_of(kLargestScanned, [this](std::int64_t batch) { return steps_.course(batch); });
   }
   std::int64_t evaluation_chunk() const override { return Scoring::kChunk; }
-  std::vector<std::string> algorithms() const override { return remarks_on(steps_.gpu()); }
+  std::vector<std::string> algorithms() const override { return notes_for_user(steps_.gpu()); }
+  // Weights that are stored as fp16, too, are divided by the scale of those before their last update, and parameters
+  // that are set by the scale of their own largest weight: so the next steps are the same where both scales are.
+  bool resumable() const override {
+    const bool tf32 = options().precision == Precision::kTf32;
+    if (!tf32 && (options().precision != Precision::kFp32 || !steps_.gpu().limits.wgmma)) return true;
+    const auto guard = select();
+    const State& s = steps_.arena().state();
+    const auto scales = read_values(s.scales, kScales, stream());
+    const auto settled = [&](const float* largest, int count, Scale scale) {
+      return scales[scale] == weight_scale(float(std::ranges::max(read_values(largest, count, stream()))));
+    };
+    return settled(s.conv2_max, kConv2Values / 32, kConv2Scale) &&
+           (!tf32 || settled(s.fc1_max(), 2 * kCells2 * kGradientWarps, kFc1Scale));
+  }
   std::string transport() const override { return steps_.ranks() ? steps_.ranks()->description() : ""; }
 
  private:
@@ -163,7 +177,7 @@ class FusedEngine final : public GpuEngine {
     std::vector<std::int32_t> own;  // a batch's share behind the other
     own.reserve(samples / ranks.size() + full + 1);
     const auto add = [&](std::int64_t first, std::int64_t whole) {
-      const Share share = mnist::share_of(whole, ranks.rank(), ranks.size());
+      const Share share = images_of_rank(whole, ranks.rank(), ranks.size());
       const auto count = std::max<std::int64_t>(share.last - share.first, 1);
       const auto from = order.begin() + first + std::min(share.first, whole - 1);
       own.insert(own.end(), from, from + count);
@@ -178,7 +192,7 @@ class FusedEngine final : public GpuEngine {
     cuda::upload(order_.data(), order.first(batch), stream());
     cuda::upload(order_.data() + batch, order.last(rest), stream());
     const auto run = [&](std::int64_t first_step, std::int64_t whole, const std::int32_t* places, std::int64_t steps) {
-      Batch share = ranks.share_of(whole);
+      Batch share = ranks.rank_batch(whole);
       share.first = order_.data() + (first_step > 0 ? batch : 0);
       // The batch's loss is the mean of the shares' losses by their sizes.
       steps_.set_upstream(share.counts ? double(share.images) / double(whole) : 0);
@@ -380,7 +394,7 @@ class FusedEngine final : public GpuEngine {
 
   std::unique_ptr<Fleet> do_fleet(int models, std::int64_t batch, int multiprocessors) override {
     const fused::Gpu& gpu = steps_.gpu();
-    const Limits share = share_of(gpu.limits, multiprocessors, steps_.rows());
+    const Limits share = limits_for_model(gpu.limits, multiprocessors, steps_.rows());
     MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
                   "fleet: batch size is " << batch << ", expected more than the " << multiprocessors
                                           << " multiprocessors of a model and at most " << kLargestOfPack);

@@ -41,7 +41,7 @@ Gpu limited_gpu(const EngineOptions& options, std::span<const KernelRow> rows) {
 
 }  // namespace
 
-Limits share_of(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows) {
+Limits limits_for_model(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows) {
   Limits share = limits;
   const auto fits = [&](int count) {
     share.multiprocessors = count;
@@ -58,11 +58,11 @@ Limits share_of(const Limits& limits, int multiprocessors, std::span<const Kerne
 
 Gpu gpu_of(const EngineOptions& options, std::span<const KernelRow> rows) {
   Gpu gpu = limited_gpu(options, rows);
-  gpu.step = options.multiprocessors == 0 ? gpu.limits : share_of(gpu.limits, options.multiprocessors, rows);
+  gpu.step = options.multiprocessors == 0 ? gpu.limits : limits_for_model(gpu.limits, options.multiprocessors, rows);
   return gpu;
 }
 
-std::vector<std::string> remarks_on(const Gpu& gpu) {
+std::vector<std::string> notes_for_user(const Gpu& gpu) {
   if (gpu.hopper && !gpu.limits.wgmma)
     return {"without wgmma, which this GPU has: the code was compiled for sm_90, not for sm_90a"};
   if (!gpu.limited) return {};

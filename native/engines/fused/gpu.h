@@ -23,9 +23,9 @@ struct Gpu {
 Gpu gpu_of(const EngineOptions& options, std::span<const KernelRow> rows);
 
 // Its limits with so many of the multiprocessors. Throws ArgumentError for more, and for too few.
-Limits share_of(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows);
+Limits limits_for_model(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows);
 
 // For Engine::algorithms(): what is not as one would expect of this GPU.
-std::vector<std::string> remarks_on(const Gpu& gpu);
+std::vector<std::string> notes_for_user(const Gpu& gpu);
 
 }  // namespace mnist::fused

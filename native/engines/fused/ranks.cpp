@@ -180,8 +180,8 @@ std::string Ranks::open_peers(std::span<const Card> cards) {
   return "";
 }
 
-Batch Ranks::share_of(std::int64_t whole) const {
-  const Share share = mnist::share_of(whole, rank(), size());
+Batch Ranks::rank_batch(std::int64_t whole) const {
+  const Share share = images_of_rank(whole, rank(), size());
   return {std::max<std::int64_t>(share.last - share.first, 1), whole, share.last > share.first};
 }
 

@@ -45,7 +45,7 @@ class Ranks {
   bool in_graphs() const { return transport_ != Transport::kHost; }
 
   // What this rank has of a batch; `first` is left to the caller.
-  Batch share_of(std::int64_t whole) const;
+  Batch rank_batch(std::int64_t whole) const;
   // What every share of a batch is cut up for, so that all ranks run the same kernels.
   std::int64_t largest_share(std::int64_t whole) const { return (whole + size() - 1) / size(); }
 

@@ -20,7 +20,7 @@ namespace mnist {
 struct Share {
   std::int64_t first, last;
 };
-constexpr Share share_of(std::int64_t count, int rank, int size) {
+constexpr Share images_of_rank(std::int64_t count, int rank, int size) {
   return {count * rank / size, count * (rank + 1) / size};
 }
 

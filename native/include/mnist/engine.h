@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -105,15 +104,15 @@ struct EngineInfo {
   std::string summary;                // one line, for tables
   std::string device;                 // "cpu" or "cuda"
   std::vector<Precision> precisions;  // the first is the default
-  int rank = 0;                       // of those that can run here, `auto` takes the engine with the lowest
+  int auto_priority = 0;              // of those that can run here, `auto` takes the engine with the lowest
   Summation summation = Summation::kPlain;
-  bool follows_routing = false;          // probe() takes decisions instead of making them
-  bool takes_limits = false;             // EngineOptions::limits and multiprocessors
-  bool shares_batches = false;           // join()
-  bool fleets = false;                   // fleet(), where the GPU has what it needs
-  bool launch_a_phase = false;           // each phase of a step is one launch
-  std::vector<std::string> libraries;    // that it loads when it is made
-  std::int64_t host_bytes_an_image = 0;  // of a batch, with what a probe hands out: measured, rounded up; 0: no matter
+  bool follows_routing = false;           // probe() takes decisions instead of making them
+  bool takes_limits = false;              // EngineOptions::limits and multiprocessors
+  bool shares_batches = false;            // join()
+  bool fleets = false;                    // fleet(), where the GPU has what it needs
+  bool one_launch_per_phase = false;      // of a step
+  std::vector<std::string> libraries;     // that it loads when it is made
+  std::int64_t host_bytes_per_image = 0;  // of a batch, with a probe's results: measured, rounded up; 0: no matter
 };
 
 class Fleet;
@@ -162,10 +161,16 @@ class Engine {
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
-  // bits in whatever call it is made. With `between`, a long call is made in pieces of some tenths of a second, the
-  // same on all ranks, with a call of it after each; if that throws, the steps before it stay done.
+  // bits in whatever call it is made, so that the caller may cut many steps into calls: mnist_cuda/engine.py does.
   void train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
-             std::span<StepResult> results, const std::function<void()>& between = {});
+             std::span<StepResult> results);
+  // The number of steps that train() makes of these arguments. Throws ArgumentError where train() would.
+  std::int64_t require_steps(std::span<const std::int32_t> order, std::int64_t batch,
+                             std::span<const double> learning_rates) const;
+
+  // Whether the next steps depend on nothing but the parameters: set_parameters() of what get_parameters() gives, in an
+  // engine like this one, is followed by the same bits.
+  virtual bool resumable() const { return true; }
 
   // Scores before log_softmax, n x kClasses. kBatch takes the n images as one batch.
   void logits(std::span<const std::uint8_t> images, BatchNormMode mode, std::span<double> scores);
@@ -247,7 +252,6 @@ class Engine {
   std::int64_t dataset_size_ = 0, evaluation_size_ = 0;
   std::vector<std::uint8_t> evaluation_images_, evaluation_labels_;  // of the default
   bool has_statistics_ = false;
-  std::int64_t piece_batch_ = 0, piece_ = 1;  // steps of train's next piece at this batch size, as far as is known
 };
 
 // Models that train side by side on the engine's data set.
@@ -283,11 +287,14 @@ class Fleet {
 
 // One row of the registry. `unavailable` answers with the reason why this build or machine cannot run the engine in
 // that precision, for a CUDA engine on GPU `device`, empty if it can; it throws ArgumentError for an ordinal that does
-// not exist where there are GPUs. `create` is null for an engine that is not in this build.
+// not exist where there are GPUs. `create` is null for an engine that is not in this build. `share_for` answers how
+// many multiprocessors a fleet's model with this batch size gets, and so which bits, on every GPU; 0 if it must train
+// alone.
 struct EngineRow {
   EngineInfo info;
   std::string (*unavailable)(Precision precision, int device);
   std::unique_ptr<Engine> (*create)(const EngineInfo& info, const EngineOptions& options);
+  int (*share_for)(std::int64_t batch) = nullptr;  // null: the engine has no fleets
 };
 
 // All engines, slowest rung first. The list lives in engines/registry.cpp and nowhere else.
@@ -323,7 +330,7 @@ std::vector<Gpu> gpus();  // empty where there is none, or no CUDA code in this 
 std::string cuda_device_reason(int device);
 
 // Makes the context of GPU `device`, which takes some tenths of a second that another thread can use. Does nothing
-// where that is not possible: who uses the GPU next meets the reason.
+// where that is not possible: the next call that uses the GPU reports the reason.
 void cuda_warm_up(int device);
 
 }  // namespace mnist

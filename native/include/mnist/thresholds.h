@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "mnist/ceil_div.h"
+
 namespace mnist {
 
 // How often a loop or ring goes round, as far as it matters: later rounds are like those before.
 constexpr std::int64_t rounds(std::int64_t items, std::int64_t at_once) {
   constexpr std::int64_t kMatter = 5;  // two stages with a parity each have been used, and used again
-  return std::min((items + at_once - 1) / at_once, kMatter);
+  return std::min(ceil_div(items, at_once), kMatter);
 }
 
 // The batch sizes from 2 to `most` for which schedule(batch), anything that compares, is not that of one image less.

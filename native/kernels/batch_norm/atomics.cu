@@ -3,6 +3,7 @@
 #include "cuda/check.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/device/for_each_of_chunk.cuh"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -38,7 +39,7 @@ void batch_norm_statistics_atomics(float* mean, float* var, float*, const float*
   cuda::fill_bytes(var, 0, channels, stream);
   add_kernel<<<grid, kBlock, 0, stream>>>(mean, var, x, batch, area);
   MNIST_CHECK_LAUNCH();
-  finish_kernel<<<unsigned((channels + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+  finish_kernel<<<unsigned(ceil_div(channels, kBlock)), kBlock, 0, stream>>>(
       mean, var, float(1 / (double(batch) * area)), channels);
   MNIST_CHECK_LAUNCH();
 }

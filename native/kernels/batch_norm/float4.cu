@@ -3,6 +3,7 @@
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/device/multiprocessor.cuh"
 #include "kernels/device/wide.cuh"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -117,8 +118,8 @@ void batch_norm_normalize_float4(float* y, const float* x, const float* gamma, c
   const dim3 block(kLanes, kPlanes);
   const auto kernel = device::is_wide(area, {y, x}) ? forward_kernel<4> : forward_kernel<1>;
   const std::int64_t planes = batch * channels;
-  kernel<<<unsigned((planes + kPlanes - 1) / kPlanes), block, 0, stream>>>(y, x, gamma, beta, mean, var, planes,
-                                                                           channels, area);
+  kernel<<<unsigned(ceil_div(planes, kPlanes)), block, 0, stream>>>(y, x, gamma, beta, mean, var, planes, channels,
+                                                                    area);
   MNIST_CHECK_LAUNCH();
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/chunks.h"
 #include "kernels/device/block_sum.cuh"
 #include "kernels/device/for_each_of_chunk.cuh"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {
@@ -90,12 +91,12 @@ void require_sizes(const char* what, std::int64_t batch, int channels, int area)
                                                             << ", expected all at least 1");
 }
 
-dim3 plane_grid(std::int64_t planes, int area) { return {unsigned(planes), unsigned((area + kBlock - 1) / kBlock)}; }
+dim3 plane_grid(std::int64_t planes, int area) { return {unsigned(planes), unsigned(ceil_div(area, kBlock))}; }
 
 template <class T>
 void add_chunks(T* total, const T* partial, double scale, std::int64_t batch, int channels, cudaStream_t stream) {
-  add_chunks_kernel<<<unsigned((channels + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
-      total, partial, T(scale), channels, int(chunk_count(batch)));
+  add_chunks_kernel<<<unsigned(ceil_div(channels, kBlock)), kBlock, 0, stream>>>(total, partial, T(scale), channels,
+                                                                                 int(chunk_count(batch)));
   MNIST_CHECK_LAUNCH();
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/check.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/conv2d/naive_ops.h"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -132,7 +133,6 @@ struct Cut {
 };
 
 Cut cut(int each, std::int64_t batch, int in, int out, int side) {
-  const auto up = [](int a, int b) { return (a + b - 1) / b; };
   const auto bytes = [&](int inputs) {
     return sizeof(float) *
            (std::size_t(kRows) * side * output_pitch(each) + std::size_t(inputs) * (((kRows + 2) * (side + 2)) | 1));
@@ -141,9 +141,9 @@ Cut cut(int each, std::int64_t batch, int in, int out, int side) {
   while (inputs < std::min(in, kMaxInputs) && bytes(2 * inputs) <= kSharedBytes) inputs *= 2;
   MNIST_REQUIRE(bytes(inputs) <= kSharedBytes,
                 "conv2d_backward_weight in tiles: side is " << side << ", expected what fits in shared memory");
-  const int output_tiles = up(out, kWarps * each), input_tiles = up(in, inputs);
+  const int output_tiles = ceil_div(out, kWarps * each), input_tiles = ceil_div(in, inputs);
   // Both kernels sum the same chunks: those that make enough blocks of the one with 8 outputs a thread.
-  const std::int64_t most = std::min({batch, kWantedBlocks / (up(out, kWarps * kOutputs) * input_tiles),
+  const std::int64_t most = std::min({batch, kWantedBlocks / (ceil_div(out, kWarps * kOutputs) * input_tiles),
                                       kMaxPartial / (std::int64_t(in) * out * kTaps)});
   return {inputs, unsigned(std::max(most, std::int64_t(1))), unsigned(output_tiles), unsigned(input_tiles),
           bytes(inputs)};
@@ -157,8 +157,8 @@ void launch(float* dw, float* partial, const float* dy, const float* x, std::int
   backward_weight_kernel<kEach><<<grid, kThreads, by.bytes, stream>>>(partial, dy, x, batch, in, out, side, by.inputs);
   MNIST_CHECK_LAUNCH();
   const int filters = in * out, count = filters * kTaps;
-  add_chunks_kernel<<<unsigned((count + kAddBlock - 1) / kAddBlock), block, 0, stream>>>(dw, partial, count, filters,
-                                                                                         int(by.chunks));
+  add_chunks_kernel<<<unsigned(ceil_div(count, kAddBlock)), block, 0, stream>>>(dw, partial, count, filters,
+                                                                                int(by.chunks));
   MNIST_CHECK_LAUNCH();
 }
 

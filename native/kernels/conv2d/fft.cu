@@ -3,6 +3,7 @@
 
 #include "cuda/check.h"
 #include "kernels/conv2d/fft.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -56,7 +57,7 @@ __global__ void crop_kernel(float* __restrict__ y, const float* __restrict__ pla
   y[n] = planes[(plane * size + p) * size + q] / float(size * size) + bias[plane % out];
 }
 
-unsigned blocks(std::int64_t threads, int block) { return unsigned((threads + block - 1) / block); }
+unsigned blocks(std::int64_t threads, int block) { return unsigned(ceil_div(threads, block)); }
 
 std::int64_t area(int size) { return std::int64_t(size) * size; }
 int frequencies(int size) { return size * (size / 2 + 1); }

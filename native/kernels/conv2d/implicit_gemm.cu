@@ -2,6 +2,7 @@
 #include "cuda/check.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/conv2d/gather.cuh"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -58,7 +59,7 @@ template <bool kBackwardData>
 void launch(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out, int side,
             cudaStream_t stream) {
   const std::int64_t rows = batch * side * side;
-  const dim3 grid(unsigned((rows + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile)), block(kSide, kSide);
+  const dim3 grid(unsigned(ceil_div(rows, kTile)), unsigned(ceil_div(out, kTile))), block(kSide, kSide);
   implicit_gemm_kernel<kBackwardData><<<grid, block, 0, stream>>>(y, x, w, bias, rows, in, out, side);
   MNIST_CHECK_LAUNCH();
 }

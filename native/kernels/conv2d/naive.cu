@@ -3,6 +3,7 @@
 #include "kernels/chunks.h"
 #include "kernels/conv2d/naive_ops.h"
 #include "kernels/device/block_sum.cuh"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::naive {
@@ -98,9 +99,7 @@ void require_sizes(const char* what, std::int64_t batch, int in, int out, int si
                                                                  << ", expected all at least 1");
 }
 
-dim3 plane_grid(std::int64_t planes, int side) {
-  return {unsigned(planes), unsigned((side * side + kBlock - 1) / kBlock)};
-}
+dim3 plane_grid(std::int64_t planes, int side) { return {unsigned(planes), unsigned(ceil_div(side * side, kBlock))}; }
 
 }  // namespace
 
@@ -130,7 +129,7 @@ void conv2d_backward_weight(T* dw, T* partial, const T* dy, const T* x, std::int
   const dim3 grid(unsigned(in * out), unsigned(chunks));
   conv2d_backward_weight_kernel<<<grid, kWeightBlock, 0, stream>>>(partial, dy, x, batch, in, out, side);
   MNIST_CHECK_LAUNCH();
-  add_chunks_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(dw, partial, count, chunks);
+  add_chunks_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(dw, partial, count, chunks);
   MNIST_CHECK_LAUNCH();
 }
 

@@ -3,6 +3,7 @@
 
 #include "cuda/check.h"
 #include "kernels/conv2d/conv2d.h"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -95,10 +96,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <int kPlanes, bool kBackwardData>
 void launch(float* y, const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out, int side,
             cudaStream_t stream) {
-  const auto up = [](int a, int b) { return (a + b - 1) / b; };
-  const int runs = std::clamp(kLanes / side, 1, up(side, kRows)), columns = up(runs * side, kLanes) * kLanes;
-  const int groups = std::min({kMaxGroups, up(out, kOutputs), kThreads / columns});
-  const dim3 grid(unsigned(batch), unsigned(up(side, runs * kRows)), unsigned(up(out, groups * kOutputs)));
+  const int runs = std::clamp(kLanes / side, 1, ceil_div(side, kRows)),
+            columns = ceil_div(runs * side, kLanes) * kLanes;
+  const int groups = std::min({kMaxGroups, ceil_div(out, kOutputs), kThreads / columns});
+  const dim3 grid(unsigned(batch), unsigned(ceil_div(side, runs * kRows)), unsigned(ceil_div(out, groups * kOutputs)));
   const dim3 block{unsigned(columns), unsigned(groups)};
   const std::size_t floats = kPlanes * (kTaps * kFilterPitch + (runs * kRows + 2) * (side + 2));
   register_tiled_kernel<kPlanes, kBackwardData>

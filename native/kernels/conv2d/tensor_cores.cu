@@ -7,6 +7,7 @@
 #include "kernels/device/copies.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/device/wide.cuh"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -145,9 +146,8 @@ void conv2d_forward_tensor_cores(float* y, const float* x, const float* w, const
                                  int in, int out, int side, cudaStream_t stream) {
   constexpr int kMaxSide = 8 * kTiles;
   MNIST_REQUIRE(side <= kMaxSide, "conv2d_forward_tensor_cores: side is " << side << ", expected at most " << kMaxSide);
-  const auto up = [](int a, int b) { return (a + b - 1) / b; };
-  const int tiles = up(side, 8), rows = std::min(kTiles / tiles, side);
-  const dim3 grid(unsigned(batch), unsigned(up(side, rows)), unsigned(up(out, kOutputs)));
+  const int tiles = ceil_div(side, 8), rows = std::min(kTiles / tiles, side);
+  const dim3 grid(unsigned(batch), unsigned(ceil_div(side, rows)), unsigned(ceil_div(out, kOutputs)));
   const int stage = kOutputs * kFilterPitch + kPlanes * plane_pitch((rows + 2) * (8 * tiles + 2));
   const int bytes = 2 * stage * int(sizeof(float));
   const auto kernel =

@@ -1,6 +1,7 @@
 // conv2d, tiled: padded planes and filters in shared memory, 8 output channels a thread.
 #include "cuda/check.h"
 #include "kernels/conv2d/conv2d.h"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -60,8 +61,7 @@ void conv2d_forward_tiled(float* y, const float* x, const float* w, const float*
   const int padded = side + 2;
   MNIST_REQUIRE(padded <= kMaxPadded,
                 "conv2d_forward_tiled: side is " << side << ", expected at most " << kMaxPadded - 2);
-  const dim3 grid(unsigned(batch), unsigned((side * side + kBlock - 1) / kBlock),
-                  unsigned((out + kOutputs - 1) / kOutputs));
+  const dim3 grid(unsigned(batch), unsigned(ceil_div(side * side, kBlock)), unsigned(ceil_div(out, kOutputs)));
   const std::size_t bytes = std::size_t(kPlanes) * (kTaps * kOutputs + padded * padded) * sizeof(float);
   conv2d_forward_tiled_kernel<<<grid, kBlock, bytes, stream>>>(y, x, w, bias, in, out, side);
   MNIST_CHECK_LAUNCH();

@@ -63,6 +63,13 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   return plan;
 }
 
+int share_for(std::int64_t batch) {
+  constexpr int kSamples = 16;  // for each multiprocessor
+  if (batch < 1 || batch > kLargestOfPack) return 0;
+  const int share = std::max(2, ceil_div(int(batch), kSamples));
+  return share < batch ? share : 0;
+}
+
 std::vector<std::int64_t> course_of(const Plan& plan, int batch) {
   std::vector<std::int64_t> course{plan.fc1_slices};
   for (const KernelRow& row : plan.rows) {

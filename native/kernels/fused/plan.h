@@ -84,6 +84,11 @@ struct Plan {
 // Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
 std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu, int batch);
 
+// Of a model that trains beside others: how many multiprocessors its steps are planned for. The batch size alone
+// decides, so that the bits depend neither on the GPU nor on the other models. 0: it must train alone.
+int share_for(std::int64_t batch);
+inline constexpr int kLargestOfPack = 2048;  // samples of a batch of such a model
+
 // What decides how the phases go through a batch: kernels, and rounds of their blocks. For Engine::batch_thresholds().
 std::vector<std::int64_t> course_of(const Plan& plan, int batch);
 

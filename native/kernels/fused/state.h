@@ -7,6 +7,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -58,6 +60,15 @@ enum Scale {
   kDy2Scale,
   kScales,
 };
+
+// The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.
+template <int kBits, int kAtLeast = -100>
+constexpr float power_of_two_scale(float largest) {
+  const int exponent = int(std::bit_cast<std::uint32_t>(largest) >> 23 & 255) - 126 - kBits;
+  return std::bit_cast<float>((127 + std::clamp(exponent, kAtLeast, 120)) << 23);
+}
+// For weights, from the largest before their last update; for those that are set, from their own largest.
+constexpr float weight_scale(float largest) { return power_of_two_scale<7, -12>(largest); }
 
 // Where a step's samples come from: image b of step k of a graph is images[order[k * batch + b]].
 struct Samples {
@@ -153,7 +164,6 @@ struct State : Arrays {
 
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and
 // an order of its own, at the same distance from those of the one before; all else is the same.
-inline constexpr int kLargestOfPack = 2048;  // samples of a batch
 struct Pack {
   State first;
   std::int64_t stride = 0;  // bytes

@@ -1,6 +1,7 @@
 // linear, coalesced: one warp an output.
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -24,7 +25,7 @@ __global__ void linear_forward_coalesced_kernel(float* __restrict__ y, const flo
 
 void linear_forward_coalesced(float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch,
                               int in, int out, cudaStream_t stream) {
-  const dim3 grid(unsigned(batch), unsigned((out + kWarps - 1) / kWarps)), block(32, kWarps);
+  const dim3 grid(unsigned(batch), unsigned(ceil_div(out, kWarps))), block(32, kWarps);
   linear_forward_coalesced_kernel<<<grid, block, 0, stream>>>(y, x, w, bias, in, out);
   MNIST_CHECK_LAUNCH();
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/check.h"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -23,9 +24,9 @@ using Product = cutlass::gemm::device::GemmSplitKParallel<
 
 // As many slices as linear_slices has, or fewer: CUTLASS cuts at multiples of kDepth, and none may be empty.
 int slices(std::int64_t batch, int in, int out) {
-  const int wanted = linear_slices(kTile, batch, out, in).count, steps = (in + kDepth - 1) / kDepth;
-  const int steps_each = (steps + wanted - 1) / wanted;
-  return (steps + steps_each - 1) / steps_each;
+  const int wanted = linear_slices(kTile, batch, out, in).count, steps = ceil_div(in, kDepth);
+  const int steps_each = ceil_div(steps, wanted);
+  return ceil_div(steps, steps_each);
 }
 
 }  // namespace

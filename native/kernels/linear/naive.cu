@@ -1,6 +1,7 @@
 // linear: one thread an output, a dot product inside it.
 #include "cuda/check.h"
 #include "kernels/linear/naive_ops.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels::naive {
 namespace {
@@ -52,7 +53,7 @@ __global__ void linear_backward_bias_kernel(T* __restrict__ dbias, const T* __re
   dbias[o] = sum;
 }
 
-unsigned blocks(int count) { return unsigned((count + kBlock - 1) / kBlock); }
+unsigned blocks(int count) { return unsigned(ceil_div(count, kBlock)); }
 
 void require_sizes(const char* what, std::int64_t batch, int in, int out) {
   MNIST_REQUIRE(batch > 0 && in > 0 && out > 0,

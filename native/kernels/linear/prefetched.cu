@@ -5,6 +5,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear/product.cuh"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -18,7 +19,7 @@ void multiply(float* c, const float* a, const float* b, int rows, int columns, i
   bool vector = (kAAlong ? depth : rows) % 4 == 0 && (kBAlong ? depth : columns) % 4 == 0 && columns % 4 == 0;
   for (const float* array : std::array<const float*, 3>{c, a, b})
     vector &= reinterpret_cast<std::uintptr_t>(array) % sizeof(float4) == 0;
-  const auto blocks = [](int count, int tile) { return unsigned((count + tile - 1) / tile); };
+  const auto blocks = [](int count, int tile) { return unsigned(ceil_div(count, tile)); };
   const dim3 grid(blocks(columns, device::kProductColumns), blocks(rows, device::kProductRows), unsigned(slices.count));
   device::product_kernel<kAAlong, kBAlong>
       <<<grid, device::kProductThreads, 0, stream>>>(c, a, b, rows, columns, depth, slices.depth, vector);

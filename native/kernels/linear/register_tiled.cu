@@ -2,6 +2,7 @@
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -62,7 +63,7 @@ __global__ void linear_forward_register_tiled_kernel(float* __restrict__ partial
 void linear_forward_register_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
                                    std::int64_t batch, int in, int out, cudaStream_t stream) {
   const auto slices = linear_slices(kLinearRegisterTile, batch, out, in);
-  const dim3 grid(unsigned((batch + kTile - 1) / kTile), unsigned((out + kTile - 1) / kTile), unsigned(slices.count)),
+  const dim3 grid(unsigned(ceil_div(batch, kTile)), unsigned(ceil_div(out, kTile)), unsigned(slices.count)),
       block(kSide, kSide);
   linear_forward_register_tiled_kernel<<<grid, block, 0, stream>>>(partial, x, w, batch, in, out, slices.depth);
   MNIST_CHECK_LAUNCH();

@@ -4,6 +4,7 @@
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -41,14 +42,13 @@ __global__ void linear_backward_bias_kernel(float* __restrict__ dbias, const flo
   dbias[o] = sum;
 }
 
-std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64_t columns, std::int64_t terms) {
-  const std::int64_t wanted = kWantedBlocks / (up(rows, tile.rows) * up(columns, tile.columns));
-  const std::int64_t depth = up(up(terms, kLinearSliceUnit), std::clamp(wanted, std::int64_t(1), kMaxSlices));
-  return {int(up(terms, depth * kLinearSliceUnit)), int(depth * kLinearSliceUnit)};
+  const std::int64_t wanted = kWantedBlocks / (ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns));
+  const std::int64_t depth =
+      ceil_div(ceil_div(terms, kLinearSliceUnit), std::clamp(wanted, std::int64_t(1), kMaxSlices));
+  return {int(ceil_div(terms, depth * kLinearSliceUnit)), int(depth * kLinearSliceUnit)};
 }
 
 std::int64_t linear_partial_size(std::int64_t batch, int in, int out) {
@@ -65,14 +65,14 @@ std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out) {
 void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t rows, int columns, int slices,
                        cudaStream_t stream) {
   const std::int64_t count = rows * columns;
-  linear_add_slices_kernel<<<unsigned(up(count, kBlock)), kBlock, 0, stream>>>(y, partial, bias, count, columns,
-                                                                               slices);
+  linear_add_slices_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(y, partial, bias, count, columns,
+                                                                                     slices);
   MNIST_CHECK_LAUNCH();
 }
 
 void linear_backward_bias(float* dbias, const float* dy, std::int64_t batch, int out, cudaStream_t stream) {
   const dim3 block(kColumns, kParts);
-  linear_backward_bias_kernel<<<unsigned(up(out, kColumns)), block, 0, stream>>>(dbias, dy, batch, out);
+  linear_backward_bias_kernel<<<unsigned(ceil_div(out, kColumns)), block, 0, stream>>>(dbias, dy, batch, out);
   MNIST_CHECK_LAUNCH();
 }
 

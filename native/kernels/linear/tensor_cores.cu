@@ -5,6 +5,7 @@
 #include "kernels/device/wide.cuh"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -91,8 +92,7 @@ void linear_forward_tensor_cores(float* y, float* partial, const float* x, const
                                  std::int64_t batch, int in, int out, cudaStream_t stream) {
   const auto slices = linear_slices(kLinearProductTile, batch, out, in);
   const bool pairs = out % 2 == 0 && reinterpret_cast<std::uintptr_t>(partial) % sizeof(float2) == 0;
-  const dim3 grid(unsigned((out + kColumns - 1) / kColumns), unsigned((batch + kRows - 1) / kRows),
-                  unsigned(slices.count));
+  const dim3 grid(unsigned(ceil_div(out, kColumns)), unsigned(ceil_div(batch, kRows)), unsigned(slices.count));
   const auto kernel =
       device::is_wide(in, {x, w}) ? linear_forward_tensor_cores_kernel<4> : linear_forward_tensor_cores_kernel<1>;
   kernel<<<grid, kThreads, 0, stream>>>(partial, x, w, int(batch), in, out, slices.depth, pairs);

@@ -2,6 +2,7 @@
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -41,8 +42,7 @@ __global__ void tiled_kernel(float* __restrict__ c, const float* __restrict__ a,
 template <bool kAAlong, bool kBAlong>
 void multiply(float* c, const float* a, const float* b, std::int64_t rows, std::int64_t columns, std::int64_t depth,
               const LinearSlices& slices, cudaStream_t stream) {
-  const dim3 grid(unsigned((rows + kTile - 1) / kTile), unsigned((columns + kTile - 1) / kTile),
-                  unsigned(slices.count)),
+  const dim3 grid(unsigned(ceil_div(rows, kTile)), unsigned(ceil_div(columns, kTile)), unsigned(slices.count)),
       block(kTile, kTile);
   tiled_kernel<kAAlong, kBAlong><<<grid, block, 0, stream>>>(c, a, b, rows, columns, depth, slices.depth);
   MNIST_CHECK_LAUNCH();

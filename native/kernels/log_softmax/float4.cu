@@ -1,6 +1,7 @@
 // log_softmax backward, float4: four elements a thread.
 #include "cuda/check.h"
 #include "kernels/log_softmax/log_softmax.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -38,7 +39,7 @@ void log_softmax_nll_backward_float4(float* dx, const float* log_p, const std::u
   MNIST_REQUIRE(aligned(dx) && aligned(log_p),
                 "log_softmax_nll_backward_float4: dx and log_p must be aligned to 16 bytes");
   const std::int64_t count = batch * classes, threads = (count + 3) / 4;
-  log_softmax_nll_backward_float4_kernel<<<unsigned((threads + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+  log_softmax_nll_backward_float4_kernel<<<unsigned(ceil_div(threads, kBlock)), kBlock, 0, stream>>>(
       dx, log_p, labels, float(upstream / double(batch)), count, classes);
   MNIST_CHECK_LAUNCH();
 }

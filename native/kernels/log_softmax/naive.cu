@@ -2,6 +2,7 @@
 #include "cuda/check.h"
 #include "kernels/device/block_sum.cuh"
 #include "kernels/log_softmax/naive_ops.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels::naive {
 namespace {
@@ -47,7 +48,7 @@ __global__ void log_softmax_nll_backward_kernel(T* __restrict__ dx, const T* __r
   dx[n] = scale * (exp(log_p[n]) - T(k == labels[b]));
 }
 
-unsigned blocks(std::int64_t count) { return unsigned((count + kBlock - 1) / kBlock); }
+unsigned blocks(std::int64_t count) { return unsigned(ceil_div(count, kBlock)); }
 
 void require_sizes(const char* what, std::int64_t batch, int classes) {
   MNIST_REQUIRE(batch > 0 && classes > 0,

@@ -1,6 +1,7 @@
 // log_softmax, online: one pass for maximum and sum, by a thread or by a warp a row.
 #include "cuda/check.h"
 #include "kernels/log_softmax/log_softmax.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -63,16 +64,14 @@ __global__ void log_softmax_forward_warp_kernel(float* __restrict__ log_p, const
 }  // namespace
 
 void log_softmax_forward_online(float* log_p, const float* x, std::int64_t batch, int classes, cudaStream_t stream) {
-  log_softmax_forward_online_kernel<<<unsigned((batch + kBlock - 1) / kBlock), kBlock, 0, stream>>>(log_p, x, batch,
-                                                                                                    classes);
+  log_softmax_forward_online_kernel<<<unsigned(ceil_div(batch, kBlock)), kBlock, 0, stream>>>(log_p, x, batch, classes);
   MNIST_CHECK_LAUNCH();
 }
 
 void log_softmax_forward_warp(float* log_p, const float* x, std::int64_t batch, int classes, cudaStream_t stream) {
   constexpr int kRows = kBlock / 32;
   const dim3 block(32, kRows);
-  log_softmax_forward_warp_kernel<<<unsigned((batch + kRows - 1) / kRows), block, 0, stream>>>(log_p, x, batch,
-                                                                                               classes);
+  log_softmax_forward_warp_kernel<<<unsigned(ceil_div(batch, kRows)), block, 0, stream>>>(log_p, x, batch, classes);
   MNIST_CHECK_LAUNCH();
 }
 

@@ -1,6 +1,7 @@
 // relu, float4: four elements a thread.
 #include "cuda/check.h"
 #include "kernels/relu/relu.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {
@@ -35,7 +36,7 @@ void relu_forward_float4(float* y, std::uint8_t* pass, const float* x, std::int6
   MNIST_REQUIRE(aligned(x, 16) && aligned(y, 16) && aligned(pass, 4),
                 "relu_forward_float4: x and y must be aligned to 16 bytes, pass to 4");
   const std::int64_t threads = (count + 3) / 4;
-  relu_forward_float4_kernel<<<unsigned((threads + kBlock - 1) / kBlock), kBlock, 0, stream>>>(y, pass, x, count);
+  relu_forward_float4_kernel<<<unsigned(ceil_div(threads, kBlock)), kBlock, 0, stream>>>(y, pass, x, count);
   MNIST_CHECK_LAUNCH();
 }
 

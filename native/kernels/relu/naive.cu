@@ -1,6 +1,7 @@
 // relu: one thread an element.
 #include "cuda/check.h"
 #include "kernels/relu/naive_ops.h"
+#include "mnist/ceil_div.h"
 
 namespace mnist::kernels::naive {
 namespace {
@@ -26,7 +27,7 @@ __global__ void relu_backward_kernel(T* __restrict__ dx, const T* __restrict__ d
 
 unsigned blocks(const char* what, std::int64_t count) {
   MNIST_REQUIRE(count > 0, what << ": count is " << count << ", expected at least 1");
-  return unsigned((count + kBlock - 1) / kBlock);
+  return unsigned(ceil_div(count, kBlock));
 }
 
 }  // namespace

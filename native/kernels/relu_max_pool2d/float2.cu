@@ -1,6 +1,7 @@
 // relu_max_pool2d, float2: a window is two loads of 8 bytes; backward, two stores.
 #include "cuda/check.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#include "mnist/ceil_div.h"
 #include "mnist/engine.h"
 
 namespace mnist::kernels {
@@ -53,7 +54,7 @@ void relu_max_pool2d_forward_float2(float* y, std::uint8_t* route, const float* 
   MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(x) % sizeof(float2) == 0,
                 "relu_max_pool2d_forward_float2: x must be aligned to 8 bytes");
   const std::int64_t count = planes * side * side;
-  relu_max_pool2d_forward_float2_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+  relu_max_pool2d_forward_float2_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(
       y, route, reinterpret_cast<const float2*>(x), count, side);
   MNIST_CHECK_LAUNCH();
 }
@@ -63,7 +64,7 @@ void relu_max_pool2d_backward_float2(float* dx, const float* dy, const std::uint
   MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(dx) % sizeof(float2) == 0,
                 "relu_max_pool2d_backward_float2: dx must be aligned to 8 bytes");
   const std::int64_t count = planes * side * side;
-  relu_max_pool2d_backward_float2_kernel<<<unsigned((count + kBlock - 1) / kBlock), kBlock, 0, stream>>>(
+  relu_max_pool2d_backward_float2_kernel<<<unsigned(ceil_div(count, kBlock)), kBlock, 0, stream>>>(
       reinterpret_cast<float2*>(dx), dy, route, count, side);
   MNIST_CHECK_LAUNCH();
 }

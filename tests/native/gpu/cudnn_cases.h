@@ -6,14 +6,14 @@
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
 #include "cuda/stream.h"
-#include "engines/cudnn/layers.h"
 #include "gpu_testing.h"
-#include "kernels/library_gaps.h"
+#include "kernels/cudnn_helpers.h"
+#include "libraries/cudnn_layers.h"
 
 namespace testing {
 
 using namespace mnist;
-using namespace mnist::cudnn_engine;
+using namespace mnist::cudnn_layers;
 using bench::swapped;
 using Lines = std::vector<std::string>;
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engines/cudnn/layers.h"
+#include "libraries/cudnn_layers.h"
 #include "testing.h"
 
 using namespace mnist;
@@ -155,7 +155,7 @@ void test_evaluation(Engine& engine, const Evaluation& want, const Data& data, c
 void test_plans_left_behind(const EngineOptions& options, const Data& data, const std::string& what) {
   constexpr std::int64_t kBatch = 37;  // no other test's
   const auto left = [] {
-    const auto counts = cudnn_engine::plans_left_behind(0);
+    const auto counts = cudnn_layers::plans_left_behind(0);
     return std::accumulate(counts.begin(), counts.end(), std::size_t(0));
   };
   const auto run = [&](Engine& engine) { return train(engine, data, Placement::kDevice, kBatch, 1); };

@@ -8,18 +8,9 @@
 
 namespace mnist::fused {
 
-// The least power of two of which `largest` holds fewer than 2^kBits, but at least 2^kAtLeast.
-template <int kBits, int kAtLeast = -100>
-__device__ __forceinline__ float power_of_two_scale(float largest) {
-  const int exponent = int(__float_as_uint(largest) >> 23 & 255) - 126 - kBits;
-  return __int_as_float(127 + min(max(exponent, kAtLeast), 120) << 23);
-}
 __device__ __forceinline__ float inverse_of(float scale) {
   return __uint_as_float((254u << 23) - __float_as_uint(scale));
 }
-
-// For weights, from the largest before their last update.
-__device__ __forceinline__ float weight_scale(float largest) { return power_of_two_scale<7, -12>(largest); }
 
 // The largest of kCount values, by a warp.
 template <int kCount>

@@ -20,7 +20,7 @@
 #include "libraries/cudnn_graph.h"
 #include "mnist/engine.h"
 
-namespace mnist::cudnn_engine {
+namespace mnist::cudnn_layers {
 
 // What a precision means here. Sums, statistics and master weights are float32 in all three.
 //
@@ -219,4 +219,4 @@ class Activations {
 // The engine itself, for tests.
 std::unique_ptr<Engine> create_refusing(const EngineInfo& info, const EngineOptions& options, Refusal refuse);
 
-}  // namespace mnist::cudnn_engine
+}  // namespace mnist::cudnn_layers

@@ -1,5 +1,5 @@
 // The handlers are looked at every tenth of a millisecond, which is how long NVRTC has them at most.
-#include "libraries/signal_handlers.h"
+#include "cuda/signal_handlers.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-// SignalHandlers: SIGINT and SIGTERM stay with whom they were while NVRTC compiles.
+// SignalHandlers: keeps our SIGINT and SIGTERM handlers installed while NVRTC compiles.
 //
 // cuDNN compiles some of its engines by NVRTC, whose front end takes both signals for some tens of milliseconds. One
 // that comes meanwhile ends the process inside of its handler by exit(4), without a word, or hangs there on a lock that

@@ -1,6 +1,7 @@
-// library_gaps: conversions, normalize, nll_loss backward, sgd with a copy, statistics as PyTorch stores them.
+// cudnn_helpers: conversions, normalize, nll_loss backward, sgd with a copy, statistics as PyTorch stores them.
 #include "cuda/check.h"
-#include "kernels/library_gaps.h"
+#include "kernels/cudnn_helpers.h"
+#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int kBlock = 256;
 
-unsigned blocks(std::int64_t threads) { return unsigned((threads + kBlock - 1) / kBlock); }
+unsigned blocks(std::int64_t threads) { return unsigned(ceil_div(threads, kBlock)); }
 
 __device__ std::int64_t element() { return std::int64_t(blockIdx.x) * kBlock + threadIdx.x; }
 

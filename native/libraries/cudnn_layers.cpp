@@ -1,5 +1,5 @@
 // The layers of engine `cudnn`: descriptors, choices and calls.
-#include "engines/cudnn/layers.h"
+#include "libraries/cudnn_layers.h"
 
 #include <algorithm>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "cuda/check.h"
 #include "cuda/stream.h"
 
-namespace mnist::cudnn_engine {
+namespace mnist::cudnn_layers {
 namespace {
 
 using cudnn::Plan;
@@ -447,4 +447,4 @@ void Activations::log_softmax_backward(float* dx_from_dlog_p, const float* log_p
                               log_p, classes_.get(), dx_from_dlog_p, &kZero, classes_.get(), dx_from_dlog_p));
 }
 
-}  // namespace mnist::cudnn_engine
+}  // namespace mnist::cudnn_layers

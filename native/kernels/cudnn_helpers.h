@@ -1,4 +1,4 @@
-// library_gaps: the few ops of a step for which cuDNN and cuBLAS have no call, in float32 and bfloat16.
+// cudnn_helpers: the few ops of a step for which cuDNN and cuBLAS have no call, in float32 and bfloat16.
 //
 // All are memory bound and run one thread an element (normalize: four) in blocks of 256.
 #pragma once

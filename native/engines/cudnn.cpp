@@ -1,22 +1,23 @@
 // Engine `cudnn`: the network as a sequence of cuDNN and cuBLAS calls, the yardstick of every hand-written kernel.
 //
-// layers.h says which call serves which op; the ops that no library has are in kernels/library_gaps.h. The biases of
-// the convolutions are carried, not computed with: batch norm subtracts the batch's mean, so they change nothing in
-// training and their gradients are exactly 0; population statistics contain them, and evaluation takes them out again.
+// libraries/cudnn_layers.h says which call serves which op; the ops that no library has are in kernels/cudnn_helpers.h.
+// The biases of the convolutions are carried, not computed with: batch norm subtracts the batch's mean, so they change
+// nothing in training and their gradients are exactly 0; population statistics contain them, and evaluation takes them
+// out again.
 #include <map>
 #include <memory>
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
 #include "engines/cuda_engine.h"
-#include "engines/cudnn/layers.h"
-#include "kernels/library_gaps.h"
+#include "kernels/cudnn_helpers.h"
 #include "libraries/cuda_libs.h"
+#include "libraries/cudnn_layers.h"
 
 namespace mnist {
 namespace {
 
-using namespace cudnn_engine;
+using namespace cudnn_layers;
 using Floats = cuda::DeviceBuffer<float>;
 using Bytes = cuda::DeviceBuffer<std::uint8_t>;
 
@@ -365,7 +366,7 @@ std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions
   return create_on_device<CudnnEngine>(info, options);
 }
 
-std::unique_ptr<Engine> cudnn_engine::create_refusing(const EngineInfo& info, const EngineOptions& options,
+std::unique_ptr<Engine> cudnn_layers::create_refusing(const EngineInfo& info, const EngineOptions& options,
                                                       Refusal refuse) {
   const cuda::DeviceGuard guard(options.device);
   return std::make_unique<CudnnEngine>(info, options, std::move(refuse));

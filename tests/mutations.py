@@ -999,7 +999,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1.cuh",
+        "native/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "filter-scale-forgotten",
@@ -1010,7 +1010,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-patch-row-stored-once",
@@ -1021,7 +1021,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         ("zero-scale-of-the-other-channel", "tie", "top[i] = zero[i] ? firsts", "top[i] = zero[0] ? firsts"),
         (
@@ -1033,7 +1033,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward.cuh",
+        "native/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         (
             "third-image-does-not-wait",
@@ -1044,7 +1044,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2.cuh",
+        "native/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-groups-sums-forgotten",
@@ -1055,7 +1055,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "third-images-pixels-are-the-seconds",
@@ -1085,7 +1085,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "plane-of-the-second-seven-rows",
@@ -1096,7 +1096,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
@@ -1107,7 +1107,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
+        "native/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-stage-of-the-ring-not-fetched",
@@ -1124,7 +1124,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward_wgmma.cuh",
+        "native/kernels/fused/fc1_forward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "stage-free-after-half-of-its-warps",
@@ -1157,7 +1157,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
+        "native/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "sums-never-drained",
@@ -1168,7 +1168,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("ctest test_fused_head",),
         (
             "next-moments-of-this-batch",
@@ -1185,7 +1185,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/batch_tiles.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
@@ -1196,7 +1196,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/fc1_backward_wgmma.cuh",
+        "native/kernels/fused/fc1_backward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "dy2-of-the-last-sample-not-stored",
@@ -1207,7 +1207,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("ctest test_fused_head", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
         (
             "dh-of-the-batch-before-stays",
@@ -1229,7 +1229,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-step-of-a-ragged-chunk",
@@ -1240,7 +1240,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/dgrad.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "largest-of-one-warp",
@@ -1302,7 +1302,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_halves.cuh",
+        "native/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
         precision="tf32",
@@ -1330,7 +1330,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1", "test_engines.py -k little_shared_memory"),
         (
             "halves-over-the-last-tile",
@@ -1425,7 +1425,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/update/conv1.cuh",
+        "native/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "conv1-packed-before-its-update",
@@ -1442,7 +1442,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/pack.cuh",
+        "native/kernels/fused/update/operands.cuh",
         ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         (
@@ -1454,7 +1454,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/head.cuh",
+        "native/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "loss-is-a-sum",
@@ -1465,7 +1465,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/conv2.cuh",
+        "native/kernels/fused/update/update.cuh",
         (),
         (
             "fc1s-scale-of-the-step-before",
@@ -2017,7 +2017,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("test_engine_state.py -k 'grow_from and {spec}'",),
         (
             "fc1-scale-without-a-least",
@@ -2123,7 +2123,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("test_engine_sizes.py -k 'activations_beyond_32 and {spec}'",),
         (
             "z2-in-32-bits",

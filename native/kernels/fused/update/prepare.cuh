@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/update/conv1.cuh"
+#include "kernels/fused/update/update.cuh"
 
 namespace mnist::fused {
 

@@ -11,7 +11,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
-#include "kernels/fused/fc1_forward/fc1_forward.cuh"
+#include "kernels/fused/fc1_forward/mma.cuh"
 
 namespace mnist::fused {
 

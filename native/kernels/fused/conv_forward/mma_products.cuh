@@ -1,19 +1,151 @@
-// conv2 by mma.sync: its filter's copies, z2, its window maxima and its channel sums.
+// conv1 -> bn1 -> relu -> max_pool of one row of pooled cells by warps, from the bytes of the image.
 //
-// Channels are permuted in the filter so that a lane's 4 results of a pixel are neighbours in memory: filter row
-// 8n + 2t + e of 16 is channel 4t + 2n + e.
+// A cell's pooling window sees 4 x 4 pixels, just one k-step of an m16n8k16 product: 16 channels as rows, 8 pooled
+// cells as columns, k = 4 * row + column of the patch. The filter at each of the window's 4 positions is an A operand
+// of its own, shifted within zeros, so that one load of the pixels serves four products. Their results for a cell lie
+// in the same lane: pooling never leaves the registers.
 #pragma once
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/device/lane.cuh"
+#include "kernels/device/matrix.cuh"
+#include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/conv3x3.cuh"
 #include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/image_layout.cuh"
+#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/routing.cuh"
 #include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
+
+// One warp's share: 16 of the 32 channels.
+template <class P>
+struct Conv1 {
+  std::uint32_t weight[P::kConv1Terms][4][4];  // A operands: of a term, at a position
+  float scale[2], shift[2];                    // of channels g and g + 8
+
+  __device__ __forceinline__ void load(const void* packed, Bn1Operand bn1, int channel0, int lane) {
+    const auto [g, t] = fragment_place(lane);
+    const auto* words = static_cast<const std::uint32_t*>(packed);
+#pragma unroll
+    for (int term = 0; term < P::kConv1Terms; ++term)
+#pragma unroll
+      for (int position = 0; position < 4; ++position)
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+          weight[term][position][r] =
+              words[((term * 4 + position) * kConv1Channels + channel0 + g + (r & 1) * 8) * 8 + t + (r >> 1) * 4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int channel = channel0 + g + 8 * i;
+      scale[i] = bn1.scale(channel) * bn1.filter_scale(channel);
+      shift[i] = bn1.shift(channel);
+    }
+  }
+
+  // From here on a is divided by `divisor`, too.
+  __device__ __forceinline__ void divide(float divisor) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) scale[i] /= divisor, shift[i] /= divisor;
+  }
+
+  // Row cy of pooled cells. Calls emit(plane, a, route) for each plane: a[0], a[1] are channel g at slots 2t and 2t+1,
+  // a[2], a[3] channel g + 8; byte i of route is 0x80 >> the position that a[i] came from, or 0 where relu made a zero
+  // and in padding slots, whose a[i] means nothing.
+  template <class Emit>
+  __device__ __forceinline__ void row(std::uint32_t image, int cy, int lane, Emit emit) const {
+#pragma unroll
+    for (int plane = 0; plane < 2; ++plane)
+      half_row(image, cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) { emit(plane, a, route); });
+  }
+
+  // One plane of it: calls emit(a, route).
+  template <class Emit>
+  __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
+    const auto [g, t] = fragment_place(lane);
+    const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
+    const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
+    const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};
+    float z[4][4];
+#pragma unroll
+    for (int position = 0; position < 4; ++position) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
+#pragma unroll
+      for (int term = P::kConv1Terms - 1; term >= 0; --term) mma_fp16(z[position], weight[term][position], b[0], b[1]);
+    }
+    float a[4];
+    std::uint32_t route = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float window[4] = {z[0][i], z[1][i], z[2][i], z[3][i]};
+      a[i] = pooled(window, scale[i >> 1], shift[i >> 1], false, i, route);
+    }
+    if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
+    emit(a, route);
+  }
+};
+
+// ==== conv_forward/a1.cuh
+// How conv1's pooled cells, a1, get into shared memory, and from there to global memory for conv2_backward.
+
+// An image's a1 in shared memory; a padding slot may read past its end.
+template <class P>
+inline constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;
+
+// Writes four values of conv1's half_row() into an image row in shared memory: channel channel0 + g (+8), slots 2t and
+// 2t+1 of a plane, but for those that are padding and stay 0. place(slot, channel) says where a value goes; where
+// values have 16 bits the next channel of an even one goes behind it.
+template <class P, class Place>
+__device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
+  const auto [g, t] = fragment_place(lane);
+  const int padding = plane == 0 ? 0 : 7;
+  if constexpr (sizeof(typename P::T) == 2) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const auto pair = transposed(P::pack(a[2 * upper], a[2 * upper + 1]));
+      if (g != padding) *reinterpret_cast<typename P::Pair*>(place(g, channel0 + upper * 8 + 2 * t)) = pair;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int slot = 2 * t + (i & 1);
+      if (slot != padding) *reinterpret_cast<float*>(place(slot, channel0 + (i >> 1) * 8 + g)) = P::store(a[i]);
+    }
+  }
+}
+
+// A place in a row of a padded image as above.
+template <class P>
+struct A1Place {
+  unsigned char* row;
+  int plane;
+  __device__ __forceinline__ unsigned char* operator()(int slot, int channel) const {
+    return row + (plane * 8 + slot) * kSlotPitch<P, kConv1Channels> + channel * int(sizeof(typename P::T));
+  }
+};
+
+// a1 for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows.
+template <class P, int kThreads, int kPieces>
+__device__ __forceinline__ void store_image_a1(const State& s, const unsigned char* a1, int image, int tid, int piece) {
+  constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kCount = kCells1 * kChunks / kPieces;
+  for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
+    const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * kSlots + slot_of(pixel % kPool1Side + 1);
+    reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
+        *reinterpret_cast<const uint4*>(a1 + at * kSlotPitch<P, kConv1Channels> + i % kChunks * 16);
+  }
+}
+
+// ==== conv_forward/conv2.cuh
+// conv2 by mma.sync: its filter's copies, z2, its window maxima and its channel sums.
+//
+// Channels are permuted in the filter so that a lane's 4 results of a pixel are neighbours in memory: filter row
+// 8n + 2t + e of 16 is channel 4t + 2n + e.
 
 // Which of channels 4t .. 4t+3 of a quarter have a batch norm scale of 0, bit by bit.
 __device__ __forceinline__ unsigned zero_scales(const State& s, int quarter, int lane) {

@@ -1,14 +1,65 @@
-// Weights as the kernels of the next step want them.
+// bn1 without a pass over conv1's output.
+//
+// With p the 9 pixels under a filter, mean_c = w_c . pbar and var_c = w_c^T C w_c, where pbar and C are mean and
+// covariance of p over all positions of the batch. w is the rounded weight the tensor cores used, so that the
+// statistics are those of the values they made.
 #pragma once
 
 #include "kernels/fused/shared/fp16_terms.cuh"
 #include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/shared/policy.cuh"
-#include "kernels/fused/update/bn1.cuh"
+#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
-// Row of conv2_forward that holds a channel; see conv_forward/conv2.cuh.
+// Mean and covariance of the 9 pixels under a filter over a batch.
+struct PixelStatistics {
+  double mean[kTaps], covariance[kTaps][kTaps];
+};
+
+// From sums of v - MomentPixels::kZero and of its products over 1 / inv_n positions; threads 0 .. 80 of those that
+// call.
+__device__ __forceinline__ void set_statistics(PixelStatistics& to, const double (&moments)[kMoments], double inv_n,
+                                               int thread) {
+  if (thread < 0 || thread >= kTaps * kTaps) return;
+  const int row = thread / kTaps, column = thread % kTaps, j = min(row, column), k = max(row, column);
+  constexpr double kScale = MomentPixels::kScale;
+  const auto mean = [&](int tap) { return kScale * inv_n * moments[tap]; };
+  const double second = moments[kTaps + j * kTaps - j * (j - 1) / 2 + (k - j)];
+  to.covariance[row][column] = kScale * kScale * inv_n * second - mean(j) * mean(k);
+  if (row == column) to.mean[row] = mean(row);
+}
+
+__device__ __forceinline__ double sum_of_16_lanes(double x) {
+#pragma unroll
+  for (int mask = 8; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+// A filter before the pixels of a batch, by a warp: lane l, and lane l + 16 again, holds tap l, or 0 from 9 on.
+struct Filtered {
+  double total, mean, variance;  // sum of w; mean and variance of w . p
+  double cw;                     // this lane's value of C w
+};
+__device__ __forceinline__ Filtered filtered(const PixelStatistics& pixels, double own) {
+  const int tap = min(int(threadIdx.x) & 15, kTaps - 1);
+  Filtered f{};
+#pragma unroll
+  for (int k = 0; k < kTaps; ++k) {
+    const double w = __shfl_sync(0xffffffffu, own, k);
+    f.total += w;
+    f.mean += w * pixels.mean[k];
+    f.cw += pixels.covariance[tap][k] * w;
+  }
+  f.variance = fmax(sum_of_16_lanes(own * f.cw), 0.0);
+  return f;
+}
+
+// ==== update/pack.cuh
+// Weights as the kernels of the next step want them.
+
+// Row of conv2_forward that holds a channel; see conv_forward/mma_products.cuh.
 __device__ __forceinline__ int conv2_forward_row(int channel) {
   const int r = channel & 15;
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);

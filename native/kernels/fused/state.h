@@ -112,7 +112,7 @@ struct State {
   bool wgmma;      // and wgmma
 
   void* a1;                // (B, 196, 32) T, or chunked, or as terms
-  std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
+  std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::half_row() has it, by row, half, plane and lane
   void* z2;                // (B, 196, 64) T, or chunked: sign-folded conv2 output
   void* pooled_z2;         // (B, 49, 64) T, its maximum in each pooling window
   float* z2_sums;          // (conv_forward blocks, 128): sum[64], sum of squares[64], of z2 as it is stored

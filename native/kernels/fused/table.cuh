@@ -57,15 +57,15 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     add(persistent, kConvThreads, conv_forward_wgmma_roles_kernel<P, Models>, kBarrier, Shared::kRolesBytes);
   }
   if constexpr (kOne) {
-    using Shared = ConvForwardShared<P>;
-    add({.phase = kConvForward, .rows = kHalf}, kConvThreads, conv_forward_kernel<P, 1>, 0, Shared::kBytes);
-    add({.phase = kConvForward, .rows = kWhole}, kConvThreads, conv_forward_kernel<P, 2>, 0, Shared::kBytes);
+    constexpr int kBytes = sizeof(ConvForwardMemory<P>);
+    add({.phase = kConvForward, .rows = kHalf}, kConvThreads, conv_forward_kernel<P, 1>, 0, kBytes);
+    add({.phase = kConvForward, .rows = kWhole}, kConvThreads, conv_forward_kernel<P, 2>, 0, kBytes);
   }
   add({.phase = kConvForward, .rows = kWhole, .persistent = true}, kConvThreads, conv_forward_roles_kernel<P, Models>,
-      0, ConvForwardRolesShared<P>::kBytes);
+      0, sizeof(ConvForwardMemory<P, 2>));
   if constexpr (kFloats)
     add({.phase = kConvForward, .rows = kHalf, .persistent = true}, kConvThreads, conv_forward_halves_kernel<P, Models>,
-        0, ConvForwardHalvesShared<P>::kBytes);
+        0, sizeof(ConvForwardHalvesMemory<P>));
 
   if constexpr (!kFloats) {
     constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;

@@ -1,12 +1,7 @@
-// conv1 -> bn1 -> relu -> max_pool of one row of pooled cells by warps, from the bytes of the image.
-//
-// A cell's pooling window sees 4 x 4 pixels, just one k-step of an m16n8k16 product: 16 channels as rows, 8 pooled
-// cells as columns, k = 4 * row + column of the patch. The filter at each of the window's 4 positions is an A operand
-// of its own, shifted within zeros, so that one load of the pixels serves four products. Their results for a cell lie
-// in the same lane: pooling never leaves the registers.
+// The products of conv_forward by mma.sync: conv1 -> bn1 -> relu -> max_pool, which makes a1, and conv2, which makes
+// z2, its window maxima and its channel sums. No barriers here: mma.cuh has them.
 #pragma once
 
-#include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
@@ -23,10 +18,24 @@
 
 namespace mnist::fused {
 
-// One warp's share: 16 of the 32 channels.
+// ---- conv1 ----------------------------------------------------------------------------------------------------------
+
+// conv1 of one row of pooled cells, from the bytes of the image; a warp makes 16 of the 32 channels.
+//
+// A cell's pooling window sees 4 x 4 pixels, which is one k-step of an m16n8k16 product: 16 channels are the rows, 8
+// pooled cells the columns, k = 4 * row + column of the patch. The 3 x 3 filter f has four positions in the patch, and
+// each one is an A operand of its own, with zeros around the filter:
+//
+//   position 0: f f f .    1: . f f f    2: . . . .    3: . . . .
+//               f f f .       . f f f       f f f .       . f f f
+//               f f f .       . f f f       f f f .       . f f f
+//               . . . .       . . . .       f f f .       . f f f
+//
+// So one load of the pixels serves four products, and the four results of a cell lie in the same lane: pooling never
+// leaves the registers.
 template <class P>
 struct Conv1 {
-  std::uint32_t weight[P::kConv1Terms][4][4];  // A operands: of a term, at a position
+  std::uint32_t weight[P::kConv1Terms][4][4];  // A operands: [term][position]
   float scale[2], shift[2];                    // of channels g and g + 8
 
   __device__ __forceinline__ void load(const void* packed, Bn1Operand bn1, int channel0, int lane) {
@@ -48,7 +57,7 @@ struct Conv1 {
     }
   }
 
-  // From here on a is divided by `divisor`, too.
+  // From here on a1 is divided by `divisor`.
   __device__ __forceinline__ void divide(float divisor) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) scale[i] /= divisor, shift[i] /= divisor;
@@ -64,7 +73,7 @@ struct Conv1 {
       half_row(image, cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) { emit(plane, a, route); });
   }
 
-  // One plane of it: calls emit(a, route).
+  // One plane of the row: calls emit(a, route).
   template <class Emit>
   __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
     const auto [g, t] = fragment_place(lane);
@@ -91,16 +100,16 @@ struct Conv1 {
   }
 };
 
-// ==== conv_forward/a1.cuh
-// How conv1's pooled cells, a1, get into shared memory, and from there to global memory for conv2_backward.
+// ---- a1, conv1's pooled cells ---------------------------------------------------------------------------------------
 
-// An image's a1 in shared memory; a padding slot may read past its end.
-template <class P>
-inline constexpr int kA1Bytes = (kSlotsOfImage + 1) * kSlotPitch<P, kConv1Channels>;
+// Bytes of kRows rows of a1 in shared memory, laid out as shared/image_layout.cuh says. Reads of a padding slot may
+// run past the last row, by a slot.
+template <class P, int kRows = kPaddedRows>
+inline constexpr int kA1Bytes = (kRows * kSlots + 1) * kSlotPitch<P, kConv1Channels>;
 
-// Writes four values of conv1's half_row() into an image row in shared memory: channel channel0 + g (+8), slots 2t and
-// 2t+1 of a plane, but for those that are padding and stay 0. place(slot, channel) says where a value goes; where
-// values have 16 bits the next channel of an even one goes behind it.
+// Writes the four values that half_row() emits into an image row in shared memory, except for padding slots, which
+// stay 0. place(slot, channel) is the address of a value. 16-bit values are written in pairs: an even channel and the
+// next one behind it.
 template <class P, class Place>
 __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
   const auto [g, t] = fragment_place(lane);
@@ -120,7 +129,7 @@ __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int 
   }
 }
 
-// A place in a row of a padded image as above.
+// The place in a row of an image in planes and slots.
 template <class P>
 struct A1Place {
   unsigned char* row;
@@ -130,7 +139,8 @@ struct A1Place {
   }
 };
 
-// a1 for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows.
+// a1 to global memory, for conv2_backward, in 16-byte chunks: the rows are cut into kPieces, of which this is number
+// `piece`.
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_image_a1(const State& s, const unsigned char* a1, int image, int tid, int piece) {
   constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kCount = kCells1 * kChunks / kPieces;
@@ -141,27 +151,24 @@ __device__ __forceinline__ void store_image_a1(const State& s, const unsigned ch
   }
 }
 
-// ==== conv_forward/conv2.cuh
-// conv2 by mma.sync: its filter's copies, z2, its window maxima and its channel sums.
-//
-// Channels are permuted in the filter so that a lane's 4 results of a pixel are neighbours in memory: filter row
-// 8n + 2t + e of 16 is channel 4t + 2n + e.
+// ---- conv2 ----------------------------------------------------------------------------------------------------------
 
-// Which of channels 4t .. 4t+3 of a quarter have a batch norm scale of 0, bit by bit.
+// Bit i: whether channel 4t + i of a quarter of the channels has a batch norm scale of 0.
 __device__ __forceinline__ unsigned zero_scales(const State& s, int quarter, int lane) {
   unsigned zeros = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    zeros |= (s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + 4 * (lane & 3) + i] == 0.f) << i;
+    zeros |= (s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + 4 * fragment_place(lane).t + i] == 0.f) << i;
   return zeros;
 }
 
-// The filter of all channels arrives in slices of 37 KB: slice p is kFilterSliceBytes bytes, four 16-byte chunks, of
+// The filter of all channels may arrive in slices of 37 KB: slice p is kFilterSliceBytes bytes, four 16-byte chunks, of
 // each tap.
 template <class P>
 inline constexpr int kFilterSlices = sizeof(typename P::T) / 2;
 inline constexpr int kFilterSliceBytes = kConv1Channels * 2;
 
+// Starts copying a slice, by a whole block: four lanes a tap, so that a warp copies 8 of a row's 9 taps.
 template <class P>
 __device__ __forceinline__ void copy_filter_slice(unsigned char* shared, const void* packed, int slice) {
   constexpr int kTapBytes = kConv1Channels * int(sizeof(typename P::T));
@@ -177,26 +184,19 @@ __device__ __forceinline__ void copy_filter_slice(unsigned char* shared, const v
   copy_async_commit();
 }
 
-// For every warp of a block: its copies end, and a warp that is to make R = 2 or 4 image rows waits for those of all
-// warps. These two kinds are in different places of the code, so each waits at a barrier of its own and only arrives at
-// the other's; a warp that makes no rows, R = 0, only arrives, at both.
-template <int R>
-__device__ __forceinline__ void finish_copies() {
-  copy_async_wait<0>();
-  using OfKind = NamedBarrier<1, kConvThreads, 2>;
-#pragma unroll
-  for (int kind = 0; kind < 2; ++kind)
-    if (kind != R / 2 - 1) OfKind::arrive(kind);
-  if (R != 0) OfKind::sync(R / 2 - 1);
-}
-
-// R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp. Where the filter has two
-// slices, only the first need have arrived, and the block's other warps call finish_copies(), too. `acc_scale` is
-// z2_acc_scale() in tf32.
-template <class P, int R, int kSlices = 1>
+// R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp: z2 and pooled_z2 to global
+// memory, and their part of the channel sums. `acc_scale` is z2_acc_scale() in tf32. If the filter has two slices, only
+// the first needs to have arrived, and wait_for_second() waits for the other one.
+//
+// A lane's 4 results of a pixel are neighbours in memory because the filter's rows are permuted: among 16 of them, row
+// 8n + 2t + e is channel 4t + 2n + e.
+//
+//   lane t holds of the product   columns 2t, 2t + 1 of n = 0   and of n = 1
+//   these are channels            4t, 4t + 1                    4t + 2, 4t + 3
+template <class P, int R, int kSlices, class WaitForSecond>
 __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
                                            std::uint32_t filter, unsigned zeros, int image, int quarter, int window_row,
-                                           int lane, float acc_scale = 1.f) {
+                                           int lane, float acc_scale, WaitForSecond wait_for_second) {
   using T = typename P::T;
   const auto [g, t] = fragment_place(lane);
   constexpr int kSteps = kConv1Channels / kStep<P> / kSlices;
@@ -204,7 +204,7 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
   float acc[R][2][4] = {};
   conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows, filter, lane);
   if constexpr (kSlices == 2) {
-    finish_copies<R>();
+    wait_for_second();
     conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows + kFilterSliceBytes,
                                                                    filter + kFilterSliceBytes, lane);
   }
@@ -271,7 +271,7 @@ __device__ __forceinline__ void add_windows(float (*warp_sums)[2][16], float (&s
   }
 }
 
-// A block's sums of z2, to which kGroups groups of 4 warps, 16 channels each, have added theirs.
+// A block's sums of z2 to global memory: kGroups groups of 4 warps, 16 channels each, left theirs in shared memory.
 template <int kGroups>
 __device__ __forceinline__ void store_z2_sums(const State& s, const float (*warp_sums)[2][16], int tid) {
   if (tid >= 2 * kConv2Channels) return;

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "kernels/device/registers.cuh"
-#include "kernels/fused/conv_forward/wgmma_products.cuh"
-#include "kernels/fused/conv_forward/wgmma_products.cuh"
 #include "kernels/fused/conv_forward/mma.cuh"
+#include "kernels/fused/conv_forward/wgmma_products.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/trace.cuh"
 

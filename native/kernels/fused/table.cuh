@@ -51,8 +51,8 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     KernelRow persistent = whole;
     persistent.persistent = true;
     if constexpr (kOne) {
-      add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, Shared::kBytes);
-      add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, Shared::kBytes);
+      add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, sizeof(typename Shared::Memory));
+      add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, sizeof(typename Shared::Memory));
     }
     add(persistent, kConvThreads, conv_forward_wgmma_roles_kernel<P, Models>, kBarrier, Shared::kRolesBytes);
   }
@@ -95,7 +95,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   if constexpr (!kFloats) {
     using Shared = Fc1BackwardWgmmaShared;
     add({.phase = kFc1Backward,
-         .rows = Shared::kRows,
+         .rows = Shared::kSamplesPerTile,
          .stages = 3,
          .wgmma = true,
          .min_batch = 129,
@@ -104,9 +104,10 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
         sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier, Shared::kBytes);
   }
   using Fc1 = Fc1BackwardShared<P, 3>;
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
-      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
+  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
+      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kSamplesPerTile / 16][2][32]) + sizeof(float[32]),
+      Fc1::kBytes);
+  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
       fc1_backward_kernel<P, 2, Models>, sizeof(float[32]), Fc1BackwardShared<P, 2>::kBytes);
 
   if constexpr (P::kFp16Terms > 0) {

@@ -1,7 +1,5 @@
-// conv_forward by wgmma: how operands and results lie in shared memory, and how they get there.
-//
-// a1: [chunk of channels][16 rows][16 columns][16 bytes], with a border of zeros: see wgmma.cuh. Filter:
-// [tap][chunk][64 channels][16 bytes]. In fp32 there are two of each: see fp16_terms.cuh.
+// The products of conv_forward by wgmma: conv1 with bn1, relu and pooling, conv2 with z2's window maxima and channel
+// sums; and how their operands lie in shared memory. No barriers here: wgmma.cuh has them.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +9,13 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/fp16_terms.cuh"
-#include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
-#include "kernels/fused/shared/values.cuh"
 
 namespace mnist::fused {
 
+// conv2's operands in shared memory: a1 is [chunk of channels][16 rows][16 columns][16 bytes] with a border of zeros,
+// the filter [tap][chunk][64 channels][16 bytes]; device/wgmma.cuh says why. In fp32 there are two of each:
+// see fp16_terms.cuh.
 template <class P>
 struct WgmmaOperands {
   using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::T, __half>;
@@ -40,46 +36,12 @@ struct WgmmaOperands {
 inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
 inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
-// Whether conv_forward leaves z2 chunked, and a1 chunked or split, for conv2_backward: the plan lets
-// that work by wgmma for just these.
+// Whether conv_forward leaves z2 chunked, and a1 chunked or in terms: exactly if conv2_backward then works by wgmma.
 template <class P, bool kWholeImages>
 inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(typename P::T) == 2);
 
 template <class P>
-struct ConvForwardWgmmaShared {
-  using Operands = WgmmaOperands<P>;
-  struct Stage {
-    unsigned char a1[Operands::kA1Bytes];
-    alignas(128) std::uint32_t route[kRoute1Words];  // in the order of State::route1
-  };
-  static constexpr int kRoute = offsetof(Stage, route), kStage = kRoute + sizeof(Stage::route);
-  // Small batches.
-  struct Memory {
-    unsigned char stage[kStage];
-    unsigned char filter[Operands::kFilterBytes];
-    union {
-      unsigned char image[kImageBytes];
-      float warp_sums[kConvWarps][2][16];  // later
-    } image;
-  };
-  static constexpr int kFilter = offsetof(Memory, filter), kImage = offsetof(Memory, image), kBytes = sizeof(Memory);
-  // Large batches: two stages, each with a copy of a1 as conv2_backward wants it; two patches; and for each warpgroup
-  // of the second role an image of z2 and pooled_z2 on its way out, with a cell for what is not wanted.
-  static constexpr bool kCopies = sizeof(typename P::T) == 2;
-  static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
-  static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kPooledZ2Cell = kConv2Channels * 2;
-  static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kPooledZ2Cell : 0;
-  struct RolesMemory {
-    unsigned char stages[2][kRolesStage];
-    unsigned char filter[Operands::kFilterBytes];
-    unsigned char images[2][kImageBytes];
-    unsigned char patches[2][kPatchBytes];
-    // then of each warpgroup kOutputBytes
-  };
-  static constexpr int kRolesFilter = offsetof(RolesMemory, filter), kRolesImages = offsetof(RolesMemory, images);
-  static constexpr int kPatches = offsetof(RolesMemory, patches), kOutput = sizeof(RolesMemory);
-  static constexpr int kRolesBytes = kOutput + 2 * kOutputBytes;
-};
+struct ConvForwardWgmmaShared;  // where things lie in shared memory: wgmma.cuh
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -92,14 +54,9 @@ __device__ __forceinline__ __half2 seconds(__half2 a, __half2 b) { return __high
 __device__ __forceinline__ float2 firsts(float2 a, float2 b) { return make_float2(a.x, b.x); }
 __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_float2(a.y, b.y); }
 
-#endif
+// ---- conv1 ----------------------------------------------------------------------------------------------------------
 
-// ==== conv_forward/conv1_wgmma.cuh
-// Part of conv_forward by wgmma: conv1, bn1, relu and pooling.
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-// A place for store_a1() in a row of an image in chunks.
+// The place for store_a1() in a row of an image in chunks.
 template <class P>
 struct A1ChunkPlace {
   using Operands = WgmmaOperands<P>;
@@ -111,7 +68,7 @@ struct A1ChunkPlace {
   }
 };
 
-// store_a1() of fp16 terms.
+// store_a1() for fp16 terms.
 template <class P>
 __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0, int plane, int lane,
                                                A1ChunkPlace<P> place) {
@@ -132,11 +89,11 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
-// channel g. (mma.sync would come to stand in line between the products of conv2.)
+// channel 8w + g. (Products by mma.sync would wait in line between those of conv2.)
 //
 // In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
 // exceeds 4000, where fp16 tells integers apart by 2. Two neighbouring slots are then a register, and pooling takes
-// both at once. Elsewhere sums are float, and half of the rows come at a time.
+// both at once. In the other precisions sums are float, and half of the rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
@@ -149,7 +106,8 @@ struct Conv1Columns {
   int warp, lane;
 
   __device__ __forceinline__ Conv1Columns(const State& s, int warp, int lane) : warp(warp), lane(lane) {
-    const int t = lane & 3, channel = 8 * warp + (lane >> 2);
+    const auto [g, t] = fragment_place(lane);
+    const int channel = 8 * warp + g;
     const auto* words = static_cast<const std::uint32_t*>(s.conv1);
 #pragma unroll
     for (int i = 0; i < 2 * kTerms; ++i)
@@ -181,7 +139,7 @@ struct Conv1Columns {
   // bn1, relu and pooling of patch row `row` + n, whose slots 2t and 2t + 1 this lane has; the terms and two bytes.
   __device__ __forceinline__ std::uint16_t pool(const Sums (&acc)[2], int n, int plane,
                                                 Pair (&terms)[WgmmaOperands<P>::kFp16Terms]) const {
-    const int t = lane & 3;
+    const int t = fragment_place(lane).t;
     if constexpr (kPairs) {
       const std::uint32_t inside = plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
       const std::uint32_t bits[4] = {acc[0][2 * n], acc[0][2 * n + 1], acc[1][2 * n], acc[1][2 * n + 1]};
@@ -202,7 +160,7 @@ struct Conv1Columns {
     }
   }
 
-  // Patch rows kRow .. of those that lie from `row` on, pooled, to a stage; `row` is even.
+  // Pools kRows patch rows, from row + kRow on, into a stage; `row` is even.
   template <int kRow>
   __device__ __forceinline__ void finish(const Sums (&acc)[2], unsigned char* stage, int row) const {
     using Shared = ConvForwardWgmmaShared<P>;
@@ -241,7 +199,7 @@ struct Conv1Columns {
   }
 };
 
-// The patches of an image, by kThreads threads. Slots that are padding repeat a neighbour.
+// Gathers the patches of an image, by kThreads threads. Padding slots repeat a neighbour.
 template <int kThreads = kRoleThreads>
 __device__ __forceinline__ void gather_patches(unsigned char* patches, const unsigned char* image, int tid) {
 #pragma unroll
@@ -255,19 +213,16 @@ __device__ __forceinline__ void gather_patches(unsigned char* patches, const uns
   }
 }
 
-#endif
-
-// ==== conv_forward/conv2_wgmma.cuh
-// Part of conv_forward by wgmma: conv2, its pooling and its channel sums.
-//
-// A product is transposed: its 64 rows are all of conv2's channels, its columns are pixels: the left or the right half
-// of an image's columns, 8 a row (of the right half's the last two are padding and mean nothing), so that columns 2t,
-// 2t + 1 of two rows, which are a pooling window, lie in the registers of one lane.
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// ---- conv2 ----------------------------------------------------------------------------------------------------------
 
 // What a warpgroup makes of conv2 at a time: kRows rows from first_row on (those past the image's end mean nothing) of
 // 8 columns.
+//
+// A product is transposed: its 64 rows are all of conv2's channels, and its columns are pixels of the left or the right
+// half of an image, 8 from each image row. (The last two of the right half are padding and mean nothing.) So a pooling
+// window, columns 2t and 2t + 1 of two image rows, lies in the registers of one lane:
+//
+//   acc[4 * r + 2 * i + e]   image row first_row + r, column 8 * side + 2t + e, channel 16 * quarter + g + 8 * i
 template <class P, int kRows>
 struct Conv2Columns {
   using T = typename P::T;
@@ -283,7 +238,7 @@ struct Conv2Columns {
       : first_row(first_row), side(side), quarter(quarter), lane(lane), sum{}, squares{} {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      zero[i] = s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + (lane >> 2) + 8 * i] == 0.f;
+      zero[i] = s.parameters[kParameters[kBn2Weight].offset + quarter * 16 + fragment_place(lane).g + 8 * i] == 0.f;
   }
   // Once update is done.
   __device__ __forceinline__ void load_scale(const State& s) {
@@ -292,11 +247,12 @@ struct Conv2Columns {
     if constexpr (P::kFp16Terms > 0 || P::kScaled) image_scale[0] = image_scale[1] = acc_scale;
   }
 
-  // For this image from here on, in tf32.
+  // Sets image_scale for an image, in tf32.
   __device__ __forceinline__ void begin(const State& s, int image) {
     if constexpr (P::kScaled)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) image_scale[i] = z2_factor(s, acc_scale, image, quarter * 16 + (lane >> 2) + 8 * i);
+      for (int i = 0; i < 2; ++i)
+        image_scale[i] = z2_factor(s, acc_scale, image, quarter * 16 + fragment_place(lane).g + 8 * i);
   }
 
   // Starts the products; wgmma_wait<0>() ends them.
@@ -325,11 +281,11 @@ struct Conv2Columns {
     wgmma_commit();
   }
 
-  // Sums of z2, and calls z2(q, z) for row q of windows, z[row][i] being columns 2t and 2t + 1 of channel g + 8 i, and
-  // pooled_z2(q, top) for rows q and q + 1, top[i] being window t of both.
+  // Adds z2 to the sums, and calls z2(q, z) for row q of windows, z[row][i] being columns 2t and 2t + 1 of channel g +
+  // 8 i, and pooled_z2(q, top) for rows q and q + 1, top[i] being window t of both.
   template <class Z2, class PooledZ2>
   __device__ __forceinline__ void finish(Z2 z2, PooledZ2 pooled_z2) {
-    const bool padding = side == 1 && (lane & 3) == 3;
+    const bool padding = side == 1 && fragment_place(lane).t == 3;
 #pragma unroll
     for (int q = 0; q < kRows / 2; q += 2) {
       Pair first[2][2] = {}, best[2][2] = {};  // [row of windows][channel]
@@ -453,6 +409,7 @@ struct Conv2Columns {
 
   // Sums over the warpgroup's pixels: warp_sums[][channel of the quarter].
   __device__ __forceinline__ void add_columns(float (&warp_sums)[2][16]) {
+    const auto [g, t] = fragment_place(lane);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float total[2] = {sum[i], squares[i]};
@@ -460,7 +417,7 @@ struct Conv2Columns {
       for (int which = 0; which < 2; ++which) {
         total[which] += __shfl_xor_sync(0xffffffffu, total[which], 1);
         total[which] += __shfl_xor_sync(0xffffffffu, total[which], 2);
-        if ((lane & 3) == 0) warp_sums[which][(lane >> 2) + 8 * i] = total[which];
+        if (t == 0) warp_sums[which][g + 8 * i] = total[which];
       }
     }
   }

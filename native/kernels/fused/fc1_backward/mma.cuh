@@ -1,4 +1,11 @@
-// What the two roles of fc1_backward share: tiles of the batch in shared memory, their copies and their barriers.
+// fc1_backward: dy2 = relu's mask of (dh fc1), its channel sums for bn2, and fc1.weight -= lr * dh^T a2, in place.
+//
+// A block owns 32 columns of fc1.weight: half of the channels of one pooled cell. It alone reads or writes them in
+// this phase, so the update needs no second pass. The block walks through the batch in tiles of kSamplesPerTile
+// samples, fetched two tiles ahead, or one where shared memory holds no more. Two roles of 8 warps make the two
+// products of a tile at the same time, so that one role's matrix products cover the other's loads and arithmetic:
+//   dgrad   dh times the weights: dy2 and its channel sums
+//   wgrad   a2 = relu(bn2(pooled_z2)), then dh^T times a2 and the update of the weights
 #pragma once
 
 #include <cstddef>
@@ -13,6 +20,7 @@
 #include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
@@ -25,11 +33,11 @@ template <class Policy, int kStageCount>
 struct Fc1BackwardShared {
   using P = Policy;
   static constexpr int kSize = sizeof(typename P::T);
-  static constexpr int kRows = kSize == 2 ? 128 : 64;  // of the batch in a tile
+  static constexpr int kSamplesPerTile = kSize == 2 ? 128 : 64;
   static constexpr int kStages = kStageCount, kAhead = kStages - 1;
   static constexpr int kDhPitch = kHidden * kSize + 16;  // 128 values of a sample
   static constexpr int kCellPitch = 32 * kSize + 16;     // 32 values of a sample
-  static constexpr int kDhBytes = kRows * kDhPitch, kCellBytes = kRows * kCellPitch;
+  static constexpr int kDhBytes = kSamplesPerTile * kDhPitch, kCellBytes = kSamplesPerTile * kCellPitch;
   struct Memory {
     unsigned char dh[kStages][kDhBytes];
     unsigned char pooled_z2[kStages][kCellBytes];
@@ -78,25 +86,24 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t to, const T* from, int 
 template <class Shared>
 __device__ __forceinline__ void fetch_dh(const State& s, std::uint32_t base, int n) {
   using P = typename Shared::P;
-  const int first = n * Shared::kRows;
+  const int first = n * Shared::kSamplesPerTile;
   if (first < s.batch)
-    fetch_rows<Shared::kRows, kHidden, Shared::kDhPitch, kConvThreads>(
+    fetch_rows<Shared::kSamplesPerTile, kHidden, Shared::kDhPitch, kConvThreads>(
         base + Shared::dh(n), static_cast<const typename P::T*>(s.dh) + std::size_t(first) * kHidden, kHidden,
         s.batch - first, threadIdx.x);
   copy_async_commit();
 }
 
-// ==== fc1_backward/dgrad.cuh
-// The dgrad role of fc1_backward: dy2 = relu's mask of (dh fc1), and its channel sums for bn2.
+// ---- The dgrad role -------------------------------------------------------------------------------------------------
 
-// Sums of dy2 and of dy2 * xhat by row group of a tile and column: in a place of their own, or, where shared memory is
-// short, in the stage behind the last tile's, which holds nothing any more.
+// Sums of dy2 and of dy2 * xhat, [row group of a tile][which][column]: in memory of their own, or, where shared memory
+// is short, in the stage behind the last tile's, which holds nothing any more.
 template <class Shared>
 __device__ __forceinline__ auto& dgrad_sums(unsigned char* shared, int batch) {
-  using Sums = float[Shared::kRows / 16][2][32];
+  using Sums = float[Shared::kSamplesPerTile / 16][2][32];
   if constexpr (Shared::kStages == 2) {
     static_assert(sizeof(Sums) <= Shared::kCellBytes);
-    return *reinterpret_cast<Sums*>(shared + Shared::pooled_z2((batch - 1) / Shared::kRows + 1));
+    return *reinterpret_cast<Sums*>(shared + Shared::pooled_z2((batch - 1) / Shared::kSamplesPerTile + 1));
   } else {
     __shared__ Sums sums;
     return sums;
@@ -112,8 +119,8 @@ template <class Shared>
 __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared, int column0) {
   using P = typename Shared::P;
   using T = typename P::T;
-  constexpr int kRows = Shared::kRows, kSteps = kHidden / kStep<P>;
-  constexpr int kRowGroups = kRows / 16, kGroups = kRowGroups / 2, kValues = kChunk<P>;
+  constexpr int kSamples = Shared::kSamplesPerTile, kSteps = kHidden / kStep<P>;
+  constexpr int kRowGroups = kSamples / 16, kGroups = kRowGroups / 2, kValues = kChunk<P>;
   static_assert(kValues == 2 * kGroups && kGroups * sizeof(T) == sizeof(uint2));
   __shared__ float inv_sigma[32];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -158,9 +165,9 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   const int a_row = row_group * 16 + spread_row(lane & 7) + (lane >> 3 & 1) * 8;
   const std::uint32_t a_at = base + a_row * Shared::kDhPitch + (lane >> 4) * 16;
   const int cell_at = row * Shared::kCellPitch + my_column * Shared::kSize;
-  for (int tile = 0, first = 0; first < s.batch; ++tile, first += kRows) {
+  for (int tile = 0, first = 0; first < s.batch; ++tile, first += kSamples) {
     copy_async_wait<Shared::kAhead - 1>();
-    TileArrived::sync();  // this tile has arrived, and the last one's readers are done
+    TileArrived::sync();  // this tile has arrived, and wgrad is done with the last one
     TileReleased::arrive();
     fetch_dh<Shared>(s, base, tile + Shared::kAhead);
 
@@ -176,12 +183,12 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
         if (P::kDrainAccumulators && step % 4 == 3)
 #pragma unroll
           for (int i = 0; i < 4 * kGroups; ++i) {
-            drained[i >> 2][i & 3] += acc[i >> 2][i & 3];
-            acc[i >> 2][i & 3] = 0.f;
+            drained[i / 4][i % 4] += acc[i / 4][i % 4];
+            acc[i / 4][i % 4] = 0.f;
           }
       }
     }
-    A2Ready::sync();  // a2
+    A2Ready::sync();  // wgrad has made a2
     if (has_samples) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -231,7 +238,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
     if constexpr (P::kScaled) largest *= scales.dy2;
     if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
-  DgradOnly::sync();
+  DgradOnly::sync();  // the warps' sums are complete
   if (tid < 64) {
     const int which = tid >> 5;
     float total = 0;
@@ -243,8 +250,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
-// ==== fc1_backward/weight_gradient.cuh
-// The weight gradient role of fc1_backward: fc1.weight -= lr * dh^T a2, in place.
+// ---- The wgrad role -------------------------------------------------------------------------------------------------
 
 // a2 = relu(bn2(pooled_z2)) and fc1.weight's gradient and update. A warp makes 32 hidden units by all 32 columns over
 // every other k-step; the two warps of the same hidden units add up at the end, and each updates 16 of the 32.
@@ -252,20 +258,21 @@ template <class Shared>
 __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned char* shared, int column0) {
   using P = typename Shared::P;
   using T = typename P::T;
-  constexpr int kRows = Shared::kRows, kRowChunks = 32 * Shared::kSize / 16, kRowsAtOnce = kRoleThreads / kRowChunks;
-  constexpr int kSteps = kRows / kStep<P>, kUnroll = P::kDrainAccumulators ? 1 : kSteps / 2;  // as registers allow
+  constexpr int kSamples = Shared::kSamplesPerTile, kRowChunks = 32 * Shared::kSize / 16,
+                kRowsAtOnce = kRoleThreads / kRowChunks;
+  constexpr int kSteps = kSamples / kStep<P>, kUnroll = P::kDrainAccumulators ? 1 : kSteps / 2;  // as registers allow
   const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = tid >> 5;
   const auto [g, t] = fragment_place(lane);
   const int hidden = warp % 4 * 32, parity = warp / 4;
   const std::uint32_t base = shared_address(shared);
-  const int tiles = (s.batch + kRows - 1) / kRows;
+  const int tiles = (s.batch + kSamples - 1) / kSamples;
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
 
-  // What does not depend on head. After the last tile come the weights that the end will update.
+  // Fetches what does not depend on head: pooled_z2, and after the last tile the weights to update.
   const auto fetch_rest = [&](int n) {
-    const int first = n * kRows;
+    const int first = n * kSamples;
     if (n < tiles)
-      fetch_rows<kRows, 32, Shared::kCellPitch, kRoleThreads>(
+      fetch_rows<kSamples, 32, Shared::kCellPitch, kRoleThreads>(
           base + Shared::pooled_z2(n), static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0,
           kFeatures, s.batch - first, tid);
     else if (n == tiles)
@@ -287,7 +294,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
 #pragma unroll
     for (int i = 0; i < kChunk<P>; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
   }
-  const float learning_rate = *s.learning_rate;
+  const float rate = *s.learning_rate;
   wait_for_predecessor();  // head: dh
   fetch_dh<Shared>(s, base, 0);
   if constexpr (Shared::kAhead == 2) fetch_dh<Shared>(s, base, 1);
@@ -297,20 +304,20 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   for (int tile = 0; tile < tiles; ++tile) {
     copy_async_wait<Shared::kAhead - 1>();
     TileArrived::arrive();
-    TileReleased::sync();  // this tile has arrived, and the last one's readers are done
+    TileReleased::sync();  // this tile has arrived, and dgrad is done with the last one
     fetch_rest(tile + Shared::kAhead);
     fetch_dh<Shared>(s, base, tile + Shared::kAhead);
 #pragma unroll
-    for (int k = 0; k < kRows / kRowsAtOnce; ++k) {
+    for (int k = 0; k < kSamples / kRowsAtOnce; ++k) {
       const int at = spread_row(tid / kRowChunks + k * kRowsAtOnce) * Shared::kCellPitch + chunk * 16;
       float x[kChunk<P>];
       unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::pooled_z2(tile) + at));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = bn2_relu<P>(x, scale, shift);
     }
     A2Ready::arrive();
-    WgradOnly::sync();
+    WgradOnly::sync();  // a2 is complete
 
-    const int steps = min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);  // that have a sample
+    const int steps = min((s.batch - tile * kSamples + kStep<P> - 1) / kStep<P>, kSteps);  // that have a sample
     float sums[2][4][4] = {};
     const auto multiply = [&](int step) {
       if constexpr (Shared::kSize == 2) {
@@ -361,9 +368,9 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   if (parity == 1)
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const float other = dw[0][i >> 2][i & 3];
-      dw[0][i >> 2][i & 3] = dw[1][i >> 2][i & 3];
-      dw[1][i >> 2][i & 3] = other;
+      const float other = dw[0][i / 4][i % 4];
+      dw[0][i / 4][i % 4] = dw[1][i / 4][i % 4];
+      dw[1][i / 4][i % 4] = other;
     }
   // The stage after the weights' is free: its tile, if there was one, came before the last. Of 2 stages it is the last.
   if constexpr (Shared::kStages == 2) TileReleased::sync();
@@ -372,7 +379,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   for (int n = 0; n < 4; ++n)
     halves[(warp * 4 + n) * 32] = make_float4(dw[1][n][0], dw[1][n][1], dw[1][n][2], dw[1][n][3]);
   copy_async_wait<0>();
-  WgradOnly::sync();
+  WgradOnly::sync();  // the halves and the weights are complete
   float largest = 0;  // weight
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
@@ -387,8 +394,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d[i];
       float2 value =
           *reinterpret_cast<const float2*>(shared + Shared::dh(tiles) + unit * Shared::kMasterPitch + column * 4);
-      value.x -= learning_rate * d[i].x;
-      value.y -= learning_rate * d[i].y;
+      value.x = sgd(value.x, d[i].x, rate);
+      value.y = sgd(value.y, d[i].y, rate);
       *reinterpret_cast<float2*>(master + at) = value;
       auto* stored = static_cast<T*>(s.fc1) + at;
       if constexpr (P::kScaled) {
@@ -408,15 +415,7 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
 
-// ==== fc1_backward/fc1_backward.cuh
-// fc1_backward: dy2 = relu mask of (dh fc1), its channel sums for bn2, and fc1.weight -= lr * dh^T a2, in
-// place.
-//
-// A block owns 32 columns of fc1.weight: half of the channels of one pooled cell. It alone reads or writes them in
-// this phase, so the update needs no second pass. The batch is walked in tiles of kRows samples, fetched two tiles
-// ahead, or one where shared memory holds no more. The two products of a tile are made at the same time, each by half
-// of the warps (dgrad: dh times the weights; wgrad: dh^T times a2), so that one half's matrix products cover the
-// other's loads and arithmetic.
+// ---- The kernel -----------------------------------------------------------------------------------------------------
 
 template <class P, int kStages, class Models>
 __global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(Models models) {

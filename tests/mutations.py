@@ -1072,8 +1072,8 @@ FUSED = [
         (
             "a1-multiplied-without-a-fence",
             "fence",
-            "  wgmma_publish();\n  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
-            "  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
+            "  wgmma_publish();\n  __syncthreads();  // a1 is complete",
+            "  __syncthreads();  // a1 is complete",
             FENCE,
         ),
         (
@@ -1162,8 +1162,8 @@ FUSED = [
         (
             "sums-never-drained",
             "accumulator",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] += partial[i / 4 / kN][i / 4 % kN][i % 4];",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] = partial[i / 4 / kN][i / 4 % kN][i % 4];",
+            "add_accumulators(acc, partial);",
+            "clear_accumulators(acc), add_accumulators(acc, partial);",
         ),
         precision="fp32",
     ),
@@ -1201,8 +1201,8 @@ FUSED = [
         (
             "dy2-of-the-last-sample-not-stored",
             "boundary",
-            "if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)",
-            "if (const int sample = tile * Shared::kRows + row + upper * 8; sample + 1 < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample + 1 < s.batch)",
         ),
         precision="bf16",
     ),
@@ -1234,8 +1234,8 @@ FUSED = [
         (
             "last-step-of-a-ragged-chunk",
             "off by one",
-            "min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);",
-            "min((s.batch - tile * kRows) / kStep<P>, kSteps);",
+            "min((s.batch - tile * kSamples + kStep<P> - 1) / kStep<P>, kSteps);",
+            "min((s.batch - tile * kSamples) / kStep<P>, kSteps);",
         ),
         precision="bf16",
     ),

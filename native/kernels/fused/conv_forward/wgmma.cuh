@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
-  __syncthreads();
+  __syncthreads();  // the padding is complete before the image overwrites its interior
   if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   conv1.load(s.conv1, s.bn1, channel0, lane);
   if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
   if constexpr (P::kFp16Terms > 0) conv2.load_scale(s);
-  __syncthreads();
+  __syncthreads();  // the image is complete
   trace(s, Phase::kConvForward, 2, tid == 0);
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
     });
   }
   wgmma_publish();
-  __syncthreads();
+  __syncthreads();  // a1 is complete, and nobody reads the image any more
   trace(s, Phase::kConvForward, 3, tid == 0);
 
   auto* const warp_sums = memory.warp_sums;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
   }
-  __syncthreads();
+  __syncthreads();  // the warps' sums are complete
   store_z2_sums<2 * kHalves>(s, warp_sums, tid);
   trace(s, Phase::kConvForward, 7, tid == 0);
 #endif
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   };
   if (first_role) {
     store_image(first_image + step);
-    Makers::sync(makers);
+    Makers::sync(makers);  // the first image is complete
     gather_patches<kMakers>(patches_at(makers), pixels, maker);
     wgmma_publish();
   }
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         traced(2);
         products(acc);
         traced(3);
-        if (image >= step) Free::sync(group);
+        if (image >= step) Free::sync(group);  // conv2 and the copy engine have read this stage
         traced(4);
         conv1.template finish<0>(acc, here, 0);
         traced(5);
@@ -324,9 +324,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         Sums acc[2];
         Makers::sync();  // the patches are complete and nobody reads the image any more
         store_image(image + 2 * step);
-        if (image >= 2 * step) Free::sync(stage);
+        if (image >= 2 * step) Free::sync(stage);  // conv2 and the copy engine have read this stage
         multiply(acc, stage, first_row);
-        Makers::sync();
+        Makers::sync();  // the next image is complete
         gather_next(stage ^ 1);
         products(acc);
         conv1.template finish<0>(acc, here, first_row);
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       const TracedItem traced(s, Phase::kConvForward, {.first = 40, .points = 10, .from = 4, .to = 6},
                               (image - blockIdx.x - group * gridDim.x) / second_step, tid == 0);
       traced(0);
-      Full::sync(group);
+      Full::sync(group);  // a1 is complete
       traced(1);
       if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
       left.begin(s, image), right.begin(s, image);
@@ -369,13 +369,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
-        Output::sync(group);
+        Output::sync(group);  // the copy engine has read the last output
         traced(5);
         left.store_shared(output);
         right.store_shared(output);
         traced(6);
         wgmma_publish();
-        Output::sync(group);
+        Output::sync(group);  // the output is complete
         traced(7);
         if (thread == 0) store_z2_bulk<P>(s, image, output);
         traced(8);
@@ -385,10 +385,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       }
     }
     if (thread == 0) store_bulk_wait();
-    End::sync();
+    End::sync();  // the sums take the images' place
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
-    SecondRole::sync();
+    SecondRole::sync();  // the warps' sums are complete
     store_z2_sums<4>(s, warp_sums, tid);
     trace(s, Phase::kConvForward, 7, tid == 0);
   }

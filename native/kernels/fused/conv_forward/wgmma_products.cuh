@@ -2,7 +2,6 @@
 // sums; and how their operands lie in shared memory. No barriers here: wgmma.cuh has them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/device/lane.cuh"
@@ -14,8 +13,7 @@
 namespace mnist::fused {
 
 // conv2's operands in shared memory: a1 is [chunk of channels][16 rows][16 columns][16 bytes] with a border of zeros,
-// the filter [tap][chunk][64 channels][16 bytes]; device/wgmma.cuh says why. In fp32 there are two of each:
-// see fp16_terms.cuh.
+// the filter [tap][chunk][64 channels][16 bytes] (see device/wgmma.cuh), in fp32 two of each (see fp16_terms.cuh).
 template <class P>
 struct WgmmaOperands {
   using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::T, __half>;
@@ -24,17 +22,15 @@ struct WgmmaOperands {
   static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
   // Chunks lie apart so that those of two pixels are in different banks. Padding columns may read past the end of a
   // chunk, and past that of the last one.
-  static constexpr int kPlane = kSlotsOfImage * 16 + 32;
-  static constexpr int kRow = 16 * 16;
+  static constexpr int kPlane = kSlotsOfImage * 16 + 32, kRow = 16 * 16;
   static constexpr int kA1Term = kChunks * kPlane, kA1Bytes = kFp16Terms * kA1Term;
   static constexpr int kFilterChunk = kConv2Channels * 16;
   static constexpr int kFilterTerm = kTaps * kChunks * kFilterChunk, kFilterBytes = kFp16Terms * kFilterTerm;
 };
 
-// conv1's operand by wgmma: the 4 x 4 pixels that a pooling window sees, [upper or lower half of them][row of windows]
-// [plane][slot][16 bytes].
-inline constexpr int kPatchRows = 2 * kPool1Side;  // of a plane's 8 slots
-inline constexpr int kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
+// conv1's operand: the 4 x 4 pixels of each pooling window, [upper or lower half of them][patch row: row of windows,
+// plane][slot][16 bytes].
+inline constexpr int kPatchRows = 2 * kPool1Side, kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
 // Whether conv_forward leaves z2 chunked, and a1 chunked or in terms: exactly if conv2_backward then works by wgmma.
 template <class P, bool kWholeImages>
@@ -42,7 +38,6 @@ inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(ty
 
 template <class P>
 struct ConvForwardWgmmaShared;  // where things lie in shared memory: wgmma.cuh
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 __device__ __forceinline__ __nv_bfloat162 firsts(__nv_bfloat162 a, __nv_bfloat162 b) { return __lows2bfloat162(a, b); }
@@ -285,7 +280,7 @@ struct Conv2Columns {
   // 8 i, and pooled_z2(q, top) for rows q and q + 1, top[i] being window t of both.
   template <class Z2, class PooledZ2>
   __device__ __forceinline__ void finish(Z2 z2, PooledZ2 pooled_z2) {
-    const bool padding = side == 1 && fragment_place(lane).t == 3;
+    const bool padding = side == 1 && (lane & 3) == 3;
 #pragma unroll
     for (int q = 0; q < kRows / 2; q += 2) {
       Pair first[2][2] = {}, best[2][2] = {};  // [row of windows][channel]
@@ -317,7 +312,7 @@ struct Conv2Columns {
     }
   }
 
-  // To global memory.
+  // z2 and pooled_z2 to global memory.
   template <bool kChunks>
   __device__ __forceinline__ void store(const State& s, int image) {
     const auto [g, t] = fragment_place(lane);

@@ -1,14 +1,21 @@
-// How the blocks of update share out the sums, and how a block adds up its share in a fixed order.
+// update: block sums added up in a fixed order, the closed form of conv1's backward, SGD, and what the next step starts
+// from: repacked filters and bn1's scale and shift for the next batch. A block does a share of one of three things:
+//   update_conv1   conv1 and bn1, a warp a channel
+//   update_head    fc2, fc1.bias, the loss and the hits
+//   update_conv2   conv2.weight and its repacked copies
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/state.h"
 #include "kernels/fused/update/operands.cuh"
 
 namespace mnist::fused {
+
+// ---- Shares ---------------------------------------------------------------------------------------------------------
 
 inline constexpr int kUpdateThreads = 512;
 inline constexpr int kUpdateGroups = kUpdateThreads / 64;
@@ -18,6 +25,7 @@ inline constexpr int kRoutedTapGroups = kUpdateThreads / (kConv1Share * kRoutedT
 // sums.
 inline constexpr int kConv2Columns = 48, kConv2Groups = kUpdateThreads / kConv2Columns;
 inline constexpr int kConv2Blocks = kConv2Values / (4 * kConv2Columns);
+static_assert(kConv2Blocks * 4 * kConv2Columns == kConv2Values && 4 * kConv2Columns % 32 == 0);
 // Loads in flight of a thread, in rows that other phases' blocks left; and how many blocks a multiprocessor has to
 // hold.
 struct UpdateLoads {
@@ -53,13 +61,11 @@ __device__ __forceinline__ float sum_groups(const float4 (&partial)[kGroups][kCo
   return total;
 }
 
-// ==== update/conv1.cuh
-// conv1 and bn1: the closed form of their backward, SGD, and bn1 for the next batch.
-//
-// From conv2_backward come G_c, the routed taps, and d_c, the plain sum of the routed gradient. With
-// sigma_c = sqrt(var_c + eps), s = gamma/sigma and Gt = G - d pbar:
-//   d gamma = w . Gt / sigma,   d beta = d,   dw = s (Gt - (w . Gt / sigma^2) C w),   d bias = 0.
+// ---- conv1 and bn1 --------------------------------------------------------------------------------------------------
 
+// bn1's backward in closed form. From conv2_backward come G_c, the routed taps, and d_c, the plain sum of the routed
+// gradient. With sigma_c = sqrt(var_c + eps), s = gamma/sigma and Gt = G - d pbar:
+//   d gamma = w . Gt / sigma,   d beta = d,   dw = s (Gt - (w . Gt / sigma^2) C w),   d bias = 0.
 struct Bn1Scratch {
   double moments[kMoments], next_moments[kMoments];
   PixelStatistics batch, next;
@@ -68,7 +74,7 @@ struct Bn1Scratch {
                                                   16];  // padded: rows next to each other lie in other banks
 };
 
-// The groups' shares of the next batch's moments, to `to` and to the block's own copy in global memory.
+// Adds up the groups' sums of the next batch's moments, into `to` and into the block's own copy in global memory.
 __device__ __forceinline__ void set_moments(const State& s, double (&to)[kMoments],
                                             const double (&partial)[kUpdateGroups][64], int block) {
   const int tid = threadIdx.x;
@@ -80,20 +86,22 @@ __device__ __forceinline__ void set_moments(const State& s, double (&to)[kMoment
   s.moments[block * kMoments + tid] = total;
 }
 
-// conv1 and bn1, channels kConv1Share * block .. After the sums over conv2_backward's blocks everything stays in the
-// registers of a warp a channel.
+// Channels kConv1Share * block .. After the sums over conv2_backward's blocks everything stays in the registers of a
+// warp a channel.
 template <class P, class Models>
 __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   constexpr auto weight_at = kParameters[kConv1Weight].offset, gamma_at = kParameters[kBn1Weight].offset,
                  beta_at = kParameters[kBn1Bias].offset;
+  static_assert(kConv1Channels % kConv1Blocks == 0 && kTaps <= 16 && kUpdateThreads >= 128 + kTaps * kTaps);
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, tap = lane & 15;
   const int channel = block * kConv1Share + warp % kConv1Share;
   const bool has_tap = tap < kTaps, computes = warp < kConv1Share;
 
-  // conv2_backward has no part in the pixels of either batch (head summed the next one's) nor in this step's weights.
+  // Before the wait: the pixels of both batches (head summed the next one's) and this step's weights, which do not
+  // depend on conv2_backward.
   const float weight = has_tap ? s.parameters[weight_at + channel * kTaps + tap] : 0.f;
   float gamma = s.parameters[gamma_at + channel], beta = s.parameters[beta_at + channel];
-  const float learning_rate = *s.learning_rate;
+  const float rate = *s.learning_rate;
   {
     const int group = tid >> 6, column = min(tid & 63, kMoments - 1);
     const double current = s.moments[block * kMoments + column];
@@ -104,12 +112,12 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
     if (tid < kMoments) scratch.moments[tid] = current;
     scratch.partial[group][tid & 63] = next;
   }
-  __syncthreads();
+  __syncthreads();  // the groups' sums are complete
   set_moments(s, scratch.next_moments, scratch.partial, block);
-  __syncthreads();
+  __syncthreads();  // both batches' moments are complete
   set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
   set_statistics(scratch.next, scratch.next_moments, s.inv_n1, tid - 128);
-  __syncthreads();
+  __syncthreads();  // the statistics are complete
   const double own =
       split_weight<P>(weight, filter_scale(weight), [](int, auto) {});  // as conv_forward used it, without gamma's sign
   double cw = 0, pixel_mean = 0, inv_sigma = 0;
@@ -128,7 +136,7 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
       sum_rows<kRoutedTapGroups, kUpdateLoads<Models>.conv1>(s.routed_tap_sums + block * kColumns4 * 4,
                                                              s.conv2_backward_blocks,
                                                              kConv1Channels * kRoutedTapColumns, column4, group);
-  __syncthreads();
+  __syncthreads();  // the groups' sums are complete
   trace(s, Phase::kUpdate, 2, tid == 0);
   if (!computes) return;
   // Each half of the warp adds up every other group, four at a time in float.
@@ -146,9 +154,9 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   const double w_gt = sum_of_16_lanes(own * gt);
   const float dw = float(double(gamma) * inv_sigma * (gt - w_gt * (inv_sigma * inv_sigma) * cw));
   const float dgamma = float(w_gt * inv_sigma), dbeta = float(d);
-  const float updated = has_tap ? weight - learning_rate * dw : 0.f;
-  gamma -= learning_rate * dgamma;
-  beta -= learning_rate * dbeta;
+  const float updated = has_tap ? sgd(weight, dw, rate) : 0.f;
+  gamma = sgd(gamma, dgamma, rate);
+  beta = sgd(beta, dbeta, rate);
   begin_conv1<P>(s, scratch.next, channel, updated, gamma, beta);
   if (lane < kTaps) {
     s.parameters[weight_at + channel * kTaps + lane] = updated;
@@ -164,38 +172,41 @@ __device__ void update_conv1(const State& s, Bn1Scratch& scratch, int block) {
   }
 }
 
-// ==== update/conv2.cuh
-// conv2.weight: sums of conv2_backward's blocks, SGD, and its repacked copies.
+// ---- conv2.weight ---------------------------------------------------------------------------------------------------
 
+// conv2_backward leaves d conv2.weight as its warps hold results of mma: by tap, 16 warps, each with a tile of 16 of
+// conv2's channels (out) by 8 of conv1's (in), lane (g, t) with a float4:
+//
+//   warp      out 16 * (warp & 3) ..  by  in 8 * (warp >> 2) ..
+//   float4    .x (g, 2t)   .y (g, 2t + 1)   .z (g + 8, 2t)   .w (g + 8, 2t + 1)
 template <class P, class Models>
 __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kConv2Columns], int block) {
   constexpr int kValues = 4 * kConv2Columns;
   const int tid = threadIdx.x, column = tid % kConv2Columns, group = tid / kConv2Columns;
-  // conv2_backward's order: tiles of 16 of conv2's channels by 8 of conv1's, each as a warp holds an mma result.
   // Threads from kValues on repeat others, and stop before they store.
   const int e = block * kValues + tid % kValues, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
-  const int warp = thread / 32, lane = thread % 32;
-  const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
-  const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
+  const int warp = thread / 32, lane = thread % 32, g = lane >> 2, t = lane & 3;
+  const int out = (warp & 3) * 16 + (value >> 1) * 8 + g;
+  const int in = (warp >> 2) * 8 + 2 * t + (value & 1);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
-  const float old = s.parameters[at], learning_rate = *s.learning_rate;
+  const float old = s.parameters[at], rate = *s.learning_rate;
   wait_for_predecessor();  // conv2_backward: conv2_sums, bn2's update and the scale
   trace(s, Phase::kUpdate, 1, tid == 0);
   const bool scaled = P::kScaled || (P::kFp16Terms > 0 && s.wgmma);
   const float scale = scaled ? s.scales[kNextConv2Scale] : 1.f;
   const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
-  if (group < kConv2Groups)  // but for the last warp
+  if (group < kConv2Groups)  // not the last warp
     partial[group][column] = sum_rows<kConv2Groups, kUpdateLoads<Models>.conv2>(
         s.conv2_sums, s.conv2_backward_blocks, kConv2Values, block * kConv2Columns + column, group);
-  __syncthreads();
+  __syncthreads();  // the groups' sums are complete
   trace(s, Phase::kUpdate, 2, tid == 0);
   if (tid >= kValues) return;
   const float dw = old_sign * sum_groups(partial, tid);
-  const float w = old - learning_rate * dw;
+  const float w = sgd(old, dw, rate);
   s.parameters[at] = w;
   if (s.gradients) s.gradients[at] = dw;
-  pack_conv2<P>(s, sign * w, tap, out, in, inverse_of(scale));
+  repack_conv2<P>(s, sign * w, tap, out, in, inverse_of(scale));
   if (scaled) {
     if (block == 0 && tid == 0) {
       s.scales[kConv2Scale] = scale;
@@ -206,10 +217,9 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   }
 }
 
-// ==== update/head.cuh
-// fc2, fc1.bias, the loss and the hits: sums of head's blocks, and SGD.
+// ---- fc2, fc1.bias, the loss and the hits ---------------------------------------------------------------------------
 
-// Values 256 * block .. of head_sums, which head wrote: only the end of the step has to be waited for.
+// Values 256 * block .. of head_sums. head wrote them phases ago, so this waits only at its end.
 template <class Models>
 __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kUpdateGroups][64], int graph_step,
                                             int block) {
@@ -219,14 +229,14 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kU
                   : i < kWeights + kHidden ? kParameters[kFc1Bias].offset + i - kWeights
                                            : kParameters[kFc2Bias].offset + i - kWeights - kHidden;
   const bool is_parameter = tid < 256 && i < kHeadValues - 2;
-  const float old = is_parameter ? s.parameters[at] : 0.f, learning_rate = *s.learning_rate;
+  const float old = is_parameter ? s.parameters[at] : 0.f, rate = *s.learning_rate;
   partial[group][column] = sum_rows<kUpdateGroups, kUpdateLoads<Models>.head>(
       s.head_sums, s.head_blocks, kHeadValues, min(block * 64 + column, kHeadValues / 4 - 1), group);
-  __syncthreads();
+  __syncthreads();  // the groups' sums are complete
   const float total = tid < 256 && i < kHeadValues ? sum_groups(partial, tid) : 0.f;
-  wait_for_predecessor();  // conv2_backward, although it has no part in this: see wait_for_predecessor()
+  wait_for_predecessor();  // conv2_backward, although nothing here depends on it: see wait_for_predecessor()
   if (is_parameter) {
-    s.parameters[at] = old - learning_rate * total;
+    s.parameters[at] = sgd(old, total, rate);
     if (s.gradients) s.gradients[at] = total;
   } else if (tid < 256 && i == kHeadValues - 2) {
     s.results[graph_step].loss = double(total) / s.batch;
@@ -235,9 +245,7 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kU
   }
 }
 
-// ==== update/u.cuh
-// update: block sums added up in a fixed order, the closed form of conv1's backward, SGD, and what the next step starts
-// from: repacked filters and bn1's scale and shift for the next batch. Each block does a share of one of three things.
+// ---- The kernel -----------------------------------------------------------------------------------------------------
 
 template <class P, class Models>
 __global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_blocks)

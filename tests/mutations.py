@@ -1476,7 +1476,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/around/moments.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("ctest test_fused_moments",),
         (
             "order-of-sums-shows",
@@ -1532,7 +1532,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/set_steps.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         (
             "one-rate-for-all-steps",
@@ -1543,13 +1543,13 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/scoring.cu",
+        "native/kernels/fused/outside_step/scoring.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b])", "best == labels[b])"),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/slab.cu",
+        "native/kernels/fused/outside_step/slab.cu",
         ("test_schedule.py -m gpu -k 'initial_parameters and fused'",),
         (
             "initial-values-of-another-draw",
@@ -2112,7 +2112,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/around/moments.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("test_engine_sizes.py -k 'beyond_32 and fused'",),
         (
             "moments-image-in-32-bits",

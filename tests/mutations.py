@@ -938,7 +938,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/policy.cuh",
+        "native/kernels/fused/shared/numbers.cuh",
         ("ctest test_fused_fc1",),
         (
             "big-part-cut-instead-of-rounded",
@@ -971,13 +971,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_terms.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         ("ctest test_fused_conv_forward",),
         ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_scales.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         (),
         (
             "a2-as-large-as-beta",
@@ -2028,7 +2028,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_scales.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a2-without-the-populations-shift",

@@ -6,14 +6,12 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/shared_memory.cuh"
-#include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/conv3x3.cuh"
-#include "kernels/fused/shared/fp16_scales.cuh"
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/routing.cuh"
-#include "kernels/fused/shared/values.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -102,7 +100,7 @@ struct Conv1 {
 
 // ---- a1, conv1's pooled cells ---------------------------------------------------------------------------------------
 
-// Bytes of kRows rows of a1 in shared memory, laid out as shared/image_layout.cuh says. Reads of a padding slot may
+// Bytes of kRows rows of a1 in shared memory, laid out as shared/layout.cuh says. Reads of a padding slot may
 // run past the last row, by a slot.
 template <class P, int kRows = kPaddedRows>
 inline constexpr int kA1Bytes = (kRows * kSlots + 1) * kSlotPitch<P, kConv1Channels>;

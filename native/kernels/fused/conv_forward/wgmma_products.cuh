@@ -8,12 +8,12 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
-#include "kernels/fused/shared/fp16_terms.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 
 // conv2's operands in shared memory: a1 is [chunk of channels][16 rows][16 columns][16 bytes] with a border of zeros,
-// the filter [tap][chunk][64 channels][16 bytes] (see device/wgmma.cuh), in fp32 two of each (see fp16_terms.cuh).
+// the filter [tap][chunk][64 channels][16 bytes] (see device/wgmma.cuh), in fp32 two of each (see scales.cuh).
 template <class P>
 struct WgmmaOperands {
   using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::T, __half>;

@@ -16,13 +16,12 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/mma.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

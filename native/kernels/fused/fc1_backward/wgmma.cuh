@@ -19,13 +19,12 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/lane.cuh"
 #include "kernels/device/wgmma.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/shared/values.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

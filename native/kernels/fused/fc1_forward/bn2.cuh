@@ -3,9 +3,9 @@
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/loads.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/numbers.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

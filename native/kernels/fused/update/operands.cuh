@@ -6,10 +6,10 @@
 // statistics describe the values that they made.
 #pragma once
 
-#include "kernels/fused/shared/fp16_terms.cuh"
 #include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/pixels.h"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

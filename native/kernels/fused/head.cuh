@@ -5,13 +5,10 @@
 #include <type_traits>
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

@@ -441,7 +441,7 @@ struct Samples {
   }
 };
 
-// An image's pixel moments one by one as moments.cu defines them, before rounding to the grid.
+// An image's pixel moments one by one as data.cu defines them, before rounding to the grid.
 inline std::vector<double> moments_of(const std::uint8_t* image) {
   const auto value = [&](int y, int x, int tap) {
     const int p = y + tap / 3 - 1, q = x + tap % 3 - 1;

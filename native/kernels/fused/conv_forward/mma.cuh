@@ -6,8 +6,6 @@
 // Hopper has other kernels, wgmma.cuh.
 #pragma once
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
 #include "kernels/fused/shared/models.cuh"

@@ -2,17 +2,10 @@
 // z2, its window maxima and its channel sums. No barriers here: mma.cuh has them.
 #pragma once
 
-#include "kernels/device/copies.cuh"
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
-#include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/shared/conv3x3.cuh"
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/routing.cuh"
 #include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

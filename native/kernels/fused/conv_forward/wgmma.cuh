@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/registers.cuh"
 #include "kernels/fused/conv_forward/wgmma_products.cuh"

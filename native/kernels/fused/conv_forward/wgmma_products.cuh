@@ -4,11 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
-#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 

@@ -10,24 +10,17 @@
 
 #include <cstddef>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
-#include "kernels/device/mma.cuh"
 #include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
-// Tile n is in stage n % kStages, and its copies start kStages - 1 tiles ahead: 3 stages take 145 KiB of shared memory,
-// 2 of them 99.
+// Tile n is in stage n % kStages, and its copies start kStages - 1 tiles ahead. 3 stages take 145 KiB, 2 take 99.
 template <class Policy, int kStageCount>
 struct Fc1BackwardShared {
   using P = Policy;
@@ -52,18 +45,17 @@ struct Fc1BackwardShared {
   static __device__ __forceinline__ int pooled_z2(int n) { return kPooledZ2 + n % kStages * kCellBytes; }
 };
 
-// fc1_backward's barriers: DgradOnly and WgradOnly are of one role, at the others one role waits and the other only
-// arrives. A tile begins when both roles are at it: dgrad waits for wgrad at TileArrived, then releases it at
-// TileReleased. As a role comes to the next tile's first barrier through this tile's second one, neither gets a
-// phase ahead.
+// DgradOnly and WgradOnly belong to one role; at the other barriers one role waits and the other only arrives. A tile
+// begins when both roles are at it: dgrad waits for wgrad at TileArrived, then releases it at TileReleased. A role
+// comes to the next tile's first barrier through this tile's second one, so neither gets a phase ahead.
 using TileArrived = NamedBarrier<0, kConvThreads>;
 using A2Ready = NamedBarrier<1, kConvThreads>;
 using DgradOnly = NamedBarrier<2, kRoleThreads>;
 using WgradOnly = NamedBarrier<3, kRoleThreads>;
 using TileReleased = NamedBarrier<4, kConvThreads>;
 
-// A permutation of every 8 rows. Rows of pooled_z2 and a2 four apart lie in opposite halves of the banks, so this order
-// makes a 16-byte access conflict-free when every four lanes share a row.
+// A permutation of every 8 rows: 0 4 1 5 2 6 3 7. Rows of pooled_z2 and a2 four apart lie in opposite halves of the
+// banks, so a 16-byte access has no conflicts when every four lanes share a row.
 __device__ __forceinline__ int spread_row(int i) { return (i & ~7) | (i & 1) << 2 | (i >> 1 & 3); }
 
 // Starts copying kRows rows of kColumns values, `stride` apart in `from`, by kThreadCount threads of which this is
@@ -80,8 +72,7 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t to, const T* from, int 
                  : "memory");
 }
 
-// dh of tile n, by the whole block; head wrote it. A group of copies even where there is no such tile: the waits
-// count.
+// Fetches dh of tile n, by the whole block. Commits a group even if there is no such tile: the waits count groups.
 template <class Shared>
 __device__ __forceinline__ void fetch_dh(const State& s, std::uint32_t base, int n) {
   using P = typename Shared::P;
@@ -109,11 +100,10 @@ __device__ __forceinline__ auto& dgrad_sums(unsigned char* shared, int batch) {
   }
 }
 
-// dy2 and its channel sums. A warp makes 16 samples by 8 * kGroups columns. Its share of the weights stays in
-// registers, so that a product needs one load, of dh.
-//
-// Column c of the product's group j is column c * kGroups + j of the warp. A lane's B operands are then neighbours in
-// fc1's rows, and its results are 16 bytes of two samples: columns t * kChunk .. of rows g and g + 8.
+// A warp makes 16 samples by 8 * kGroups columns. Its share of the weights stays in registers, so that a product needs
+// one load, of dh. Column c of the product's group j is column c * kGroups + j of the warp: a lane's B operands are
+// then neighbours in fc1's rows, and its results are 16 bytes of two samples, columns t * kChunk .. of rows g and g
+// + 8.
 template <class Shared>
 __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared, int column0) {
   using P = typename Shared::P;
@@ -413,8 +403,6 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   }
   trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
-
-// ---- The kernel -----------------------------------------------------------------------------------------------------
 
 template <class P, int kStages, class Models>
 __global__ void __launch_bounds__(kConvThreads) fc1_backward_kernel(Models models) {

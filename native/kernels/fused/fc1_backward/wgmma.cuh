@@ -14,18 +14,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

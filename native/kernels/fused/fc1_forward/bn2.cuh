@@ -1,12 +1,8 @@
 // bn2's scale and shift from conv_forward's channel sums, and bn2 with relu of an operand of fc1.
 #pragma once
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

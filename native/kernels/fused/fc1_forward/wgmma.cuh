@@ -4,13 +4,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
-#include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
-#include "kernels/fused/fc1_forward/bn2.cuh"
 #include "kernels/fused/fc1_forward/mma.cuh"
 
 namespace mnist::fused {

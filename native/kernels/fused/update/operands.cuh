@@ -7,10 +7,7 @@
 #pragma once
 
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/numbers.cuh"
-#include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

@@ -1,7 +1,6 @@
 // What a training starts from: every operand copy, and bn1 for the first batch.
 #pragma once
 
-#include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/update/update.cuh"
 
 namespace mnist::fused {

@@ -6,16 +6,12 @@
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/loads.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
 #include "kernels/fused/update/operands.cuh"
 
 namespace mnist::fused {
-
-// ---- Shares ---------------------------------------------------------------------------------------------------------
 
 inline constexpr int kUpdateThreads = 512;
 inline constexpr int kUpdateGroups = kUpdateThreads / 64;
@@ -244,8 +240,6 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kU
     s.results[graph_step].correct = int(total);
   }
 }
-
-// ---- The kernel -----------------------------------------------------------------------------------------------------
 
 template <class P, class Models>
 __global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_blocks)

@@ -181,9 +181,9 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   const int tid = threadIdx.x, column = tid % kConv2Columns, group = tid / kConv2Columns;
   // Threads from kValues on repeat others, and stop before they store.
   const int e = block * kValues + tid % kValues, value = e & 3, thread = e / 4 % 512, tap = e / (4 * 512);
-  const int warp = thread / 32, lane = thread % 32, g = lane >> 2, t = lane & 3;
-  const int out = (warp & 3) * 16 + (value >> 1) * 8 + g;
-  const int in = (warp >> 2) * 8 + 2 * t + (value & 1);
+  const int warp = thread / 32, lane = thread % 32;
+  const int out = (warp & 3) * 16 + (value >> 1) * 8 + (lane >> 2);
+  const int in = (warp >> 2) * 8 + 2 * (lane & 3) + (value & 1);
   const auto at = kParameters[kConv2Weight].offset + (out * kConv1Channels + in) * kTaps + tap;
   const float old = s.parameters[at], rate = *s.learning_rate;
   wait_for_predecessor();  // conv2_backward: conv2_sums, bn2's update and the scale

@@ -19,11 +19,12 @@ inline constexpr int kThreads = 256;                   // fc1_forward and head
 
 // An image is [16 rows][2 planes][8 slots][channels]: padded column x' = x + 1 lies in plane x' & 1, slot x' >> 1.
 //
-//   padded column   0   1   2   3  ...  14  15      columns 0 and 15 are padding: slot 0 of plane 0 and slot 7 of plane
-//   1 plane           0   1   0   1  ...   0   1 slot            0   0   1   1  ...   7   7
+//   padded column   0   1   2   3  ...  14  15
+//   plane           0   1   0   1  ...   0   1
+//   slot            0   0   1   1  ...   7   7
 //
-// Cells of one plane are two pixels apart in every direction that matters, which makes each tap a constant shift and
-// keeps shared memory free of bank conflicts.
+// Columns 0 and 15, slot 0 of plane 0 and slot 7 of plane 1, are padding. Cells of one plane are two pixels apart in
+// every direction that matters, which makes each tap a constant shift and keeps shared memory free of bank conflicts.
 inline constexpr int kSlots = 16;  // of an image row
 inline constexpr int kPaddedRows = 16;
 inline constexpr int kSlotsOfImage = kPaddedRows * kSlots;

@@ -64,16 +64,15 @@ __device__ __forceinline__ int conv2_forward_row(int channel) {
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
 }
 
-// Stores a weight of conv2 in the copies that the next step's products read. T is the stored type, a chunk 16 bytes:
+// Stores a weight of conv2 in the copies that the next step's products read. A chunk is 16 bytes, here 8 values:
 //
-//                        mma.sync                          wgmma                           wgmma, fp32 (fp16 terms)
-//   conv2_forward        [row of out][tap][in]             [tap][chunk of in][out][8]      [term][tap][chunk of
-//   in][out][8] conv2_dgrad          [in][flipped][out]                (the same)                      -
-//   conv2_dgrad_wgmma    -                                 DgradFilter, see below          [term][v][chunk][2 -
-//   u][in][8]
+//                       mma.sync               wgmma, 16 bits            wgmma, fp16 terms
+//   conv2_forward       [row of out][tap][in]  [tap][in / 8][out][8]     [term][tap][in / 8][out][8]
+//   conv2_dgrad         [in][flipped][out]     [in][flipped][out]        -
+//   conv2_dgrad_wgmma   -                      DgradFilter, see below    [term][v][out / 8][2 - u][in][8]
 //
-// `flipped` is the tap of dgrad's filter, 8 - tap: filter row v = flipped / 3, column u = flipped % 3; its chunks are
-// of `out`. DgradFilter has a piece for each [v][chunk], with zeros ahead of its taps (state.h):
+// `flipped` is the tap of dgrad's filter, 8 - tap: filter row v = flipped / 3, column u = flipped % 3.
+// DgradFilter has a piece for each [v][out / 8], with zeros ahead of its taps (state.h):
 //
 //   | zeros | column tap 2: [in][8 of out] | column tap 1 | column tap 0 | zeros of the next piece ...
 //

@@ -933,7 +933,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/policy.cuh",
+        "native/kernels/fused/shared/numbers.cuh",
         ("ctest test_fused_fc1",),
         (
             "big-part-cut-instead-of-rounded",
@@ -966,13 +966,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_terms.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         ("ctest test_fused_conv_forward",),
         ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_scales.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         (),
         (
             "a2-as-large-as-beta",
@@ -994,7 +994,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1.cuh",
+        "native/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "filter-scale-forgotten",
@@ -1005,7 +1005,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-patch-row-stored-once",
@@ -1016,7 +1016,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         ("zero-scale-of-the-other-channel", "tie", "top[i] = zero[i] ? firsts", "top[i] = zero[0] ? firsts"),
         (
@@ -1028,7 +1028,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward.cuh",
+        "native/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         (
             "third-image-does-not-wait",
@@ -1039,7 +1039,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2.cuh",
+        "native/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-groups-sums-forgotten",
@@ -1050,7 +1050,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "third-images-pixels-are-the-seconds",
@@ -1067,8 +1067,8 @@ FUSED = [
         (
             "a1-multiplied-without-a-fence",
             "fence",
-            "  wgmma_publish();\n  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
-            "  __syncthreads();\n  trace(s, Phase::kConvForward, 3",
+            "  wgmma_publish();\n  __syncthreads();  // a1 is complete",
+            "  __syncthreads();  // a1 is complete",
             FENCE,
         ),
         (
@@ -1080,7 +1080,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv1_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "plane-of-the-second-seven-rows",
@@ -1091,7 +1091,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
@@ -1102,7 +1102,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
+        "native/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-stage-of-the-ring-not-fetched",
@@ -1119,7 +1119,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward_wgmma.cuh",
+        "native/kernels/fused/fc1_forward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "stage-free-after-half-of-its-warps",
@@ -1152,18 +1152,18 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/fc1_forward.cuh",
+        "native/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "sums-never-drained",
             "accumulator",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] += partial[i / 4 / kN][i / 4 % kN][i % 4];",
-            "acc[i / 4 / kN][i / 4 % kN][i % 4] = partial[i / 4 / kN][i / 4 % kN][i % 4];",
+            "add_accumulators(acc, partial);",
+            "clear_accumulators(acc), add_accumulators(acc, partial);",
         ),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("ctest test_fused_head",),
         (
             "next-moments-of-this-batch",
@@ -1180,7 +1180,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/batch_tiles.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
@@ -1191,18 +1191,18 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/fc1_backward_wgmma.cuh",
+        "native/kernels/fused/fc1_backward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "dy2-of-the-last-sample-not-stored",
             "boundary",
-            "if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)",
-            "if (const int sample = tile * Shared::kRows + row + upper * 8; sample + 1 < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample + 1 < s.batch)",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("ctest test_fused_head", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
         (
             "dh-of-the-batch-before-stays",
@@ -1224,18 +1224,18 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-step-of-a-ragged-chunk",
             "off by one",
-            "min((s.batch - tile * kRows + kStep<P> - 1) / kStep<P>, kSteps);",
-            "min((s.batch - tile * kRows) / kStep<P>, kSteps);",
+            "min((s.batch - tile * kSamples + kStep<P> - 1) / kStep<P>, kSteps);",
+            "min((s.batch - tile * kSamples) / kStep<P>, kSteps);",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/dgrad.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "largest-of-one-warp",
@@ -1297,7 +1297,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv_forward_halves.cuh",
+        "native/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
         precision="tf32",
@@ -1325,7 +1325,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/weight_gradient.cuh",
+        "native/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1", "test_engines.py -k little_shared_memory"),
         (
             "halves-over-the-last-tile",
@@ -1420,7 +1420,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/update/conv1.cuh",
+        "native/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "conv1-packed-before-its-update",
@@ -1437,7 +1437,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/pack.cuh",
+        "native/kernels/fused/update/operands.cuh",
         ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         (
@@ -1449,7 +1449,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/head.cuh",
+        "native/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "loss-is-a-sum",
@@ -1460,7 +1460,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/conv2.cuh",
+        "native/kernels/fused/update/update.cuh",
         (),
         (
             "fc1s-scale-of-the-step-before",
@@ -1471,7 +1471,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/around/moments.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("ctest test_fused_moments",),
         (
             "order-of-sums-shows",
@@ -1527,7 +1527,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/set_steps.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         (
             "one-rate-for-all-steps",
@@ -1538,13 +1538,13 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/scoring.cu",
+        "native/kernels/fused/outside_step/scoring.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b])", "best == labels[b])"),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/around/slab.cu",
+        "native/kernels/fused/outside_step/slab.cu",
         ("test_schedule.py -m gpu -k 'initial_parameters and fused'",),
         (
             "initial-values-of-another-draw",
@@ -2012,7 +2012,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head/head.cuh",
+        "native/kernels/fused/head.cuh",
         ("test_engine_state.py -k 'grow_from and {spec}'",),
         (
             "fc1-scale-without-a-least",
@@ -2023,7 +2023,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/fp16_scales.cuh",
+        "native/kernels/fused/shared/scales.cuh",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a2-without-the-populations-shift",
@@ -2102,7 +2102,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/around/moments.cu",
+        "native/kernels/fused/outside_step/data.cu",
         ("test_engine_sizes.py -k 'beyond_32 and fused'",),
         (
             "moments-image-in-32-bits",
@@ -2113,7 +2113,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/conv2_wgmma.cuh",
+        "native/kernels/fused/conv_forward/wgmma_products.cuh",
         ("test_engine_sizes.py -k 'activations_beyond_32 and {spec}'",),
         (
             "z2-in-32-bits",

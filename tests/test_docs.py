@@ -48,7 +48,7 @@ def test_the_rooms_of_fused_name_every_file() -> None:
     text = (ROOT / "native" / "README.md").read_text()
     rooms = text[text.index("## The rooms of `fused`") :]
     files = [path for room in ("engines/fused", "kernels/device", "kernels/fused") for path in files_below(room)]
-    assert len(files) > 80
+    assert len(files) > 50
     for path in files:
         named = path.name if path.suffix != ".cpp" else path.with_suffix(".h").name  # a header stands for both
         assert f"`{named}`" in rooms or f"`{path.name}`" in rooms, path

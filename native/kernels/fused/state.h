@@ -32,7 +32,7 @@ inline constexpr int kDhTile = 128;           // samples of a tile of fc1_backwa
 inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
 
 // Where conv2_backward works by wgmma, conv_forward leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8
-// channels, 14, 16 slots, 8), slots as in image_layout.cuh, those of padding 0. And update leaves conv2.weight for its
+// channels, 14, 16 slots, 8), slots as in layout.cuh, those of padding 0. And update leaves conv2.weight for its
 // dgrad: for each filter row and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's
 // channels by 8 each), and zeros behind the last.
 inline constexpr int kChunkedRow = 16 * 16, kChunkedImage = kPool1Side * kChunkedRow;  // bytes, of a chunk
@@ -42,10 +42,10 @@ struct DgradFilter {
   static constexpr int kBytes = 3 * kChunks * kPieceBytes + kTapBytes;
 };
 
-// In fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see fp16_terms.cuh): (B, term, chunk of 8 channels,
+// In fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see scales.cuh): (B, term, chunk of 8 channels,
 // 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
 
-// State::scales, of what is divided by a scale: the operands of fp32's terms, and in tf32 all of fp16_scales.cuh. A
+// State::scales, of what is divided by a scale: the operands of fp32's terms, and in tf32 all of scales.cuh. A
 // step's weights get theirs from the weights before: a phase chooses it, and update puts it in force.
 enum Scale {
   kConv2Scale,
@@ -116,21 +116,22 @@ struct Arrays {
   Bn1Operand bn1;
   Bn2Operand bn2;
 
-  void* a1;                // (B, 196, 32) T, or chunked, or as terms
-  std::uint32_t* route1;   // (B, 14, 2, 2, 32): pool1's routing as Conv1::row() has it, by row, half, plane and lane
-  void* z2;                // (B, 196, 64) T, or chunked: sign-folded conv2 output
-  void* pooled_z2;         // (B, 49, 64) T, its maximum in each pooling window
-  float* z2_sums;          // (conv_forward blocks, 128): sum[64], sum of squares[64], of z2 as it is stored
-  float* h_slices;         // (fc1_forward slices, B, 128)
-  float* h;                // (B, 128) after relu
-  float* logits;           // (B, 10)
-  void* dh;                // (B, 128) T; for fc1_backward by wgmma (tiles of kDhTile samples, 16 chunks, kDhTile, 8)
-  float* head_sums;        // (head blocks, kHeadValues)
-  void* dy2;               // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
-  float* dy2_sums;         // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat
-  float* dy2_max;          // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward; in tf32 then (head
-                           // blocks) the largest |dh| of each
-  float* conv2_sums;       // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
+  void* a1;  // (B, 196, 32) T, or chunked, or as terms
+  std::uint32_t*
+      route1;         // (B, 14, 2, 2, 32): pool1's routing as Conv1::half_row() has it, by row, half, plane and lane
+  void* z2;           // (B, 196, 64) T, or chunked: sign-folded conv2 output
+  void* pooled_z2;    // (B, 49, 64) T, its maximum in each pooling window
+  float* z2_sums;     // (conv_forward blocks, 128): sum[64], sum of squares[64], of z2 as it is stored
+  float* h_slices;    // (fc1_forward slices, B, 128)
+  float* h;           // (B, 128) after relu
+  float* logits;      // (B, 10)
+  void* dh;           // (B, 128) T; for fc1_backward by wgmma (tiles of kDhTile samples, 16 chunks, kDhTile, 8)
+  float* head_sums;   // (head blocks, kHeadValues)
+  void* dy2;          // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
+  float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat
+  float* dy2_max;     // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward; in tf32 then (head
+                      // blocks) the largest |dh| of each
+  float* conv2_sums;  // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
   float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
   double* moment_sums;     // (head blocks, kMoments) of the next batch

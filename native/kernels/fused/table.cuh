@@ -9,14 +9,13 @@
 #include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
 #include "kernels/fused/conv2_backward/mma/kernel.cuh"
 #include "kernels/fused/conv2_backward/whole_images/kernel.cuh"
-#include "kernels/fused/conv_forward/conv_forward.cuh"
-#include "kernels/fused/conv_forward/conv_forward_halves.cuh"
-#include "kernels/fused/conv_forward/conv_forward_wgmma.cuh"
-#include "kernels/fused/fc1_backward/fc1_backward.cuh"
-#include "kernels/fused/fc1_backward/fc1_backward_wgmma.cuh"
-#include "kernels/fused/fc1_forward/fc1_forward.cuh"
-#include "kernels/fused/fc1_forward/fc1_forward_wgmma.cuh"
-#include "kernels/fused/head/head.cuh"
+#include "kernels/fused/conv_forward/mma.cuh"
+#include "kernels/fused/conv_forward/wgmma.cuh"
+#include "kernels/fused/fc1_backward/mma.cuh"
+#include "kernels/fused/fc1_backward/wgmma.cuh"
+#include "kernels/fused/fc1_forward/mma.cuh"
+#include "kernels/fused/fc1_forward/wgmma.cuh"
+#include "kernels/fused/head.cuh"
 #include "kernels/fused/kernels.h"
 #include "kernels/fused/update/prepare.cuh"
 #include "kernels/fused/update/update.cuh"
@@ -52,21 +51,21 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     KernelRow persistent = whole;
     persistent.persistent = true;
     if constexpr (kOne) {
-      add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, Shared::kBytes);
-      add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, Shared::kBytes);
+      add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, sizeof(typename Shared::Memory));
+      add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, sizeof(typename Shared::Memory));
     }
     add(persistent, kConvThreads, conv_forward_wgmma_roles_kernel<P, Models>, kBarrier, Shared::kRolesBytes);
   }
   if constexpr (kOne) {
-    using Shared = ConvForwardShared<P>;
-    add({.phase = kConvForward, .rows = kHalf}, kConvThreads, conv_forward_kernel<P, 1>, 0, Shared::kBytes);
-    add({.phase = kConvForward, .rows = kWhole}, kConvThreads, conv_forward_kernel<P, 2>, 0, Shared::kBytes);
+    constexpr int kBytes = sizeof(ConvForwardMemory<P>);
+    add({.phase = kConvForward, .rows = kHalf}, kConvThreads, conv_forward_kernel<P, 1>, 0, kBytes);
+    add({.phase = kConvForward, .rows = kWhole}, kConvThreads, conv_forward_kernel<P, 2>, 0, kBytes);
   }
   add({.phase = kConvForward, .rows = kWhole, .persistent = true}, kConvThreads, conv_forward_roles_kernel<P, Models>,
-      0, ConvForwardRolesShared<P>::kBytes);
+      0, sizeof(ConvForwardMemory<P, 2>));
   if constexpr (kFloats)
     add({.phase = kConvForward, .rows = kHalf, .persistent = true}, kConvThreads, conv_forward_halves_kernel<P, Models>,
-        0, ConvForwardHalvesShared<P>::kBytes);
+        0, sizeof(ConvForwardHalvesMemory<P>));
 
   if constexpr (!kFloats) {
     constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
@@ -96,7 +95,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   if constexpr (!kFloats) {
     using Shared = Fc1BackwardWgmmaShared;
     add({.phase = kFc1Backward,
-         .rows = Shared::kRows,
+         .rows = Shared::kSamplesPerTile,
          .stages = 3,
          .wgmma = true,
          .min_batch = 129,
@@ -105,9 +104,10 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
         sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier, Shared::kBytes);
   }
   using Fc1 = Fc1BackwardShared<P, 3>;
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
-      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kRows / 16][2][32]) + sizeof(float[32]), Fc1::kBytes);
-  add({.phase = kFc1Backward, .rows = Fc1::kRows, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
+  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
+      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kSamplesPerTile / 16][2][32]) + sizeof(float[32]),
+      Fc1::kBytes);
+  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
       fc1_backward_kernel<P, 2, Models>, sizeof(float[32]), Fc1BackwardShared<P, 2>::kBytes);
 
   if constexpr (P::kFp16Terms > 0) {
@@ -140,10 +140,10 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
 
   if constexpr (kOne) {
     if constexpr (P::kScaled) add({.phase = kLargestFc1, .blocks = kFc1MaxThreads / 256}, 256, fc1_max_kernel<P>, 0, 0);
-    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, pack_kernel<P>, 0, 0);
+    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>, 0, 0);
   }
-  add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, prepare_kernel<P, Models>, sizeof(Bn1Scratch),
-      0);
+  add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, start_bn1_kernel<P, Models>,
+      sizeof(Bn1Scratch), 0);
   return rows;
 }
 

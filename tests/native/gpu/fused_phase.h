@@ -38,7 +38,7 @@ inline float to_bf16(float x) {
 inline float to_fp16(float x) { return __half2float(__float2half_rn(x)); }
 
 // Whether a precision stores 16 bits, and whether these are fp16, each tensor in a unit of its own: see
-// fp16_scales.cuh. The others know no units.
+// scales.cuh. The others know no units.
 inline bool in_16_bits(Precision precision) { return precision != Precision::kFp32; }
 inline bool scaled(Precision precision) { return precision == Precision::kTf32; }
 
@@ -67,7 +67,7 @@ inline std::uint16_t bits_of(Precision precision, double x, double unit) {
   return precision == Precision::kBf16 ? bits_of_bf16(to_bf16(float(x))) : bits_of_fp16(float(x / unit));
 }
 
-// How many terms of fp16 conv2's operands are, where they are: see fp16_terms.cuh.
+// How many terms of fp16 conv2's operands are, where they are: see scales.cuh.
 inline int fp16_terms(Precision precision) { return precision == Precision::kFp32 ? 2 : 0; }
 // And those of conv1's weights, everywhere.
 inline int conv1_terms(Precision precision) { return precision == Precision::kBf16 ? 1 : 2; }
@@ -88,7 +88,7 @@ inline double power_of_two_scale(double largest, int bits, int at_least) {
 inline double scale_of(double largest) { return largest > 0 ? power_of_two_scale(largest, 15, -100) : 1; }
 inline double weight_scale(double largest) { return power_of_two_scale(largest, 7, -12); }
 
-// The draw that decides how tf32 rounds a sample's unit or channel in batches of more than 128: see fp16_scales.cuh.
+// The draw that decides how tf32 rounds a sample's unit or channel in batches of more than 128: see scales.cuh.
 inline bool rounds_by_draws(Precision precision, std::int64_t batch) { return scaled(precision) && batch > 128; }
 inline std::uint32_t draw_of(std::int64_t sample, int unit) {
   return std::uint32_t(sample) * 0x9e3779b9u + std::uint32_t(unit) * 0x85ebca6bu;
@@ -176,7 +176,7 @@ inline void check_equal(const std::string& array, const std::string& where, cons
 inline std::string with_unit(const std::string& where, Precision precision, double unit) {
   return scaled(precision) ? where + ", in units of 2^" + std::to_string(std::ilogb(unit)) : where;
 }
-// As fp16_scales.cuh promises, a tensor does not come near fp16's end.
+// As scales.cuh promises, a tensor does not come near fp16's end.
 inline void check_room(const std::string& array, const std::string& where, Precision precision,
                        const std::vector<double>& got, double unit) {
   if (!scaled(precision)) return;
@@ -441,7 +441,7 @@ struct Samples {
   }
 };
 
-// An image's pixel moments one by one as moments.cu defines them, before rounding to the grid.
+// An image's pixel moments one by one as data.cu defines them, before rounding to the grid.
 inline std::vector<double> moments_of(const std::uint8_t* image) {
   const auto value = [&](int y, int x, int tap) {
     const int p = y + tap / 3 - 1, q = x + tap % 3 - 1;

@@ -8,7 +8,7 @@
 #include "kernels/device/copies.cuh"
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
+#include "kernels/fused/shared/layout.cuh"
 
 namespace mnist::fused {
 

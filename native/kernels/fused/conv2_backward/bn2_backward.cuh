@@ -7,8 +7,8 @@
 #include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/lane.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/state.h"
 

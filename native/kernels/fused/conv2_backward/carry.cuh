@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 
 namespace mnist::fused {
 

@@ -5,8 +5,8 @@
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
 #include "kernels/fused/conv2_backward/carry.cuh"
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 
 namespace mnist::fused {
 

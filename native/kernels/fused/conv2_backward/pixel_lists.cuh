@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/fused/shared/blocks.h"
 #include "kernels/fused/shared/image.cuh"
+#include "kernels/fused/shared/layout.cuh"
 
 namespace mnist::fused {
 

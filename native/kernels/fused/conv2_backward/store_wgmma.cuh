@@ -5,7 +5,7 @@
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/lane.cuh"
-#include "kernels/fused/shared/blocks.h"
+#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

@@ -1,16 +1,12 @@
 // bn2's scale and shift from conv_forward's channel sums, and bn2 with relu of an operand of fc1.
 #pragma once
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/loads.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
-#include "kernels/fused/shared/policy.cuh"
-#include "kernels/fused/state.h"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 
-inline constexpr int kSliceChannels = kConv2Channels / 2;  // of a slice of the features: see fc1_forward.cuh
+inline constexpr int kSliceChannels = kConv2Channels / 2;  // of a slice of the features: see mma.cuh
 
 // bn2's scale and shift for one half of the channels in shared memory: from conv_forward's block sums in training, from
 // s.bn2 otherwise.
@@ -49,8 +45,8 @@ __device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int channel_hal
   to[1] = make_double2(total[2], total[3]);
 }
 
-// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, whose gamma and beta they bring. In tf32 all of
-// it is of z2 as it is stored: divided by z2_scale, and so is the epsilon beside its variance.
+// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, and pass its gamma and beta. In tf32 everything
+// is about z2 as it is stored, divided by z2_scale; so the epsilon next to its variance is divided, too.
 template <class P>
 __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_half, float gamma, float beta,
                                            float z2_scale) {
@@ -64,7 +60,7 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
     Bn2::Threads::sync();
     return;
   }
-  Bn2::Threads::sync();
+  Bn2::Threads::sync();  // the partial sums are complete
   const int channel = tid >> 3, which = tid & 1, quarter = tid >> 1 & 3;
   double sum = 0;
 #pragma unroll
@@ -91,7 +87,7 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
       to.mean_rest(0) = float(mean - double(float(mean)));
     }
   }
-  Bn2::Threads::sync();
+  Bn2::Threads::sync();  // scale and shift are complete
 }
 
 // relu(scale * x + shift) of the values in one register of an operand, rounded as they are stored.

@@ -4,8 +4,8 @@
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/loads.cuh"
 #include "kernels/fused/ranks/exchange.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 namespace {

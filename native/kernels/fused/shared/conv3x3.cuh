@@ -2,15 +2,15 @@
 // the same sum over the flipped filter.
 //
 // Image: [16 rows][2 planes][8 slots][C values], pixel (y', x') at row y', plane x' & 1, slot x' >> 1 (see
-// image_layout.cuh), `pitch` bytes from slot to slot; a border of zeros all round. Filter: [rows][9 taps][C], one row a
+// layout.cuh), `pitch` bytes from slot to slot; a border of zeros all round. Filter: [rows][9 taps][C], one row a
 // column of the result. A warp makes R image rows of 16 outputs (two groups of 8) by 16 filter rows; an input row
 // loaded for one output row serves its two neighbours too, so R + 2 loads feed 3R products.
 #pragma once
 
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/mma.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 
 namespace mnist::fused {
 
@@ -18,6 +18,7 @@ namespace mnist::fused {
 // row, `filter` of the warp's first filter row.
 //   kPixelsFirst: acc[r][n] is the mma result with rows = the 16 outputs, columns = filter rows 8n..8n+7
 //   otherwise:    acc[r][group], rows = the 16 filter rows, columns = the 8 outputs of a group
+// The innermost 4 are an accumulator's fragment: see device/mma.cuh.
 // kSteps: how many k-steps of the channels are summed, from the one at which both addresses point.
 template <class P, int C, int R, class Shift, bool kPixelsFirst, int kSteps, int kRowsOfAcc>
 __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std::uint32_t image, std::uint32_t filter,
@@ -31,7 +32,7 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   float partial[R][2][4];
   if constexpr (!P::kDrainAccumulators)
 #pragma unroll
-    for (int i = 0; i < 8 * R; ++i) partial[i >> 3][i >> 2 & 1][i & 3] = acc[i >> 3][i >> 2 & 1][i & 3];
+    for (int i = 0; i < 8 * R; ++i) partial[i / 8][i / 4 % 2][i % 4] = acc[i / 8][i / 4 % 2][i % 4];
   // Unrolled where registers allow, so that loads for one step are under way while another's products are made.
 #pragma unroll(P::kDrainAccumulators || (sizeof(typename P::T) == 2 && !kPixelsFirst) ? 1 : 2)
   for (int step = 0; step < kSteps; ++step) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
   }
   if constexpr (!P::kDrainAccumulators)
 #pragma unroll
-    for (int i = 0; i < 8 * R; ++i) acc[i >> 3][i >> 2 & 1][i & 3] = partial[i >> 3][i >> 2 & 1][i & 3];
+    for (int i = 0; i < 8 * R; ++i) acc[i / 8][i / 4 % 2][i % 4] = partial[i / 8][i / 4 % 2][i % 4];
 }
 
 }  // namespace mnist::fused

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/fused/shared/device.cuh"
-
 namespace mnist::fused {
 
 // bn1, relu and pooling of a window's four positions. Byte `byte` of route gets 0x80 >> the position that the value

@@ -1,9 +1,10 @@
-// Scales: the powers of two that values are divided by where they become fp16, whose exponents are few. What tf32 and
-// fp32 have in common of them; fp16_scales.cuh and fp16_terms.cuh say which tensors have one, and why it is enough.
+// Scales: fp16 has few exponents, so values are divided by a power of two before they become fp16. tf32 stores each
+// tensor as fp16 with a scale; fp32 by wgmma multiplies two fp16 terms a value.
 #pragma once
 
 #include "kernels/device/lane.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/device/loads.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -31,6 +32,153 @@ __device__ __forceinline__ void choose_conv2_scale(const State& s, int lane) {
 // a1's, by a warp.
 __device__ __forceinline__ float a1_scale(const State& s, int lane) {
   return power_of_two_scale<15, -60>(warp_max(s.bn1.largest_a1(lane)));
+}
+
+// ---- tf32: a scale for each tensor ----------------------------------------------------------------------------------
+
+// tf32's tensors are fp16 in memory and in the tensor cores, each divided by a scale.
+//
+// fp16 has tf32's 11 significant bits but few exponents. So a scale is a power of two of which the largest value that
+// the tensor can hold is less than 2^15; fp16 ends at 65504, and what rounding adds on the way is far below the rest.
+// Beyond its significant bits a value loses at most 2^-25 scales, 2^-39 of that largest one: a bound that is a thousand
+// times too large does no harm, and none needs a pass of its own. All are known before the tensor is written:
+//   a1       largest_a1: from bn1's scale and shift, the filter and the range of a pixel
+//   conv2    from the weights before their last update, the largest of which was below 2^7 scales: their own maximum
+//            would be known a phase too late. In one update they may grow 512 times, and always up to 16; beyond,
+//            results stop being finite
+//   z2       sums of 288 products of a1 and the weights, by the weights' own maximum, which is known by now
+//   a2       |gamma| sqrt(N) + |beta|, because none of N values is farther than sqrt(N) of their standard deviations
+//            from their mean; with the population's statistics from the scale, the shift and where z2 ends
+//   fc1      as conv2
+//   dh       twice the upstream gradient times the largest weight of fc2: |softmax - one-hot| adds up to at most 2
+//   dy2      sums of 128 products, by the largest dh and the largest weight of fc1
+//   dz2      from the largest dy2 and bn2's sums, with sqrt(N) as above: see make_bn2_backward()
+//   da1      sums of 576 products of dz2 and conv2's weights
+// Only sqrt(N) relies on something: that the variance, a difference of sums, is accurate. Where the mean is so much
+// larger that it is not, floats are no better, and a2 and dz2 saturate at fp16's end, so that everything stays finite.
+// Sums leave a kernel as they are, in float; bn2's are of z2 as it is stored (see finish_bn2()).
+
+// The scale of a tensor that cannot exceed `largest`.
+__device__ __forceinline__ float scale_of(float largest) { return largest > 0 ? power_of_two_scale<15>(largest) : 1.f; }
+
+// z2's, by a warp. The first block of conv_forward leaves it, with conv2's largest weight, for the phases behind.
+__device__ __forceinline__ float make_z2_scale(const State& s, int lane) {
+  const float conv2 = largest_of<kConv2Values / 32>(s.conv2_max, lane), a1 = warp_max(s.bn1.largest_a1(lane));
+  const float scale = scale_of(float(kConv1Channels * kTaps) * a1 * conv2);
+  if (blockIdx.x == 0 && lane == 0) s.scales[kZ2Scale] = scale, s.scales[kLargestConv2] = conv2;
+  return scale;
+}
+
+// The factor from sums of a1 and conv2's weights, both as stored, to z2 as stored, by a warp.
+__device__ __forceinline__ float z2_acc_scale(const State& s, int lane) {
+  return a1_scale(s, lane) * s.scales[kConv2Scale] / make_z2_scale(s, lane);
+}
+
+// a2's, by a warp; s.bn2 is of z2 as it is stored.
+__device__ __forceinline__ float make_a2_scale(const State& s, int lane, float z2_scale) {
+  float largest = 0;
+#pragma unroll
+  for (int c = lane; c < kConv2Channels; c += 32) {
+    const float gamma = s.parameters[kParameters[kBn2Weight].offset + c],
+                beta = s.parameters[kParameters[kBn2Bias].offset + c];
+    largest = fmaxf(largest, s.bn2_given ? fmaf(fabsf(s.bn2.scale(c)) * z2_scale, 0x1p16f, fabsf(s.bn2.shift(c)))
+                                         : fmaf(fabsf(gamma), rsqrtf(float(s.inv_n2)), fabsf(beta)));
+  }
+  return scale_of(warp_max(largest));
+}
+
+// fc1_forward's scales: begin() while conv_forward may still run, finish() after it. The first block leaves a2's for
+// fc1_backward.
+template <class P>
+struct Fc1ForwardScales {
+  float z2 = 1, a2 = 1, fc1 = 1;
+
+  __device__ __forceinline__ void begin(const State& s, int lane) {
+    if constexpr (P::kScaled)
+      if (!s.bn2_given) a2 = make_a2_scale(s, lane, z2);
+  }
+  __device__ __forceinline__ void finish(const State& s, int lane) {
+    if constexpr (P::kScaled) {
+      z2 = s.scales[kZ2Scale], fc1 = s.scales[kFc1Scale];
+      if (s.bn2_given) a2 = make_a2_scale(s, lane, z2);
+      if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) s.scales[kA2Scale] = a2;
+    }
+  }
+};
+
+// dy2's, and the factor from sums of dh and fc1's weights, both as stored, to dy2 as stored: by every warp of
+// fc1_backward's dgrad, after head. The first block leaves dy2's for conv2_backward.
+struct Dy2Scales {
+  float dy2 = 1, of_sums = 1;
+};
+template <class P>
+__device__ __forceinline__ Dy2Scales dy2_scales(const State& s) {
+  if constexpr (!P::kScaled) return {};
+  const float of_sums = s.scales[kDhScale] * s.scales[kFc1Scale];
+  float largest_dh = 0;
+  for_rows<32, 5>(
+      s.head_blocks, threadIdx.x & 31, [&](int block) { return s.dh_max()[block]; },
+      [&](float x, int) { largest_dh = fmaxf(largest_dh, x); });
+  const float dy2 = scale_of(float(kHidden) * warp_max(largest_dh) * s.scales[kLargestFc1]);
+  if (blockIdx.x == 0 && threadIdx.x == 0) s.scales[kDy2Scale] = dy2;
+  return {dy2, of_sums / dy2};
+}
+
+// Equal images have equal rounding errors, while the batch's sums nearly cancel. So in larger batches each sample is
+// rounded by a draw of 32 bits, which depends only on the sample and the unit or channel, and rounding is right on
+// average. In small batches rounding to the nearest is better. (The batch decides, not the kernel: schedules and GPUs
+// round alike.)
+__device__ __forceinline__ bool rounds_by_draws(const State& s) { return s.batch > 128; }
+__device__ __forceinline__ std::uint32_t draw_of(int sample, int unit) {
+  return std::uint32_t(sample) * 0x9e3779b9u + std::uint32_t(unit) * 0x85ebca6bu;
+}
+// dh, up or down.
+__device__ __forceinline__ float round_dh(const State& s, float x, int sample, int unit) {
+  const std::uint32_t half = rounds_by_draws(s) ? draw_of(sample, unit) >> 19 : 0x1000u;
+  return x == x ? __uint_as_float((__float_as_uint(x) + half) & 0xffffe000u) : x;
+}
+// The factor from a sample's sums to z2: z2_acc_scale(), in training up to half of a rounding larger or smaller, the
+// same for the sample's whole channel, so that equal values in it remain equal.
+__device__ __forceinline__ float z2_factor(const State& s, float acc_scale, int sample, int channel) {
+  if (s.bn2_given || !rounds_by_draws(s)) return acc_scale;
+  return acc_scale * fmaf(float(draw_of(sample, channel)), 0x1p-42f, 1.f - 0x1p-11f);
+}
+
+// da1's: the divisor of dgrad's sums of dz2 and conv2's weights, both as stored.
+__device__ __forceinline__ float da1_scale(const State& s) {
+  return power_of_two_scale<15>(float(kConv2Channels * kTaps) * 0x1p15f *
+                                (s.scales[kLargestConv2] * inverse_of(s.scales[kConv2Scale])));
+}
+
+// ---- fp32 by wgmma: two fp16 terms a value --------------------------------------------------------------------------
+
+// conv2's operands: wgmma is twice as fast with fp16 as with tf32, and has the layouts of a weight gradient for 16-bit
+// values only.
+//
+// x becomes two terms, big = fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x
+// big + big x small + small x big, then keep float's accuracy as 3xTF32 does. (tf32 needs one term.)
+//
+// Each tensor is divided by a scale as above:
+//   a1      as in tf32: nothing larger is possible
+//   conv2   as in tf32. (Batch norm magnifies a channel with small weights: it loses 2^-32 of the largest weight.)
+//   dz2     from the largest dy2 and bn2's sums: |xhat| cannot exceed sqrt(N)
+//   da1     from its own values, by channel: see conv2_backward/fp16_halves/
+// Tensors stay float in memory, except a1 on its way from conv_forward to conv2_backward.
+
+// The operands of wgmma if P's own values have 32 bits.
+struct Fp16Operands {
+  using T = __half;
+};
+
+// Two values, divided by their scale already, as terms, the biggest first.
+template <int kFp16Terms>
+__device__ __forceinline__ void split(float x, float y, __half2 (&terms)[kFp16Terms]) {
+#pragma unroll
+  for (int term = 0; term < kFp16Terms; ++term) {
+    terms[term] = __floats2half2_rn(x, y);
+    const float2 big = __half22float2(terms[term]);
+    x -= big.x, y -= big.y;
+  }
 }
 
 }  // namespace mnist::fused

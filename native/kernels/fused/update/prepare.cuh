@@ -1,12 +1,11 @@
 // What a training starts from: every operand copy, and bn1 for the first batch.
 #pragma once
 
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/update/conv1.cuh"
+#include "kernels/fused/update/update.cuh"
 
 namespace mnist::fused {
 
-// The largest |fc1.weight| of as many shares of them as fc1_backward has, a warp each.
+// The largest |fc1.weight| of each share of the weights, a warp a share; there are as many as fc1_backward has warps.
 inline constexpr int kFc1MaxThreads = 2 * kCells2 * kGradientWarps * 32;
 template <class P>
 __global__ void fc1_max_kernel(State s) {
@@ -22,7 +21,7 @@ __global__ void fc1_max_kernel(State s) {
 
 // After parameters were set: every operand copy from the slab.
 template <class P>
-__global__ void pack_kernel(State s) {
+__global__ void repack_weights_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int lane = threadIdx.x & 31;
@@ -48,13 +47,13 @@ __global__ void pack_kernel(State s) {
     }
     const int tap = i % kTaps, in = i / kTaps % kConv1Channels, out = i / (kTaps * kConv1Channels);
     const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
-    pack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in, inverse_of(scale));
+    repack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in, inverse_of(scale));
   }
 }
 
 // kConv1Blocks blocks: the moments of a graph step's batch, then their channels of conv1 as update leaves them.
 template <class P, class Models>
-__global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(Models models, int graph_step) {
+__global__ void __launch_bounds__(kUpdateThreads) start_bn1_kernel(Models models, int graph_step) {
   const auto& s = state_of_block(models);
   __shared__ Bn1Scratch scratch;
   const int tid = threadIdx.x, group = tid >> 6, column = tid & 63, warp = tid >> 5, tap = tid & 15;
@@ -66,11 +65,11 @@ __global__ void __launch_bounds__(kUpdateThreads) prepare_kernel(Models models, 
       total +=
           s.samples.moments[std::size_t(s.samples.order[std::size_t(graph_step) * s.batch + b]) * kMoments + column];
   scratch.partial[group][column] = total;
-  __syncthreads();
+  __syncthreads();  // the groups' sums are complete
   set_moments(s, scratch.moments, scratch.partial, blockIdx.x);
-  __syncthreads();
+  __syncthreads();  // the moments are complete
   set_statistics(scratch.batch, scratch.moments, s.inv_n1, tid);
-  __syncthreads();
+  __syncthreads();  // the statistics are complete
   if (warp >= kConv1Share) return;
   const int channel = blockIdx.x * kConv1Share + warp;
   begin_conv1<P>(s, scratch.batch, channel,

@@ -8,8 +8,8 @@
 #include "kernels/device/copies.cuh"
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/fp16_terms.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 

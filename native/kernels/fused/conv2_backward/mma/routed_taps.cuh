@@ -6,7 +6,7 @@
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/carry.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {

@@ -5,7 +5,7 @@
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/device/shared_memory.cuh"
-#include "kernels/fused/shared/image_layout.cuh"
+#include "kernels/fused/shared/layout.cuh"
 
 namespace mnist::fused {
 

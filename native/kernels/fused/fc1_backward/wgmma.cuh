@@ -1,40 +1,35 @@
-// fc1_backward of large batches on Hopper, in 16 bits: as fc1_backward.cuh, with both products by wgmma.
+// fc1_backward of large batches on Hopper, in 16 bits: as mma.cuh, with both products by wgmma.
 //
 // What a block owns and what it leaves is the same: 32 columns of fc1.weight, walked through by tiles of 128 samples.
 // Operands lie as wgmma reads them (see device/wgmma.cuh), [chunk of 8][128 rows][16 bytes], so that dh serves both
 // products: sums over hidden units take it K-major, sums over samples MN-major. head leaves it like that, and the copy
 // engine brings a tile as a whole. Roles:
-//   dgrad, warpgroups 0 and 1   copy two tiles ahead and multiply dh with the weights, 64 samples each; what relu lets
-//                               through of it is dy2.
+//   dgrad, warpgroups 0 and 1   copy two tiles ahead and multiply dh with the weights, 64 samples each; masked by relu
+//                               this is dy2.
 //   wgrad, warpgroups 2 and 3   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the
 //                               next tile's a2 is made. At the end they update the weights.
-// (Whoever publishes to wgmma waits for all of its own copies; hence dgrad starts them, which publishes nothing.)
+// (A thread that publishes to wgmma waits for all of its own copies; so dgrad, which publishes nothing, starts them.)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
 #include "kernels/device/wgmma.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/scales.cuh"
+#include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/shared/values.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
 struct Fc1BackwardWgmmaShared {
-  static constexpr int kRows = kDhTile, kStages = 3;
-  static constexpr int kDhChunk = kRows * 16, kDhChunks = kHidden / 8;
+  static constexpr int kSamplesPerTile = kDhTile, kStages = 3;
+  static constexpr int kDhChunk = kSamplesPerTile * 16, kDhChunks = kHidden / 8;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
-  static constexpr int kColumnChunk = kRows * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
-  static constexpr int kMasterPitch = 32 * 4 + 32;                         // 32 floats of a hidden unit
+  static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
+  static constexpr int kMasterPitch = 32 * 4 + 32;                                   // 32 floats of a hidden unit
   struct Stage {
     unsigned char dh[kDhChunks * kDhChunk];
     unsigned char pooled_z2[kColumnChunks * kColumnChunk];  // and dy2, once it is made
@@ -45,7 +40,8 @@ struct Fc1BackwardWgmmaShared {
     unsigned char weights[kColumnChunks * kColumnChunk];  // a row a hidden unit
     unsigned char master[kHidden * kMasterPitch];
   };
-  static_assert(kHidden == kRows && sizeof(Stage) % 16 == 0);
+  static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
+  static_assert(sizeof(Stage) % 16 == 0);
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights), kMaster = offsetof(Memory, master);
   static constexpr int kBytes = sizeof(Memory);
@@ -55,9 +51,9 @@ struct Fc1BackwardWgmmaShared {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// wgrad arrives once a tile's a2 is made and its products of the tile before are done, for which dgrad waits before it
-// goes on to the tile: both roles are then done with the tile before, and its stage is copied over. By the tile's
-// parity: wgrad gets at most two tiles ahead, since no tile is copied before.
+// wgrad arrives when it has made a tile's a2 and its products of the last tile are done. dgrad waits for that before it
+// goes on to the tile: both roles are then done with the last tile, and its stage may be copied over. Two barriers, by
+// the tile's parity: wgrad gets at most two tiles ahead, because no later tile has been copied.
 using Fc1TileReady = NamedBarrier<1, kConvThreads, 2>;
 using Fc1Wgrad = NamedBarrier<3, kRoleThreads>;
 using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
@@ -71,7 +67,7 @@ __device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, i
   from += std::size_t(row0) * kFeatures + chunk * 8;
   to += chunk * Shared::kColumnChunk + row0 * 16;
 #pragma unroll
-  for (int row = 0; row < Shared::kRows; row += kRowsAtOnce)
+  for (int row = 0; row < Shared::kSamplesPerTile; row += kRowsAtOnce)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * 16),
                  "l"(from + std::size_t(row) * kFeatures), "r"(row0 + row < count ? 16 : 0)  // beyond the batch zeros
                  : "memory");
@@ -106,13 +102,13 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
 #pragma unroll
     for (int i = 0; i < 8; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
   }
-  const float learning_rate = *s.learning_rate;
+  const float rate = *s.learning_rate;
   copy_async_wait<0>();
   wait_for_predecessor();  // so that its successor may start
   trace(s, Phase::kFc1Backward, 3, tid == 0);
   if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
-  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
+  const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
   const int my_chunk = chunk * Shared::kColumnChunk + tid / Shared::kColumnChunks * 16;
   const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
   float dw[16] = {};
@@ -134,14 +130,14 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
     wgmma_wait<0>();  // the products of the tile before
     traced(3);
-    Fc1Wgrad::sync();
+    Fc1Wgrad::sync();  // a2 is complete
     traced(4);
     Fc1TileReady::arrive(tile & 1);
     const std::uint64_t units = wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk);
     const std::uint64_t columns = wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Shared::kRows / 16; ++step)
+    for (int step = 0; step < Shared::kSamplesPerTile / 16; ++step)
       wgmma_columns<T, true>(dw, units + step * 16, columns + step * 16, true);
     wgmma_commit();
   }
@@ -161,8 +157,8 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
       float2 value =
           *reinterpret_cast<const float2*>(shared + Shared::kMaster + unit * Shared::kMasterPitch + column * 4);
-      value.x -= learning_rate * d.x;
-      value.y -= learning_rate * d.y;
+      value.x = sgd(value.x, d.x, rate);
+      value.y = sgd(value.y, d.y, rate);
       *reinterpret_cast<float2*>(master + at) = value;
       *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) =
           P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
@@ -186,11 +182,11 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
-  const int tiles = (s.batch + Shared::kRows - 1) / Shared::kRows;
+  const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
 
   // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
   const auto fetch_pooled = [&](int tile) {
-    const int first = tile * Shared::kRows;
+    const int first = tile * Shared::kSamplesPerTile;
     fetch_columns(base + Shared::stage(tile) + Shared::kPooledZ2,
                   static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, s.batch - first, tid);
     arrived[tile].arrive_after_copies();
@@ -219,7 +215,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   for (int tile = 0; tile < tiles; ++tile) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
-    Fc1TileReady::sync(tile & 1);
+    Fc1TileReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
     traced(1);
     if (tile + 2 < tiles) {
       fetch_pooled(tile + 2);
@@ -263,7 +259,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper)
-      if (const int sample = tile * Shared::kRows + row + upper * 8; sample < s.batch)
+      if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)
         __stwb(reinterpret_cast<uint4*>(static_cast<T*>(s.dy2) + std::size_t(sample) * kFeatures + column0 + chunk * 8),
                *reinterpret_cast<const uint4*>(shared + stage + Shared::kPooledZ2 + chunk * Shared::kColumnChunk +
                                                (row + upper * 8) * 16));
@@ -286,7 +282,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     largest = warp_max(largest) * scales.dy2;
     if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
   }
-  Fc1Dgrad::sync();
+  Fc1Dgrad::sync();  // the warps' sums are complete
   if (tid < 64) {
     const int which = tid >> 5;
     float total = 0;

@@ -1,23 +1,17 @@
-// fc1_forward on Hopper, for large batches in 16 bits: as fc1_forward.cuh, by wgmma.
+// fc1_forward on Hopper, for large batches in 16 bits: as mma.cuh, by wgmma.
 #pragma once
 
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
-#include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
-#include "kernels/fused/fc1_forward/bn2.cuh"
-#include "kernels/fused/fc1_forward/fc1_forward.cuh"
+#include "kernels/fused/fc1_forward/mma.cuh"
 
 namespace mnist::fused {
 
 inline constexpr int kFc1WgmmaThreads = kThreads + kGroupThreads;  // two warpgroups multiply, one copies
 
-// So that head's blocks still find shared memory beside it.
+// As many as leave shared memory for head's blocks on the same multiprocessor.
 template <int kRows>
 inline constexpr int kFc1WgmmaStages = kRows == 64 ? 6 : 5;
 
@@ -42,6 +36,7 @@ template <class P, int kRows, int kStageCount, class Models>
 __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
+  static_assert(kHidden == 128, "acc is 64 samples by all hidden units");
   using T = typename P::T;
   using Shared = Fc1WgmmaShared<kRows, kStageCount>;
   using Consumers = NamedBarrier<2, kThreads>;
@@ -170,7 +165,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
     for (int i = 0; i < 64; ++i) acc[i] *= scale;
   }
 
-  // Of warpgroups that took turns each adds half of the columns, its own sums and the other's.
+  // Warpgroups that took turns add their sums, each those of half of the columns.
   constexpr int kKept = 64 / kTurns;
   float sums[kKept];
   if constexpr (kTurns == 2) {
@@ -179,7 +174,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
     Consumers::sync();  // nobody reads the stages any more
 #pragma unroll
     for (int i = 0; i < kKept; ++i) exchange[turn][i][thread] = turn == 0 ? acc[kKept + i] : acc[i];
-    Consumers::sync();
+    Consumers::sync();  // both warpgroups' sums are there
 #pragma unroll
     for (int i = 0; i < kKept; ++i) sums[i] = (turn == 0 ? acc[i] : acc[kKept + i]) + exchange[1 - turn][i][thread];
   } else {

@@ -1,22 +1,85 @@
-// Weights as the kernels of the next step want them.
+// What update leaves for the next step: bn1's scale and shift, without a pass over conv1's output, and repacked weights
+// of conv1 and conv2.
+//
+// bn1: with p the 9 pixels under a filter, mean_c = w_c . pbar and var_c = w_c^T C w_c, where pbar and C are mean and
+// covariance of p over all positions of the batch. w is the rounded weight that the tensor cores used, so that the
+// statistics describe the values that they made.
 #pragma once
 
-#include "kernels/fused/shared/fp16_terms.cuh"
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/policy.cuh"
-#include "kernels/fused/update/bn1.cuh"
+#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 
-// Row of conv2_forward that holds a channel; see conv_forward/conv2.cuh.
+// ---- bn1 ------------------------------------------------------------------------------------------------------------
+
+// Mean and covariance of the 9 pixels under a filter over a batch.
+struct PixelStatistics {
+  double mean[kTaps], covariance[kTaps][kTaps];
+};
+
+// From sums of v - MomentPixels::kZero and of its products over 1 / inv_n positions; `thread` is 0 .. 80, the callers
+// with other numbers do nothing.
+__device__ __forceinline__ void set_statistics(PixelStatistics& to, const double (&moments)[kMoments], double inv_n,
+                                               int thread) {
+  if (thread < 0 || thread >= kTaps * kTaps) return;
+  const int row = thread / kTaps, column = thread % kTaps, j = min(row, column), k = max(row, column);
+  constexpr double kScale = MomentPixels::kScale;
+  const auto mean = [&](int tap) { return kScale * inv_n * moments[tap]; };
+  const double second = moments[kTaps + j * kTaps - j * (j - 1) / 2 + (k - j)];
+  to.covariance[row][column] = kScale * kScale * inv_n * second - mean(j) * mean(k);
+  if (row == column) to.mean[row] = mean(row);
+}
+
+__device__ __forceinline__ double sum_of_16_lanes(double x) {
+#pragma unroll
+  for (int mask = 8; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+// What a filter makes of a batch's pixels, by a warp: lanes l and l + 16 hold tap l, or 0 from 9 on.
+struct Filtered {
+  double total, mean, variance;  // sum of w; mean and variance of w . p
+  double cw;                     // this lane's value of C w
+};
+__device__ __forceinline__ Filtered filtered(const PixelStatistics& pixels, double own) {
+  const int tap = min(int(threadIdx.x) & 15, kTaps - 1);
+  Filtered f{};
+#pragma unroll
+  for (int k = 0; k < kTaps; ++k) {
+    const double w = __shfl_sync(0xffffffffu, own, k);
+    f.total += w;
+    f.mean += w * pixels.mean[k];
+    f.cw += pixels.covariance[tap][k] * w;
+  }
+  f.variance = fmax(sum_of_16_lanes(own * f.cw), 0.0);
+  return f;
+}
+
+// ---- Repacking ------------------------------------------------------------------------------------------------------
+
+// Row of conv2_forward that holds a channel: see conv2_rows() in conv_forward/mma_products.cuh.
 __device__ __forceinline__ int conv2_forward_row(int channel) {
   const int r = channel & 15;
   return (channel & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
 }
 
-// `inverse_scale` is used in tf32 and where there are terms of fp16 only.
+// Stores a weight of conv2 in the copies that the next step's products read. A chunk is 16 bytes, here 8 values:
+//
+//                       mma.sync               wgmma, 16 bits            wgmma, fp16 terms
+//   conv2_forward       [row of out][tap][in]  [tap][in / 8][out][8]     [term][tap][in / 8][out][8]
+//   conv2_dgrad         [in][flipped][out]     [in][flipped][out]        -
+//   conv2_dgrad_wgmma   -                      DgradFilter, see below    [term][v][out / 8][2 - u][in][8]
+//
+// `flipped` is the tap of dgrad's filter, 8 - tap: filter row v = flipped / 3, column u = flipped % 3.
+// DgradFilter has a piece for each [v][out / 8], with zeros ahead of its taps (state.h):
+//
+//   | zeros | column tap 2: [in][8 of out] | column tap 1 | column tap 0 | zeros of the next piece ...
+//
+// `inverse_scale` is used in tf32 and for fp16 terms only.
 template <class P>
-__device__ __forceinline__ void pack_conv2(const State& s, float value, int tap, int out, int in, float inverse_scale) {
+__device__ __forceinline__ void repack_conv2(const State& s, float value, int tap, int out, int in,
+                                             float inverse_scale) {
   using T = typename P::T;
   constexpr int kChunks = kConv1Channels / kChunk<P>;
   const T stored = P::store(P::kScaled ? value * inverse_scale : value);
@@ -49,8 +112,8 @@ __device__ __forceinline__ void pack_conv2(const State& s, float value, int tap,
   }
 }
 
-// The power of two below a channel's largest weight, by a warp that holds the weights as filtered() has them. What the
-// tensor cores get is divided by it: 16-bit terms then lose nothing where weights are small.
+// The power of two below a channel's largest weight, by a warp that holds the weights as filtered() expects them. The
+// tensor cores get weights divided by it: 16-bit terms then lose nothing where weights are small.
 __device__ __forceinline__ float filter_scale(float weight) {
   float largest = fabsf(weight);
 #pragma unroll
@@ -59,7 +122,7 @@ __device__ __forceinline__ float filter_scale(float weight) {
   return exponent == 0 ? 1.f : __uint_as_float(exponent);
 }
 
-// Splits a weight of conv1 into what the tensor cores get, store(term, value), and returns what that adds up to.
+// Splits a weight of conv1 into the terms that the tensor cores get, store(term, value), and returns their sum.
 template <class P, class Store>
 __device__ __forceinline__ double split_weight(float weight, float divisor, Store store) {
   float rest = weight / divisor;
@@ -72,14 +135,15 @@ __device__ __forceinline__ double split_weight(float weight, float divisor, Stor
   return double(weight) - double(rest) * divisor;
 }
 
-// Packs a channel of conv1 and sets its bn1 for a batch with these pixels, by a warp that holds the weights as
-// filtered() has them.
+// Repacks a channel of conv1 and sets its bn1 for a batch with these pixels, by a warp that holds the weights as
+// filtered() expects them.
 template <class P>
 __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistics& pixels, int channel, float weight,
                                             float gamma, float beta) {
   const int lane = threadIdx.x & 31, row = lane >> 2 & 3, column = lane & 3;
-  // Lane l writes element l % 16 of the 4 x 4 patch, for positions 0 and 1 or 2 and 3 of the filter in it. Where gamma
-  // is 0 every position ties and the first one must win: there all of them are the first.
+  // conv1's operand is the filter at its four positions in a 4 x 4 patch: see Conv1 in conv_forward/mma_products.cuh.
+  // Lane l writes element l % 16 of the patch, for positions 0 and 1 or 2 and 3. Where gamma is 0 every position ties
+  // and the first one must win: there all of them are the first.
   const auto store = [&](int term, __half value) {
     const unsigned bits = *reinterpret_cast<const std::uint16_t*>(&value);
 #pragma unroll

@@ -1,5 +1,4 @@
-// What evaluation needs around conv_forward, fc1_forward and head: sums over a data set, and how many images were
-// right.
+// Evaluation apart from conv_forward, fc1_forward and head: sums over a data set, and how many images were right.
 #include "cuda/check.h"
 #include "kernels/fused/state.h"
 
@@ -8,7 +7,7 @@ namespace {
 
 constexpr int kMomentBlocks = 128, kMomentGroups = 4, kScoreBlock = 128;
 
-// partial[block][m]: a share of the images. Moments lie on a grid (see moments.cu), so that the order of the sum does
+// partial[block][m]: a share of the images. Moments lie on a grid (see data.cu), so that the order of the sum does
 // not matter.
 __global__ void __launch_bounds__(64 * kMomentGroups)
     sum_moments_kernel(double* __restrict__ partial, const double* __restrict__ moments, std::int64_t count) {

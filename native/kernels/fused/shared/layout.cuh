@@ -1,16 +1,30 @@
-// How 14x14 images with channels lie in shared memory, for mma.sync: [16 rows][2 planes][8 slots][channels].
-//
-// A row of 14 cells is handled as two planes of 8 slots: padded column x' = x + 1 lies in plane x' & 1, slot x' >> 1.
-// Cells of one plane are two pixels apart in every direction that matters, which makes each tap a constant shift and
-// keeps shared memory free of bank conflicts. Slot 0 of plane 0 and slot 7 of plane 1 are padding.
+// How blocks are divided into threads, and how 14x14 images with channels lie in shared memory for mma.sync.
 #pragma once
 
 #include "kernels/device/copies.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/numbers.cuh"
 #include "mnist/model.h"
 
 namespace mnist::fused {
 
+// ---- Blocks ---------------------------------------------------------------------------------------------------------
+
+inline constexpr int kConvThreads = 512;  // conv_forward, fc1_backward and conv2_backward
+inline constexpr int kConvWarps = kConvThreads / 32;
+inline constexpr int kRoleThreads = kConvThreads / 2;  // where two halves of a block do different things
+inline constexpr int kGroupThreads = 128;              // of a warpgroup
+inline constexpr int kThreads = 256;                   // fc1_forward and head
+
+// ---- Images ---------------------------------------------------------------------------------------------------------
+
+// An image is [16 rows][2 planes][8 slots][channels]: padded column x' = x + 1 lies in plane x' & 1, slot x' >> 1.
+//
+//   padded column   0   1   2   3  ...  14  15
+//   plane           0   1   0   1  ...   0   1
+//   slot            0   0   1   1  ...   7   7
+//
+// Columns 0 and 15, slot 0 of plane 0 and slot 7 of plane 1, are padding. Cells of one plane are two pixels apart in
+// every direction that matters, which makes each tap a constant shift and keeps shared memory free of bank conflicts.
 inline constexpr int kSlots = 16;  // of an image row
 inline constexpr int kPaddedRows = 16;
 inline constexpr int kSlotsOfImage = kPaddedRows * kSlots;
@@ -36,7 +50,8 @@ struct AlignedShift {
   }
 };
 
-// Copies chunk i of a filter from global memory, packed, to shared memory, pitched. Commit and wait are the caller's.
+// Starts copying chunk i of a filter, dense in global memory, to shared memory, its rows kFilterPitch apart. The caller
+// commits and waits.
 template <class P, int C>
 inline constexpr int kFilterChunks = kTaps * C * int(sizeof(typename P::T)) / 16;  // of a row
 template <class P, int C>

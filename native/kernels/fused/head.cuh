@@ -1,21 +1,18 @@
 // head: the slices of fc1 added up, relu, fc2, log-softmax, the loss and the gradients of everything above fc1's
-// output. Beside that the pixel moments of the next batch are summed, for update's bn1.
+// output. It also sums the pixel moments of the next batch, for update's bn1.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/loads.cuh"
-#include "kernels/fused/shared/blocks.h"
-#include "kernels/fused/shared/fp16_scales.cuh"
+#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/policy.cuh"
+#include "kernels/fused/shared/scales.cuh"
 #include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
-// Sums over the warp of up to 16 values at once, kCount times: lane l gets that of value l / 2.
+// Sums over the warp of up to 16 values at once, kCount times: lane l gets the sum of value l / 2.
 template <int kCount>
 __device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCount][16], int lane) {
 #pragma unroll
@@ -35,7 +32,7 @@ __device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCou
   for (int r = 0; r < kCount; ++r) sums[r] = x[r][0] + __shfl_xor_sync(0xffffffffu, x[r][0], 1);
 }
 
-// Where a lane's four values of dh go that fc1_backward reads by wgmma.
+// Where a lane's four values of dh go if fc1_backward reads them by wgmma.
 template <class P>
 __device__ __forceinline__ typename P::T* dh_chunk(const State& s, int row, int lane) {
   const int chunk = row / kDhTile * (kHidden / 8) + lane / 2;
@@ -46,6 +43,8 @@ __device__ __forceinline__ typename P::T* dh_chunk(const State& s, int row, int 
 // fc2.weight, d fc1.bias, d fc2.bias, loss and hits, summed over its samples in a fixed order.
 template <class P, class Models>
 __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int graph_step) {
+  static_assert(kHidden == 32 * 4 && 2 * kClasses <= 32, "a lane owns a float4 of hidden units, two lanes a class");
+  static_assert(kMoments <= 64 && kThreads == 4 * 64, "four groups of threads sum the moments");
   const auto& s = state_of_block(models);
   __shared__ __align__(16) float sums[8][kHeadValues];
   __shared__ double moments[4][64];
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   float4 dw[kClasses] = {}, dbias = {};
   float dclass = 0, loss = 0, hits = 0;
 
-  // kCount samples, `row` and those 8 and more behind it: a warp has their chains of instructions under way together.
+  // kCount samples, row, row + 8, ...: a warp has their chains of instructions under way at the same time.
   const auto samples = [&]<int kLoads, int kCount>(std::integral_constant<int, kLoads>, int row,
                                                    const int (&label)[kCount]) {
     struct Rows {

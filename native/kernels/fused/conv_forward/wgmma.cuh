@@ -1,19 +1,59 @@
-// conv_forward on Hopper: as conv_forward.cuh, with conv2, and for large batches conv1, by wgmma.
+// conv_forward on Hopper: as mma.cuh, with conv2, and for large batches conv1, by wgmma.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/registers.cuh"
-#include "kernels/fused/conv_forward/conv1_wgmma.cuh"
-#include "kernels/fused/conv_forward/conv2_wgmma.cuh"
-#include "kernels/fused/conv_forward/conv_forward.cuh"
+#include "kernels/fused/conv_forward/wgmma_products.cuh"
 #include "kernels/fused/shared/models.cuh"
 #include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
+// Shared memory of both kernels. What the products address by numbers is derived from the structs.
+template <class P>
+struct ConvForwardWgmmaShared {
+  using Operands = WgmmaOperands<P>;
+  struct Stage {
+    unsigned char a1[Operands::kA1Bytes];
+    alignas(128) std::uint32_t route[kRoute1Words];  // in the order of State::route1
+  };
+  static constexpr int kRoute = offsetof(Stage, route), kStage = sizeof(Stage);
+  // Small batches.
+  struct Memory {
+    Stage stage;
+    unsigned char filter[Operands::kFilterBytes];
+    union {
+      unsigned char pixels[kImageBytes];
+      float warp_sums[kConvWarps][2][16];  // later
+    };
+  };
+  // Large batches: two stages, in 16 bits each with a copy of a1 in conv2_backward's layout; two patches; and in 16
+  // bits, for each warpgroup of the second role, an image of z2 and pooled_z2 on its way out, with a cell for values
+  // that lie in no window.
+  static constexpr bool kCopies = sizeof(typename P::T) == 2;
+  static constexpr int kCopyBytes = kCopies ? Operands::kChunks * kChunkedImage : 0, kRolesStage = kStage + kCopyBytes;
+  static constexpr int kZ2Bytes = kConv2Channels / 8 * kChunkedImage, kPooledZ2Cell = kConv2Channels * 2;
+  static constexpr int kOutputBytes = kCopies ? kZ2Bytes + (kCells2 + 1) * kPooledZ2Cell : 0;
+  struct RolesMemory {
+    unsigned char stages[2 * kRolesStage];
+    unsigned char filter[Operands::kFilterBytes];
+    union {
+      unsigned char images[2 * kImageBytes];
+      float warp_sums[kConvWarps][2][16];  // of the second role, at the end
+    };
+    unsigned char patches[2 * kPatchBytes];
+    // then kOutputBytes for each warpgroup of the second role
+  };
+  static constexpr int kOutput = sizeof(RolesMemory), kRolesBytes = kOutput + 2 * kOutputBytes;
+};
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// a1 and its routing for conv2_backward, in whole 16-byte chunks: piece `piece` of the rows. (The role that makes a1
-// does not store it to global memory at once: wgmma_publish() would wait for that.)
+// a1 and its routing to global memory, for conv2_backward, in 16-byte chunks: the rows are cut into kPieces, of which
+// this is number `piece`. (The role that makes a1 does not store it itself: wgmma_publish() would wait for that.)
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_stage(const State& s, const unsigned char* stage, int image, int tid, int piece) {
   using Operands = WgmmaOperands<P>;
@@ -50,9 +90,9 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
         reinterpret_cast<const uint4*>(stage + ConvForwardWgmmaShared<P>::kRoute)[i];
 }
 
-// Of a large batch a1 with its routing, then z2 with pooled_z2, leave by the copy engine, as they lie in a stage or in
-// a copy; one thread calls this. L2 cannot hold all until conv2_backward: of 16 bits a1 and z2 go first, so that
-// pooled_z2 stays for the phases between.
+// In large batches the copy engine stores a1 with its routing, then z2 with pooled_z2, from a stage or a copy; one
+// thread calls this. L2 cannot hold all of it until conv2_backward: in 16 bits L2 gives up a1 and z2 first, so that
+// pooled_z2 stays for the phases in between.
 template <class P>
 __device__ __forceinline__ void store_a1_bulk(const State& s, int image, std::uint32_t stage) {
   using Shared = ConvForwardWgmmaShared<P>;
@@ -98,8 +138,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   __shared__ MBarrier arrived;
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const int image = kHalves == 1 ? blockIdx.x / 2 : blockIdx.x, half = kHalves == 1 ? blockIdx.x & 1 : 0;
-  unsigned char *const a1 = shared, *const filter = shared + Shared::kFilter, *const pixels = shared + Shared::kImage;
-  auto* const routes = reinterpret_cast<std::uint32_t*>(shared + Shared::kRoute);
+  auto& memory = *reinterpret_cast<typename Shared::Memory*>(shared);
+  unsigned char *const a1 = memory.stage.a1, *const filter = memory.filter, *const pixels = memory.pixels;
 
   trace(s, Phase::kConvForward, 0, tid == 0);
   const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
@@ -108,7 +148,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   for (int i = tid; i < Operands::kA1Bytes / 16; i += kConvThreads)
     reinterpret_cast<uint4*>(a1)[i] = make_uint4(0, 0, 0, 0);
   clear_images<P>(pixels, 1);
-  __syncthreads();
+  __syncthreads();  // the padding is complete before the image overwrites its interior
   if (tid < kImageWords) store_image_word<P>(pixels, tid, word);
 
   wait_for_predecessor();  // update: filters and bn1
@@ -119,7 +159,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   conv1.load(s.conv1, s.bn1, channel0, lane);
   if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
   if constexpr (P::kFp16Terms > 0) conv2.load_scale(s);
-  __syncthreads();
+  __syncthreads();  // the image is complete
   trace(s, Phase::kConvForward, 2, tid == 0);
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
@@ -131,14 +171,14 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
         store_a1_terms(a, channel0, plane, lane, place);
       else
         store_a1<P>(a, channel0, plane, lane, place);
-      routes[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
+      memory.stage.route[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }
   wgmma_publish();
-  __syncthreads();
+  __syncthreads();  // a1 is complete, and nobody reads the image any more
   trace(s, Phase::kConvForward, 3, tid == 0);
 
-  auto* warp_sums = reinterpret_cast<float (*)[2][16]>(pixels);
+  auto* const warp_sums = memory.warp_sums;
   if (kHalves == 2 || warp < kRoleThreads / 32) {
     arrived.wait(0);
     trace(s, Phase::kConvForward, 4, tid == 0);
@@ -154,16 +194,18 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
   } else {
     store_stage<P, kRoleThreads, 2>(s, shared, image, tid - kRoleThreads, half);
   }
-  __syncthreads();
+  __syncthreads();  // the warps' sums are complete
   store_z2_sums<2 * kHalves>(s, warp_sums, tid);
   trace(s, Phase::kConvForward, 7, tid == 0);
 #endif
 }
 
-// Large batches: as conv_forward_roles_kernel(). The second role's two warpgroups take turns at the images, and an
-// image's a1 leaves while conv2's products of it run. In 16 bits so do the first role's, each for its partner in the
-// second; so two images are under way in either role. Of floats both make half of an image, and the patches of the next
-// one while conv1's products run.
+// Large batches: as conv_forward_roles_kernel(). The second role's two warpgroups take turns at the images, and the
+// copy engine stores an image's a1 while conv2's products of it run.
+//   16 bits  The first role's warpgroups take turns, too, each for its partner in the second role: two images are under
+//            way in either role.
+//   fp32     Both warpgroups of the first role make one image, a half each, and gather the patches of the next one
+//            while conv1's products run.
 template <class P, class Models>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kernel(Models models, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -171,7 +213,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   using Shared = ConvForwardWgmmaShared<P>;
   constexpr bool kTurns = Conv1Columns<P>::kPairs;                // of the first role
   constexpr int kMakers = kTurns ? kGroupThreads : kRoleThreads;  // threads that make a1 of an image
-  using Makers = NamedBarrier<1, kMakers, 2>;                     // the first is all there is without turns
+  using Makers = NamedBarrier<1, kMakers, 2>;                     // without turns only the first is used
   using Full = NamedBarrier<3, kMakers + kGroupThreads, 2>;       // a1 of a stage
   using Free = NamedBarrier<5, kMakers + kGroupThreads, 2>;
   using SecondRole = NamedBarrier<7, kRoleThreads>;
@@ -182,14 +224,14 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   __shared__ MBarrier arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5), group = warp >> 2;
   const bool first_role = uniform(threadIdx.x / kRoleThreads) == 0;
-  const auto stage_at = [&](int stage) { return shared + stage * Shared::kRolesStage; };
-  const auto patches_at = [&](int stage) { return shared + Shared::kPatches + stage * kPatchBytes; };
-  unsigned char* const filter = shared + Shared::kRolesFilter;
+  auto& memory = *reinterpret_cast<typename Shared::RolesMemory*>(shared);
+  const auto stage_at = [&](int stage) { return memory.stages + stage * Shared::kRolesStage; };
+  const auto patches_at = [&](int stage) { return memory.patches + stage * kPatchBytes; };
 
   // Of the first role: which of its makers this thread belongs to, and the images that they take.
   const int makers = kTurns ? group : 0, maker = tid % kMakers;
   const int first_image = blockIdx.x + makers * gridDim.x, step = (kTurns ? 2 : 1) * gridDim.x;
-  unsigned char* const pixels = shared + Shared::kRolesImages + makers * kImageBytes;
+  unsigned char* const pixels = memory.images + makers * kImageBytes;
   // An image: a word or two a thread, fetched ahead.
   constexpr int kWords = (kImageWords + kMakers - 1) / kMakers;
   std::uint32_t words[kWords] = {};
@@ -205,9 +247,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   trace(s, Phase::kConvForward, 0, threadIdx.x == 0);
   if (first_role) fetch(first_image);
   if (threadIdx.x == 0) arrived.init(1);
-  for (int i = threadIdx.x; i < 2 * Shared::kRolesStage / 16; i += kConvThreads)
-    reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-  clear_images<P>(shared + Shared::kRolesImages, 2);
+  for (int i = threadIdx.x; i < int(sizeof memory.stages) / 16; i += kConvThreads)
+    reinterpret_cast<uint4*>(memory.stages)[i] = make_uint4(0, 0, 0, 0);
+  clear_images<P>(memory.images, 2);
   wgmma_publish();  // zeros around a1, by both roles
   __syncthreads();
   const auto store_image = [&](int next) {
@@ -216,15 +258,14 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   };
   if (first_role) {
     store_image(first_image + step);
-    Makers::sync(makers);
+    Makers::sync(makers);  // the first image is complete
     gather_patches<kMakers>(patches_at(makers), pixels, maker);
     wgmma_publish();
   }
 
   wait_for_predecessor();  // update: filters and bn1
   trace(s, Phase::kConvForward, 1, threadIdx.x == 0);
-  auto* warp_sums =
-      reinterpret_cast<float (*)[2][16]>(shared + Shared::kRolesImages);  // of the second role, at the end
+  auto* const warp_sums = memory.warp_sums;
   if (first_role) {
     give_registers<kFirstRegisters>();
     const Conv1Columns<P> conv1(s, warp & 3, lane);
@@ -256,7 +297,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         traced(2);
         products(acc);
         traced(3);
-        if (image >= step) Free::sync(group);
+        if (image >= step) Free::sync(group);  // conv2 and the copy engine have read this stage
         traced(4);
         conv1.template finish<0>(acc, here, 0);
         traced(5);
@@ -281,9 +322,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         Sums acc[2];
         Makers::sync();  // the patches are complete and nobody reads the image any more
         store_image(image + 2 * step);
-        if (image >= 2 * step) Free::sync(stage);
+        if (image >= 2 * step) Free::sync(stage);  // conv2 and the copy engine have read this stage
         multiply(acc, stage, first_row);
-        Makers::sync();
+        Makers::sync();  // the next image is complete
         gather_next(stage ^ 1);
         products(acc);
         conv1.template finish<0>(acc, here, first_row);
@@ -298,9 +339,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     }
     End::arrive();  // nobody reads the image or patches any more
   } else {
-    // Its warpgroups take turns, an image each, so that one's products run while the other stores.
+    // The warpgroups take turns, an image each: one's products run while the other stores.
     take_registers<kSecondRegisters>();
-    if (tid == 0) copy_filter<P>(filter, s.conv2_forward, arrived);
+    if (tid == 0) copy_filter<P>(memory.filter, s.conv2_forward, arrived);
     Conv2Columns<P, kPool1Side> left(s, 0, 0, warp & 3, lane), right(s, 0, 1, warp & 3, lane);
     left.load_scale(s), right.load_scale(s);
     arrived.wait(0);
@@ -311,12 +352,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       const TracedItem traced(s, Phase::kConvForward, {.first = 40, .points = 10, .from = 4, .to = 6},
                               (image - blockIdx.x - group * gridDim.x) / second_step, tid == 0);
       traced(0);
-      Full::sync(group);
+      Full::sync(group);  // a1 is complete
       traced(1);
       if (thread == 0) store_a1_bulk<P>(s, image, shared_address(stage));
       left.begin(s, image), right.begin(s, image);
-      left.start(shared_address(stage), shared_address(filter));
-      right.start(shared_address(stage), shared_address(filter));
+      left.start(shared_address(stage), shared_address(memory.filter));
+      right.start(shared_address(stage), shared_address(memory.filter));
       traced(2);
       wgmma_wait<0>();
       traced(3);
@@ -326,13 +367,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_results(left.acc);
       wgmma_results(right.acc);
       if constexpr (Shared::kCopies) {
-        Output::sync(group);
+        Output::sync(group);  // the copy engine has read the last output
         traced(5);
         left.store_shared(output);
         right.store_shared(output);
         traced(6);
         wgmma_publish();
-        Output::sync(group);
+        Output::sync(group);  // the output is complete
         traced(7);
         if (thread == 0) store_z2_bulk<P>(s, image, output);
         traced(8);
@@ -342,10 +383,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       }
     }
     if (thread == 0) store_bulk_wait();
-    End::sync();
+    End::sync();  // the sums take the images' place
     left.add_columns(warp_sums[8 * group + (warp & 3)]);
     right.add_columns(warp_sums[8 * group + 4 + (warp & 3)]);
-    SecondRole::sync();
+    SecondRole::sync();  // the warps' sums are complete
     store_z2_sums<4>(s, warp_sums, tid);
     trace(s, Phase::kConvForward, 7, tid == 0);
   }

@@ -1,9 +1,7 @@
 // fc1_forward: bn2 and relu of the pooled maxima, then fc1, its sum over 3136 features cut into slices.
 #pragma once
 
-#include "kernels/device/copies.cuh"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
 #include "kernels/fused/shared/models.cuh"
@@ -24,11 +22,13 @@ inline constexpr int kFc1FewStages = kRows == 16 ? 4 : 3;  // and 99 KiB
 template <int kRows, int kFc1Stages>
 inline constexpr int kFc1ForwardBytes = kFc1Stages * kStageBytes<kRows>;
 
-// h_slices[slice] = relu(bn2(pooled_z2)) fc1^T over the slice's features. Grid: (row tiles, slices); slices 2k and 2k +
-// 1 are the halves of the channels in the same cells; a single slice is both of them, one after the other. A warp makes
-// up to 32 rows; the operand that ldmatrix brings it is pooled_z2, and becomes relu(bn2(pooled_z2)) in registers.
+// h_slices[slice] = relu(bn2(pooled_z2)) fc1^T over the slice's features. Grid: (tiles of samples, slices); slices 2k
+// and 2k + 1 are the halves of the channels in the same cells; a single slice is both of them, one after the other. A
+// warp makes up to 32 samples; ldmatrix brings it pooled_z2, which becomes relu(bn2(pooled_z2)) in registers.
 template <class P, int kRows, int kFc1Stages, class Models>
 __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models) {
+  static_assert(kHidden * 8 % kThreads == 0 && kSliceChannels * 8 == kThreads,
+                "8 threads copy a row, 8 finish a channel");
   const auto& s = state_of_block(models);
   using T = typename P::T;
   constexpr int kWarpRows = kRows < 32 ? kRows : 32, kRowWarps = kRows / kWarpRows;
@@ -142,12 +142,10 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
           for (int n = 0; n < kN; ++n) P::mma(partial[m][n], a, w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
         }
       }
-      if constexpr (P::kDrainAccumulators)
-#pragma unroll
-        for (int i = 0; i < kM * kN * 4; ++i) {
-          acc[i / 4 / kN][i / 4 % kN][i % 4] += partial[i / 4 / kN][i / 4 % kN][i % 4];
-          partial[i / 4 / kN][i / 4 % kN][i % 4] = 0;
-        }
+      if constexpr (P::kDrainAccumulators) {
+        add_accumulators(acc, partial);
+        clear_accumulators(partial);
+      }
     }
     if (channel_half < last) __syncthreads();  // before the buffers and bn are written again
   }
@@ -155,7 +153,10 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   if constexpr (P::kScaled) {
     const float scale = scales.a2 * scales.fc1;
 #pragma unroll
-    for (int i = 0; i < kM * kN * 4; ++i) sums[i / 4 / kN][i / 4 % kN][i % 4] *= scale;
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+        for (float& sum : sums[m][n]) sum *= scale;
   }
 #pragma unroll
   for (int m = 0; m < kM; ++m)

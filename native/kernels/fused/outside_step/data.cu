@@ -1,14 +1,24 @@
-// Pixel moments of each image, once for a data set: what bn1's statistics and conv1's gradient need of it.
+// Data outside of a step: pixel moments of each image, the inputs of a graph of steps, and which of the kernels' code
+// this GPU runs.
+#include <algorithm>
+
 #include "cuda/check.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
 namespace {
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ const int has_wgmma = 1;
+#else
+__device__ const int has_wgmma = 0;
+#endif
+
 constexpr int kRowWords = kImageSide / 4;
 constexpr std::uint32_t kOnes = 0x01010101;
 
-// One block an image, one thread a moment: sum over positions of v'_j, then of v'_j v'_k for j <= k, where v' is
+// Pixel moments of each image, once for a data set: bn1's statistics and conv1's gradient need nothing else of it. One
+// block an image, one thread a moment: sum over positions of v'_j, then of v'_j v'_k for j <= k, where v' is
 // pixel - c inside the image and 0 outside, c = 255 * kPixelMean, and j, k are taps of a 3x3 filter.
 //
 // The sums are of integers u, four pixels an instruction: over the N positions where both taps are inside,
@@ -67,11 +77,39 @@ __global__ void __launch_bounds__(64)
   moments[std::size_t(blockIdx.x) * kMoments + threadIdx.x] = rint(total * 2048) / 2048;
 }
 
+constexpr int kStepsBlock = 256;
+
+// Copies the inputs of a graph of steps to where the graph looks for them. A row of blocks a model.
+__global__ void set_steps_kernel(StepInputs in) {
+  const std::int64_t model = blockIdx.y, first = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  const auto there = [&](auto* array) {
+    return reinterpret_cast<decltype(array)>(reinterpret_cast<char*>(array) + model * in.to_stride);
+  };
+  const std::int32_t* __restrict__ order = in.order + model * in.order_stride;
+  std::int32_t* __restrict__ to_order = there(in.to_order);
+  for (std::int64_t i = first; i < in.samples; i += std::int64_t(gridDim.x) * blockDim.x) to_order[i] = order[i];
+  if (first < in.steps) there(in.to_rates)[first] = in.rates[model * in.rates_stride + first];
+}
+
 }  // namespace
+
+// The GPU runs the code of the newest architecture compiled for it, so the answer is a constant of that code.
+bool runs_wgmma() {
+  int value = 0;
+  MNIST_CHECK(cudaMemcpyFromSymbol(&value, has_wgmma, sizeof value));
+  return value != 0;
+}
 
 void image_moments(double* moments, const std::uint8_t* images, std::int64_t count, cudaStream_t stream) {
   if (count == 0) return;
   image_moments_kernel<<<unsigned(count), 64, 0, stream>>>(moments, images);
+  MNIST_CHECK_LAUNCH();
+}
+
+void set_steps(const StepInputs& in, cudaStream_t stream) {
+  MNIST_REQUIRE(in.steps <= kStepsBlock, "set_steps: " << in.steps << " steps, expected at most " << kStepsBlock);
+  const auto blocks = std::clamp<std::int64_t>((in.samples + kStepsBlock - 1) / kStepsBlock, 1, 512);
+  set_steps_kernel<<<dim3(unsigned(blocks), unsigned(in.models)), kStepsBlock, 0, stream>>>(in);
   MNIST_CHECK_LAUNCH();
 }
 

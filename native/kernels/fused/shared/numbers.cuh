@@ -1,6 +1,7 @@
-// Arithmetic policies of the fused kernels: what a value is stored as in shared memory, and one warp matrix product.
+// Numbers of the fused kernels: for each precision a policy, which says how a value is stored and how a warp multiplies
+// matrices; and neighbouring values in words of 8 and 16 bytes.
 //
-// Everything is addressed in 16-byte chunks. A k-step is two chunks: 16 bf16 values (mma.m16n8k16) or 8 floats
+// Everything is addressed in 16-byte chunks. A k-step is two chunks: 16 values of 16 bits (mma.m16n8k16) or 8 floats
 // (mma.m16n8k8). Because ldmatrix moves 16-byte rows whatever they contain, the same addresses feed both, and the
 // same registers serve as the A operand (16 rows) or as two B operands (2 x 8 columns).
 #pragma once
@@ -11,14 +12,15 @@
 #include <cstdint>
 
 #include "kernels/device/mma.cuh"
-#include "kernels/fused/shared/device.cuh"
 #include "mnist/engine.h"
 
 namespace mnist::fused {
 
-// A float as two values of tf32: big is rounded to the nearest, so that small, exactly what it leaves, has either sign
-// and what the tensor cores cut off small is no bias. (Where images are flat dz2 is the same everywhere, and sums that
-// cancel show a bias of 2^-23.)
+using namespace kernels::device;  // the vocabulary of PTX (kernels/device/), in all fused kernels
+
+// A float as two values of tf32. big is rounded to the nearest, so that the rest, small, has either sign, and the bits
+// that the tensor cores cut off small are no bias. (Where images are flat dz2 is the same everywhere, and sums that
+// cancel would show a bias of 2^-23.)
 __device__ __forceinline__ std::uint32_t big_term(std::uint32_t x) { return (x + 0x1000u) & 0xffffe000u; }
 __device__ __forceinline__ std::uint32_t small_term(std::uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(big_term(x)));
@@ -32,9 +34,9 @@ template <>
 struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   static constexpr std::uint32_t kOnes = 0x3f803f80u;  // two values of 1
-  static constexpr int kConv1Terms = 1;   // of fp16, that a conv1 weight is split into; pixels are exact in one
-  static constexpr int kFp16Terms = 0;    // of fp16, which wgmma multiplies instead of T's: see fp16_terms.cuh
-  static constexpr bool kScaled = false;  // values are divided by a scale for each tensor: see fp16_scales.cuh
+  static constexpr int kConv1Terms = 1;   // fp16 terms that a weight of conv1 is split into; pixels are exact in one
+  static constexpr int kFp16Terms = 0;    // fp16 terms that wgmma multiplies instead of T: see scales.cuh
+  static constexpr bool kScaled = false;  // values are divided by a scale for each tensor: see scales.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float load(T x) { return __bfloat162float(x); }
@@ -42,7 +44,7 @@ struct Policy<Precision::kBf16> {
   using Pair = __nv_bfloat162;
   static __device__ __forceinline__ Pair pack(float x, float y) { return __floats2bfloat162_rn(x, y); }
   static __device__ __forceinline__ float2 unpack(Pair pair) { return __bfloat1622float2(pair); }
-  // The same of a word, and of relu's results, which keeps a NaN.
+  // The same for a word; and relu's results, where a NaN stays.
   static __device__ __forceinline__ float2 unpack_word(std::uint32_t word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
   }
@@ -58,9 +60,9 @@ struct Policy<Precision::kBf16> {
   }
 };
 
-// tf32: operands and stored activations rounded to tf32's 11 bits, which fp16 has, too, in units of a scale for each
-// tensor; sums in float. It has bf16's kernels but for conv1's sums, half of the bytes, and twice the products of
-// the tensor cores' own tf32.
+// tf32: operands and stored activations rounded to tf32's 11 significant bits, as fp16 divided by a scale for each
+// tensor; sums in float. It shares bf16's kernels, except for conv1's sums, and has half the bytes and twice the
+// products per second of the tensor cores' own tf32.
 template <>
 struct Policy<Precision::kTf32> {
   using T = __half;
@@ -77,7 +79,7 @@ struct Policy<Precision::kTf32> {
   static __device__ __forceinline__ float2 unpack_word(std::uint32_t word) {
     return unpack(reinterpret_cast<const Pair&>(word));
   }
-  // Where fp16 ends these stay at its end: see fp16_scales.cuh.
+  // Saturates where fp16 ends: see scales.cuh.
   static __device__ __forceinline__ Pair pack_bounded(float x, float y) {
     std::uint32_t result;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
@@ -127,5 +129,78 @@ template <class P>
 inline constexpr int kStep = 2 * kChunk<P>;  // values of one k-step
 
 __device__ __forceinline__ float relu_keep_nan(float x) { return x <= 0.f ? 0.f : x; }
+
+// ---- Neighbouring values in words of 8 and 16 bytes -----------------------------------------------------------------
+
+// Four neighbouring values as two pairs.
+template <class P>
+struct Four {
+  typename P::Pair pair[2];
+  __device__ __forceinline__ void store(typename P::T* to) const {
+    if constexpr (sizeof(typename P::T) == 2)
+      *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
+    else
+      *reinterpret_cast<float4*>(to) = make_float4(pair[0].x, pair[0].y, pair[1].x, pair[1].y);
+  }
+};
+
+// 16 bytes of shared or device memory as kChunk values, and back.
+template <class P>
+__device__ __forceinline__ void unpack(float (&x)[kChunk<P>], uint4 packed) {
+  const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if constexpr (sizeof(typename P::T) == 2) {
+      const float2 pair = P::unpack_word(words[i]);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
+    } else {
+      x[i] = __uint_as_float(words[i]);
+    }
+}
+template <class P>
+__device__ __forceinline__ uint4 pack(const float (&x)[kChunk<P>]) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if constexpr (sizeof(typename P::T) == 2) {
+      const auto pair = P::pack(x[2 * i], x[2 * i + 1]);
+      words[i] = reinterpret_cast<const std::uint32_t&>(pair);
+    } else {
+      words[i] = __float_as_uint(P::store(x[i]));
+    }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+// relu(scale * x + shift) of neighbouring values.
+template <class P>
+__device__ __forceinline__ uint4 bn2_relu(float (&x)[kChunk<P>], const float (&scale)[kChunk<P>],
+                                          const float (&shift)[kChunk<P>]) {
+#pragma unroll
+  for (int i = 0; i < kChunk<P>; ++i) {
+    x[i] = fmaf(scale[i], x[i], shift[i]);
+    if constexpr (!P::kScaled) x[i] = relu_keep_nan(x[i]);
+  }
+  if constexpr (P::kScaled)  // in one instruction, as fc1_forward does
+    return make_uint4(P::pack_relu(x[0], x[1]), P::pack_relu(x[2], x[3]), P::pack_relu(x[4], x[5]),
+                      P::pack_relu(x[6], x[7]));
+  else
+    return pack<P>(x);
+}
+// x where a is positive, 0 elsewhere: relu's gradient.
+template <class P>
+__device__ __forceinline__ std::uint32_t where_positive(std::uint32_t a, std::uint32_t x) {
+  if constexpr (sizeof(typename P::T) == 2) {
+    const std::uint32_t zero = 0;
+    return x &
+           __hgt2_mask(reinterpret_cast<const typename P::Pair&>(a), reinterpret_cast<const typename P::Pair&>(zero));
+  } else {
+    return __uint_as_float(a) > 0.f ? x : 0;
+  }
+}
+template <class P>
+__device__ __forceinline__ uint4 where_positive(uint4 a, uint4 x) {
+  return make_uint4(where_positive<P>(a.x, x.x), where_positive<P>(a.y, x.y), where_positive<P>(a.z, x.z),
+                    where_positive<P>(a.w, x.w));
+}
 
 }  // namespace mnist::fused

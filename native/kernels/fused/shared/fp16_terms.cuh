@@ -13,7 +13,7 @@
 //           to 16; beyond, results stop being finite. (A channel with small weights is magnified by batch norm: what it
 //           loses is 2^-32 of the largest weight.)
 //   dz2     from the largest dy2 and bn2's sums: |xhat| cannot exceed sqrt(N)
-//   da1     from its own values, by channel: see conv2_backward/fp16_halves/
+//   da1     from its own values, by channel: see conv2_backward/half_images_products.cuh
 // Tensors stay float in memory, but for a1 on its way from conv_forward to conv2_backward.
 #pragma once
 

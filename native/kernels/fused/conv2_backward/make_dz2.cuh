@@ -27,6 +27,16 @@ __device__ __forceinline__ std::uint32_t pack_carrying(float x, float y, float2&
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
+// Two neighbouring slots of da1 as the routed taps multiply them. In tf32 it is scaled, and carries rounding errors from
+// row to row, except from what `route`, the routing of these two, drops.
+template <class P>
+__device__ __forceinline__ std::uint32_t pack_da1(float x, float y, float2& rest, std::uint32_t route,
+                                                  float to_stored) {
+  if constexpr (P::kScaled) return pack_carrying<P>(to_stored * x, to_stored * y, rest, route & 0xffu, route & 0xff00u);
+  const auto pair = P::pack(x, y);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
 // For a probe: the position that each window's gradient goes to. Where the scale is 0 all positions tie and the first
 // one wins.
 template <class P>

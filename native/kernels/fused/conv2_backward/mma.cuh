@@ -77,14 +77,14 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
   int stage = 0, parity = 0;
   for (int item = items.first_item(); item >= 0; item -= items.stride()) {
     if (item != items.first_item()) {  // make_bn2_backward() waited for the first item's copies
-      items.wait_for_copies(stage, parity);
+      items.arrived[stage].wait(parity);
       if (stage == 0) parity ^= 1;
     }
     make_dz2<kRoleThreads>(items, item, stage, tid);
     Items::DgradRole::sync();  // the whole dz2 and all pixel lists are made
     trace(items.s, Phase::kConv2Backward, 3, tid == 0);
     Items::Dz2Ready::arrive(stage);
-    if (item == items.first_item()) items.wait_for_copies(Items::kFilterCopies, 0);
+    if (item == items.first_item()) items.arrived[Items::kFilterCopies].wait(0);
     const std::uint32_t here = items.stage_address(stage);
     float acc[4][2][4] = {};
     const std::uint32_t dz =
@@ -134,7 +134,7 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
   const auto copy = [&](int item, int sample, int stage) {
     items.template copy_gradient<kRoleThreads>(item, stage, tid);
     items.template copy_forward<kRoleThreads>(item, sample, stage, tid);
-    items.announce_copies(stage);
+    items.arrived[stage].arrive_after_copies();
   };
   float dw[kTaps][kColumns][4] = {};
   int stage = 0, item = items.first_item();
@@ -142,7 +142,7 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
   // takes less time, for which a small batch waits, but more registers, which a large batch needs.
 #pragma unroll(Items::kHalfImage ? 4 : 1)
   for (int i = tid; i < 32 * kFilterChunks<P, Items::kChannels>; i += kRoleThreads) items.copy_filter_chunk(i);
-  items.announce_copies(Items::kFilterCopies);
+  items.arrived[Items::kFilterCopies].arrive_after_copies();
   if (Items::kStages == 2 && item >= items.stride())
     copy(item - items.stride(), items.sample(item - items.stride(), tid), 1);
   for (; item >= 0; item -= items.stride()) {

@@ -179,8 +179,6 @@ struct Conv2BackwardItems {
   __device__ __forceinline__ int place_in_all(int i) const {
     return i / kCellChunks * kConv2Channels + first_channel() + i % kCellChunks * kChunk<P>;
   }
-  __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
-  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
   // Brings all of an item except the image as far as the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {
     const auto lines = [&](const void* from, int bytes, int pitch = 128) {

@@ -138,13 +138,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* two = da1[i >> 1] + 2 * (i & 1);
-      if constexpr (P::kScaled) {
-        const std::uint32_t alive = route[i >> 1] >> 16 * (i & 1);
-        packed[i] = pack_carrying<P>(to_stored * two[0], to_stored * two[1], rest[i], alive & 0xffu, alive & 0xff00u);
-      } else {
-        const auto pair = P::pack(two[0], two[1]);
-        packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
-      }
+      packed[i] = pack_da1<P>(two[0], two[1], rest[i], route[i >> 1] >> 16 * (i & 1), to_stored);
     }
 #pragma unroll
     for (int position = 0; position < 4; ++position) {

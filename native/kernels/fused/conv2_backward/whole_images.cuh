@@ -271,7 +271,7 @@ __device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int 
     const int next = item - items.stride(), next_sample = items.sample(next, thread);  // thread 0's counts
     const TracedItem traced = images.traced(item, 32, tid == 0);
     traced(0);
-    items.wait_for_copies(stage, parity);
+    items.arrived[stage].wait(parity);
     traced(1);
     if (stage == 1) parity ^= 1;
     make_dz2<kGroupThreads>(items, item, stage, thread);

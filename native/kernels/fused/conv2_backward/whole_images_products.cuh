@@ -66,16 +66,8 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[2][1
   std::uint32_t a[kInFlight][2][4], packed[14];  // packed: two slots of a row and a channel
   float2 rest[2] = {};
 #pragma unroll
-  for (int i = 0; i < 14; ++i) {
-    const float x = da1[2 * i], y = da1[2 * i + 1];
-    if constexpr (P::kScaled) {
-      const std::uint32_t alive = route[i / 2] >> 16 * (i & 1);
-      packed[i] = pack_carrying<P>(to_stored * x, to_stored * y, rest[i & 1], alive & 0xffu, alive & 0xff00u);
-    } else {
-      const auto pair = P::pack(x, y);
-      packed[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
-    }
-  }
+  for (int i = 0; i < 14; ++i)
+    packed[i] = pack_da1<P>(da1[2 * i], da1[2 * i + 1], rest[i & 1], route[i / 2] >> 16 * (i & 1), to_stored);
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     const int pair = step / 2, dy = step % 2, first = pair == 0 ? 0 : 2 * pair - 1, slot = step % kInFlight;

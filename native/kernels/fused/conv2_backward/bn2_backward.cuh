@@ -60,7 +60,7 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
     largest = warp_max(largest);
     if ((tid & 31) == 0) bn.largest[tid >> 5] = largest;
   }
-  __syncthreads();
+  __syncthreads();  // the groups' sums and the warps' maxima are in shared memory
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
@@ -89,10 +89,10 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
     }
   }
   copy_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // the constants are complete, and the copies of all threads have arrived
   if constexpr (kBounds) {
-    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;
-    __syncthreads();
+    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;  // after all have read the maxima
+    __syncthreads();                                           // the bounds are in shared memory
   }
 }
 

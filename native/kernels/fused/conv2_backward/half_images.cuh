@@ -2,8 +2,9 @@
 //
 // It computes what mma.cuh says. An item of work is half of an image: 7 rows, and the neighbouring one on either side;
 // shared memory holds two items. Small batches have a block for each half; in large ones a block makes an image's two
-// halves one after the other. Operands lie as wgmma reads them (see device/wgmma.cuh): [term][chunk of 8 channels][row]
-// [slot or column][16 bytes]. dz2 takes the place of z2, whose floats have the bytes of two terms:
+// halves one after the other. Operands lie as wgmma reads them (see device/wgmma.cuh):
+// [term][chunk of 8 channels][row][slot or column][16 bytes]. dz2 takes the place of z2, whose floats have the bytes of
+// two terms:
 //
 //   8 channels of a pixel           in the big term's place   in the small term's place
 //     before                        z2 of channels 0-3        z2 of channels 4-7
@@ -223,9 +224,6 @@ __device__ __forceinline__ void weight_gradient_role(const HalfImages<P>& halves
     traced(0);
     float dw[3][16];
     std::uint32_t dz[2][4];  // terms of a row
-    const auto load = [&](int row, int term) {
-      load_matrix_x4_trans(dz[term], here + own + (row + 1) * Shared::kRowBytes + term * Shared::kDzTerm);
-    };
     const auto multiply = [&](int row, int term, int term_of_a1, bool adds) {
 #pragma unroll
       for (int v = 0; v < 3; ++v)
@@ -239,7 +237,8 @@ __device__ __forceinline__ void weight_gradient_role(const HalfImages<P>& halves
         wgmma_wait<0>();
         add(dw);
       }
-      for (int term = 0; term < 2; ++term) load(row, term);
+      for (int term = 0; term < 2; ++term)
+        load_matrix_x4_trans(dz[term], here + own + (row + 1) * Shared::kRowBytes + term * Shared::kDzTerm);
       wgmma_fence();
       multiply(row, 0, 1, false);
       multiply(row, 1, 0, true);

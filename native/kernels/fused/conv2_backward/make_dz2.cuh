@@ -27,8 +27,8 @@ __device__ __forceinline__ std::uint32_t pack_carrying(float x, float y, float2&
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
-// Two neighbouring slots of da1 as the routed taps multiply them. In tf32 it is scaled, and carries rounding errors from
-// row to row, except from what `route`, the routing of these two, drops.
+// Two neighbouring slots of da1 as the routed taps multiply them. In tf32 it is scaled, and carries rounding errors
+// from row to row, except from what `route`, the routing of these two, drops.
 template <class P>
 __device__ __forceinline__ std::uint32_t pack_da1(float x, float y, float2& rest, std::uint32_t route,
                                                   float to_stored) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void make_dz2_of_window(const Bn2Backward& bn, typena
     }
   }
 }
-// In floats.
+// In floats, a channel at a time.
 template <class P>
 __device__ __forceinline__ void make_dz2_of_window(const Bn2Backward& bn, float (&z)[4][4], const float (&dy2)[4],
                                                    int chunk) {
@@ -162,8 +162,8 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
   }
 }
 
-// dz2 of half an image in fp16 terms, and its pixel lists, by Halves::kMakeDz2Threads threads. `bn` is divided by dz2's
-// scale.
+// dz2 of half an image in fp16 terms, and its pixel lists, by Halves::kMakeDz2Threads threads. The constants are
+// divided by dz2's scale. half_images.cuh shows how the terms replace z2's floats.
 template <class Halves>
 __device__ __forceinline__ void make_dz2_terms(const Halves& halves, int item, int thread) {
   using P = typename Halves::P;

@@ -1,5 +1,5 @@
-// The items of work that a block of conv2_backward owns, their place in shared memory and their copies: for mma.sync,
-// and in part for whole_images.cuh.
+// The items of work that a block of conv2_backward owns, their place in shared memory and their copies. mma.cuh uses
+// all of it; whole_images.cuh has a layout and copies of its own.
 #pragma once
 
 #include <cstddef>
@@ -152,7 +152,7 @@ struct Conv2BackwardItems {
     copy_pixels<kChannels, Shared::kDzPitch, kThreads, kConv2Channels>(to + offsetof(Item, dz2), s.z2, item, tid,
                                                                        first_channel());
     copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + offsetof(Item, a1), s.a1, item, tid);
-    const std::uint32_t again = stage_address(stage);
+    const std::uint32_t again = stage_address(stage);  // opaque once more, for the same reason
     for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
       copy_async_16(again + offsetof(Item, route) + i * 16, route_of(item) + i * 4);
     if (tid < kImagePixels / 16)

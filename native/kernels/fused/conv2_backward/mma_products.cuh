@@ -28,14 +28,14 @@ template <class P, int kRows, int kChannels, int kColumns>
 __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4], std::uint32_t dz, std::uint32_t a1,
                                                 int lane) {
   constexpr int kDzPitch = kSlotPitch<P, kChannels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
-  constexpr bool kHalf = sizeof(typename P::T) == 2;
-  constexpr int kPlanes = kHalf ? 1 : 2;  // products of a row: 16 slots at a time, or 8
+  constexpr bool k16Bits = sizeof(typename P::T) == 2;
+  constexpr int kPlanes = k16Bits ? 1 : 2;  // products of a row: 16 slots at a time, or 8
   // Rows 0 and 15 of a whole image are padding. Half an image includes the neighbouring rows of a1, but not of dz2.
   constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
   const auto [g, t] = fragment_place(lane);
   const auto counts = [](int row) { return kRows == 14 || (row >= 1 && row <= kRows); };  // row of dz2
   const auto load_dz = [&](std::uint32_t (&a)[kPlanes][4], int row) {
-    if constexpr (kHalf) {
+    if constexpr (k16Bits) {
       load_matrix_x4_trans(a[0], dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
     } else {
 #pragma unroll
@@ -47,7 +47,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
     }
   };
   const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][kColumns][2], int row, int v) {  // [][columns 0-7 or 8-15][]
-    if constexpr (kHalf) {
+    if constexpr (k16Bits) {
       static_assert(kColumns == 2);
       const int plane = lane >> 3 & 1;
       const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
@@ -64,14 +64,14 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
               a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
     }
   };
-  std::uint32_t a[kHalf ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
-  if constexpr (kHalf && kFirst > 0) {
+  std::uint32_t a[k16Bits ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
+  if constexpr (k16Bits && kFirst > 0) {
     load_dz(a[kFirst - 1], kFirst - 1);
     load_dz(a[kFirst], kFirst);
   }
-#pragma unroll(kHalf ? kRows + 2 : 1)
+#pragma unroll(k16Bits ? kRows + 2 : 1)
   for (int row = kFirst; row <= kLast; ++row) {  // of a1
-    if constexpr (kHalf) {
+    if constexpr (k16Bits) {
       if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
       for (int v = 0; v < 3; ++v) {

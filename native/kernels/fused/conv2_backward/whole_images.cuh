@@ -82,11 +82,8 @@ struct WholeImages {
   }
   // A role's points within an item, from `first` on.
   __device__ __forceinline__ TracedItem traced(int item, int first, bool thread) const {
-    return {items.s,
-            Phase::kConv2Backward,
-            {.first = first, .points = 4, .from = 8, .to = 12},
-            (items.first_item() - item) / items.stride(),
-            thread};
+    return TracedItem(items.s, Phase::kConv2Backward, {.first = first, .points = 4, .from = 8, .to = 12},
+                      (items.first_item() - item) / items.stride(), thread);
   }
 
   // Zeros in the rows above and below dz2, which copies leave alone, and padding around an image's pixels. (Nothing

@@ -3,12 +3,13 @@
 // It computes what mma.cuh says. An item of work is half of an image: 7 rows, and the neighbouring one on either side;
 // shared memory holds two items. Small batches have a block for each half; in large ones a block makes an image's two
 // halves one after the other. Operands lie as wgmma reads them (see device/wgmma.cuh):
-// [term][chunk of 8 channels][row][slot or column][16 bytes]. dz2 takes the place of z2, whose floats have the bytes of
-// two terms:
+// [term][chunk of 8 channels][row][slot or column][16 bytes].
 //
-//   8 channels of a pixel           in the big term's place   in the small term's place
-//     before                        z2 of channels 0-3        z2 of channels 4-7
-//     after                         big of channels 0-7       small of channels 0-7
+// dz2 takes the place of z2, whose floats have the bytes of two terms. For a pixel and a chunk of channels:
+//
+//   16 bytes of   the big term              the small term
+//   first hold    z2 of channels 0-3        z2 of channels 4-7
+//   then hold     dz2's big of 0-7          dz2's small of 0-7
 //
 // Roles are warpgroups:
 //   0        dgrad, then the routed taps
@@ -23,6 +24,8 @@
 
 #include "kernels/device/barriers.cuh"
 #include "kernels/device/copies.cuh"
+#include "kernels/device/lane.cuh"
+#include "kernels/device/matrix.cuh"
 #include "kernels/device/registers.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/half_images_products.cuh"

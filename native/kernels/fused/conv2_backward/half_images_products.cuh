@@ -1,5 +1,5 @@
-// The products of conv2_backward on half images in fp16 terms, by wgmma: the dgrad, the routed taps and a row of taps
-// of conv2's weight gradient. `Shared` is the layout of an item in shared memory (see half_images.cuh).
+// Products of conv2_backward on half images in fp16 terms, by wgmma: the dgrad and the routed taps. (The role of the
+// weight gradient contains its own.) `Shared` is the layout of an item in shared memory: see half_images.cuh.
 #pragma once
 
 #include "kernels/device/matrix.cuh"

@@ -113,8 +113,8 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
 // gradients of all other windows are masked to 0. Bit 7 - p of byte i of route[plane] says that value i goes to
 // position p; shifted to the top of its byte, it becomes a mask in one instruction.
 //
-//   column      0    1    2    3    4    5    6    7  |  8    9      10 - 15
-//   tap (u, v)  0,0  0,1  0,2  1,0  1,1  1,2  2,0  2,1 | 2,2  ones   zeros
+//   column      0    1    2    3    4    5    6    7    8    9     10 - 15
+//   tap (u, v)  0,0  0,1  0,2  1,0  1,1  1,2  2,0  2,1  2,2  ones  zeros
 //
 // Column 9 is the plain sum, bn1's d beta. `pixel_lists` is the address of the row's pixels, `rest` the rounding errors
 // of the rows before, in tf32. With kSums = 4 each position has sums of its own, so that no product waits for the one

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device/lane.cuh"
+#include "kernels/device/matrix.cuh"
 #include "kernels/device/registers.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/mma_items.cuh"

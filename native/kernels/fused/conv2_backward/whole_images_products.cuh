@@ -1,9 +1,7 @@
-// The products of conv2_backward on whole images in 16 bits, by wgmma: the dgrad, the routed taps and conv2's weight
-// gradient. `Shared` is the layout of an image in shared memory (see whole_images.cuh).
+// Products of conv2_backward on whole images in 16 bits, by wgmma: the dgrad and the routed taps. (The role of the
+// weight gradient contains its own.) `Shared` is the layout of an image in shared memory: see whole_images.cuh.
 #pragma once
 
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/shared/image_layout.cuh"

@@ -1252,7 +1252,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/carry.cuh",
+        "native/kernels/fused/conv2_backward/make_dz2.cuh",
         ("ctest test_fused_conv2_backward",),
         ("nothing-carried", "rounding", "rest.x = x - kept.x;", "rest.x = 0;"),
         precision="tf32",
@@ -1286,7 +1286,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma/weight_gradient.cuh",
+        "native/kernels/fused/conv2_backward/mma_products.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "neighbour-row-of-half-an-image",
@@ -1303,7 +1303,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/block.cuh",
+        "native/kernels/fused/conv2_backward/mma_items.cuh",
         ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "first-channels-for-both-parts",
@@ -1314,7 +1314,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma/roles.cuh",
+        "native/kernels/fused/conv2_backward/mma.cuh",
         ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "zeros-for-its-own-channels",
@@ -1336,7 +1336,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma/routed_taps.cuh",
+        "native/kernels/fused/conv2_backward/mma_products.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "plain-sum-of-nothing",
@@ -1347,7 +1347,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images/roles.cuh",
+        "native/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-image",
@@ -1358,24 +1358,24 @@ FUSED = [
         (
             "dgrad-sees-dz2-before-it-is-made",
             "race",
-            "make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (images.block.lane == 0) images.dz2_ready[stage].arrive();",
-            "if (images.block.lane == 0) images.dz2_ready[stage].arrive();\n    make_dz2<kGroupThreads>(images.block, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
+            "make_dz2<kGroupThreads>(items, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();\n    if (items.lane == 0) images.dz2_ready[stage].arrive();",
+            "if (items.lane == 0) images.dz2_ready[stage].arrive();\n    make_dz2<kGroupThreads>(items, item, stage, thread);\n    wgmma_publish();\n    __syncwarp();",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images/block.cuh",
+        "native/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "one-gradient-for-all-images",
             "layout",
-            "static_cast<const char*>(block.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,",
-            "static_cast<const char*>(block.s.dy2) + std::size_t(item % 600) * kGradientBytes, kGradientBytes,",
+            "static_cast<const char*>(items.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,",
+            "static_cast<const char*>(items.s.dy2) + std::size_t(item % 600) * kGradientBytes, kGradientBytes,",
         ),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images/weight_gradient.cuh",
+        "native/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "second-order-of-the-planes",
@@ -1386,7 +1386,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/fp16_halves/block.cuh",
+        "native/kernels/fused/conv2_backward/half_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "copies-never-awaited",
@@ -1397,13 +1397,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/fp16_halves/dgrad.cuh",
+        "native/kernels/fused/conv2_backward/half_images_products.cuh",
         (),
         ("big-by-small-of-dgrad", "rounding", "    multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/fp16_halves/roles.cuh",
+        "native/kernels/fused/conv2_backward/half_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "row-not-drained",

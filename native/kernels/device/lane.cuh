@@ -5,8 +5,11 @@
 
 namespace mnist::kernels::device {
 
-// A lane's place in the fragments of mma and wgmma, as PTX's figures name it: thread t of group g. Of an accumulator it
-// holds rows g and g + 8, columns 2 t and 2 t + 1.
+// A lane's place in the fragments of mma and wgmma: thread t of group g (PTX ISA, "Matrix Fragments for mma.m16n8k16"
+// and "Register Fragments and Shared Memory Matrix Layouts" of wgmma). Its sums are those of rows g and g + 8:
+//   columns   8n + 2t, 8n + 2t + 1
+//   row g        4n      4n + 1       index of the sum, d[i]: row g + (i >> 1 & 1) * 8,
+//   row g + 8    4n + 2  4n + 3                               column i / 4 * 8 + 2 * t + (i & 1)
 struct FragmentPlace {
   int g, t;
 };

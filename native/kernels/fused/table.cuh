@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/fused/conv2_backward/fp16_halves/kernel.cuh"
-#include "kernels/fused/conv2_backward/mma/kernel.cuh"
-#include "kernels/fused/conv2_backward/whole_images/kernel.cuh"
+#include "kernels/fused/conv2_backward/half_images.cuh"
+#include "kernels/fused/conv2_backward/mma.cuh"
+#include "kernels/fused/conv2_backward/whole_images.cuh"
 #include "kernels/fused/conv_forward/mma.cuh"
 #include "kernels/fused/conv_forward/wgmma.cuh"
 #include "kernels/fused/fc1_backward/mma.cuh"
@@ -113,8 +113,8 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   if constexpr (P::kFp16Terms > 0) {
     for (const int of_image : {kWhole, kHalf})
       add({.phase = kConv2Backward, .rows = of_image, .layout = Layout::kFp16Terms}, kConvThreads,
-          conv2_backward_fp16_halves_kernel<P, Models>, sizeof(Bn2Backward) + 7 * kBarrier,
-          Fp16HalvesShared<P>::kBytes);
+          conv2_backward_half_images_kernel<P, Models>, sizeof(Bn2Backward) + 7 * kBarrier,
+          HalfImagesShared<P>::kBytes);
   } else {
     add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks}, kConvThreads,
         conv2_backward_whole_images_kernel<P, Models>, sizeof(Bn2Backward) + 5 * kBarrier,

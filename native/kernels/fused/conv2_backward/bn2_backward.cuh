@@ -1,7 +1,7 @@
 // bn2's backward from fc1_backward's sums, with SGD of its parameters.
 //
-// With D the gradient routed to each window's maximum, batch norm's backward is dz2 = s D + alpha + kappa z2 by
-// channel.
+// With D the gradient routed to each window's maximum, the backward of batch norm is, for each channel,
+//   dz2 = scale D + alpha + kappa z2,   kappa = -scale d gamma / (sigma N),   alpha = -scale d beta / N - kappa mean.
 #pragma once
 
 #include "kernels/device/copies.cuh"
@@ -9,18 +9,20 @@
 #include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/scales.cuh"
+#include "kernels/fused/shared/sgd.cuh"
 #include "kernels/fused/shared/trace.cuh"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
 
-// bn2's backward by channel, in shared memory: dz2 = scale * D + alpha + kappa * z2.
+// The constants by channel, in shared memory.
 struct alignas(16) Bn2Backward {
   float scale[kConv2Channels], shift[kConv2Channels], alpha[kConv2Channels], kappa[kConv2Channels];
-  float largest[kConvWarps];  // kBounds: of half of the channels each, what |dz2| cannot exceed
+  float largest[kConvWarps];  // kBounds: what |dz2| cannot exceed; [0] and [1] for half of the channels each
 };
 
-// Waits for fc1_backward and for all copies. While its loads are on their way it calls meanwhile().
+// Computes `bn` and the SGD step, after it has waited for fc1_backward; when it returns, all cp.async copies of the
+// block have arrived, too. Calls meanwhile() while its own loads are on their way.
 template <bool kBounds = false, class Meanwhile>
 __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
                                                   Meanwhile meanwhile) {
@@ -58,18 +60,18 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
     largest = warp_max(largest);
     if ((tid & 31) == 0) bn.largest[tid >> 5] = largest;
   }
-  __syncthreads();
+  __syncthreads();  // the groups' sums and the warps' maxima are in shared memory
   if (tid < kConv2Channels) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
-    // An error of alpha or kappa repeats at every pixel, where dz2 itself sums up to 0: alpha goes with kappa as
+    // An error of alpha or kappa repeats at every pixel, while dz2 itself sums up to 0. So alpha follows from kappa as
     // rounded.
     const float kappa = float(-scale * dgamma * inv_sigma * s.inv_n2);
     bn.scale[tid] = float(scale);
     bn.shift[tid] = shift;
     bn.kappa[tid] = kappa;
     bn.alpha[tid] = float(-scale * dbeta * s.inv_n2 - double(kappa) * mean);
-    if constexpr (kBounds) {  // |xhat| is at most the root of how many there are
+    if constexpr (kBounds) {  // |xhat| is at most sqrt(N)
 #pragma unroll
       for (int k = 0; k < kConvWarps; ++k) largest = fmaxf(largest, bn.largest[k]);
       largest = warp_max(float(scale) *
@@ -77,9 +79,9 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
     }
     if (blockIdx.x == 0) {  // no other block reads bn2's parameters in this phase
       const float sign = gamma < 0 ? -1.f : 1.f;
-      s.bn2_sign[tid] = sign;  // of the step that is ending: update folds it out of conv2's gradient
-      s.parameters[gamma_at + tid] = gamma - learning_rate * float(sign * dgamma);
-      s.parameters[beta_at + tid] = beta - learning_rate * float(dbeta);
+      s.bn2_sign[tid] = sign;  // before SGD: update folds it out of conv2's gradient
+      s.parameters[gamma_at + tid] = sgd(gamma, float(sign * dgamma), learning_rate);
+      s.parameters[beta_at + tid] = sgd(beta, float(dbeta), learning_rate);
       if (s.gradients) {
         s.gradients[gamma_at + tid] = float(sign * dgamma);
         s.gradients[beta_at + tid] = float(dbeta);
@@ -87,14 +89,15 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
     }
   }
   copy_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // the constants are complete, and the copies of all threads have arrived
   if constexpr (kBounds) {
-    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;
-    __syncthreads();
+    if (tid < kConv2Channels) bn.largest[tid >> 5] = largest;  // after all have read the maxima
+    __syncthreads();                                           // the bounds are in shared memory
   }
 }
 
-// dz2's scale, after make_bn2_backward() has found bounds; it divides bn, of which `scale` meets D / d_scale.
+// Returns dz2's scale, by the bounds of make_bn2_backward(), and divides the constants by it. D comes divided by
+// d_scale.
 __device__ __forceinline__ float divide_by_dz2_scale(Bn2Backward& bn, float d_scale = 1.f) {
   const int tid = threadIdx.x;
   const float dz2_scale = scale_of(fmaxf(bn.largest[0], bn.largest[1]));
@@ -107,12 +110,11 @@ __device__ __forceinline__ float divide_by_dz2_scale(Bn2Backward& bn, float d_sc
   return dz2_scale;
 }
 
-// What is left to do to the sums of conv2_backward in tf32: they are of dz2 and of da1, the gradients of z2 as it is
-// stored and of a1, each divided by a scale.
+// Scales of tf32: conv2_backward multiplies dz2, the gradient of z2 as it is stored, and da1, each divided by a scale.
 struct SumScales {
-  float weights = 1, routed_taps = 1, da1 = 1;  // `da1` divides what dgrad sums
+  float weights = 1, routed_taps = 1, da1 = 1;  // factors of the sums; `da1` divides what dgrad sums
 };
-// As far as it is known before fc1_backward has run; and the scale that update will give conv2's weights.
+// What is known of them before fc1_backward has run. The first block also chooses conv2's next scale, for update.
 template <class P>
 __device__ __forceinline__ SumScales begin_scales(const State& s) {
   if constexpr (!P::kScaled) return {};
@@ -121,7 +123,7 @@ __device__ __forceinline__ SumScales begin_scales(const State& s) {
   const float da1 = da1_scale(s), to_z2 = inverse_of(s.scales[kZ2Scale]);
   return {to_z2 * a1_scale(s, lane), to_z2 * s.scales[kConv2Scale] * da1, da1};
 }
-// After make_bn2_backward().
+// The rest, after make_bn2_backward().
 template <class P>
 __device__ __forceinline__ void finish_scales(SumScales& scales, Bn2Backward& bn, float dy2_scale) {
   if constexpr (P::kScaled) {

@@ -162,7 +162,7 @@ __device__ __forceinline__ float da1_scale(const State& s) {
 //   a1      as in tf32: nothing larger is possible
 //   conv2   as in tf32. (Batch norm magnifies a channel with small weights: it loses 2^-32 of the largest weight.)
 //   dz2     from the largest dy2 and bn2's sums: |xhat| cannot exceed sqrt(N)
-//   da1     from its own values, by channel: see conv2_backward/fp16_halves/
+//   da1     from its own values, by channel: see conv2_backward/half_images_products.cuh
 // Tensors stay float in memory, except a1 on its way from conv_forward to conv2_backward.
 
 // The operands of wgmma if P's own values have 32 bits.

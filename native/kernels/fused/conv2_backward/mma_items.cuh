@@ -1,4 +1,5 @@
-// The items of work that a block of conv2_backward owns, their place in shared memory and their copies.
+// The items of work that a block of conv2_backward owns, their place in shared memory and their copies. mma.cuh uses
+// all of it; whole_images.cuh has a layout and copies of its own.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +13,17 @@
 
 namespace mnist::fused {
 
-// kParts: conv2's channels go to so many blocks, where shared memory does not hold z2 and the filter of all.
-template <class P, int kRows, int kStages, int kParts = 1>
+// With kChannelSplits = 2 two blocks divide conv2's channels, where shared memory does not hold z2 and the filter of
+// all.
+template <class P, int kRows, int kStages, int kChannelSplits = 1>
 struct Conv2BackwardShared {
   using Pixels = PixelLists<P>;
-  static constexpr int kChannels = kConv2Channels / kParts;
+  static constexpr int kChannels = kConv2Channels / kChannelSplits;
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kChannels>;
   static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next
   static constexpr int kCells = kRows == 14 ? kCells2 : 28;  // windows that cover the rows and their neighbours
   static constexpr int kItemSlots = (kRows + 2) * kSlots + 1;
-  // An item's. Pixels that are padding are set once, by the prologue.
+  // The prologue writes padding, once; copies leave it alone.
   struct Item {
     unsigned char a1[kItemSlots][kA1Pitch];
     unsigned char dz2[kItemSlots][kDzPitch];  // first z2
@@ -30,8 +32,8 @@ struct Conv2BackwardShared {
     alignas(16) unsigned char dy2[kCells][kChannels * sizeof(typename P::T)];
     alignas(16) std::uint8_t image[kImagePixels];
   };
-  // make_bn2_backward()'s sums lie where the last stage's copies go later, or in a place of their own; of a part where
-  // the filter goes.
+  // The sums of make_bn2_backward() lie where later copies go: in the second stage, or with channel splits in the
+  // filter's place. Otherwise they have a place of their own.
   using Partial = double[kConvThreads / 64][2][kConv2Channels];
   union Stage {
     Item item;
@@ -44,55 +46,53 @@ struct Conv2BackwardShared {
     Stage stages[kStages];
     unsigned char filter[kConv1Channels][kFilterPitch<P, kChannels>];
   };
-  // As offsets, because shared memory is addressed by numbers.
-  static constexpr int kA1 = offsetof(Item, a1), kDz = offsetof(Item, dz2), kPixelLists = offsetof(Item, pixel_lists);
-  static constexpr int kRoute = offsetof(Item, route), kDy2 = offsetof(Item, dy2),
-                       kImageBytesAt = offsetof(Item, image);
   static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter);
-  static constexpr int kPartial = kStages == 2 ? kStage + kRoute : kParts == 2 ? kFilter : int(sizeof(Memory));
-  static constexpr int kBytes = sizeof(Memory) + (kStages == 2 || kParts == 2 ? 0 : sizeof(Partial));
+  static constexpr bool kOwnPartial = kStages == 1 && kChannelSplits == 1;
+  static constexpr int kPartial =
+      kStages == 2 ? kStage + offsetof(Item, route) : (kOwnPartial ? sizeof(Memory) : offsetof(Memory, filter));
+  static constexpr int kBytes = sizeof(Memory) + (kOwnPartial ? sizeof(Partial) : 0);
 };
 
-// The items that a block owns and their copies in shared memory, which Shared lays out.
-template <class Policy, int kRowsOfItem, int kStageCount, int kPartCount = 1,
-          class Layout = Conv2BackwardShared<Policy, kRowsOfItem, kStageCount, kPartCount>>
-struct Conv2BackwardBlock {
+// The items that a block owns and their copies in shared memory, in the layout SharedLayout.
+template <class Policy, int kRowsOfItem, int kStageCount, int kSplits = 1,
+          class SharedLayout = Conv2BackwardShared<Policy, kRowsOfItem, kStageCount, kSplits>>
+struct Conv2BackwardItems {
   using P = Policy;
-  using Shared = Layout;
+  using Shared = SharedLayout;
+  using Item = typename Shared::Item;
   using T = typename P::T;
-  using Pixels = typename Shared::Pixels;
-  static constexpr int kRows = kRowsOfItem, kStages = kStageCount, kParts = kPartCount;
+  static constexpr int kRows = kRowsOfItem, kStages = kStageCount, kChannelSplits = kSplits;
   static constexpr bool kHalfImage = kRows == 7;
-  static constexpr int kBlocksOfImage = (kHalfImage ? 2 : 1) * kParts;
-  static constexpr int kChannels = kConv2Channels / kParts;          // of z2 and dz2
+  static constexpr int kBlocksOfImage = (kHalfImage ? 2 : 1) * kChannelSplits;
+  static constexpr int kChannels = kConv2Channels / kChannelSplits;  // of z2 and dz2
   static constexpr int kCellChunks = kChannels / kChunk<P>;          // 16-byte chunks of a cell
   static constexpr int kPixelRows = kHalfImage ? 8 : kPool1Side;     // of a1 and z2, from first_pixel_row()
   static constexpr int kRouteBytes = kRoute1Words / kPool1Side * 4;  // of a row
 
   // Copies end at an mbarrier, `arrived`; roles meet at these.
   using DgradRole = NamedBarrier<1, kRoleThreads>;
-  using Dz2Ready = NamedBarrier<2, kConvThreads, 2>;  // of a stage
+  using Dz2Ready = NamedBarrier<2, kConvThreads, 2>;  // one for each stage
   using Done = NamedBarrier<4, kConvThreads, 2>;
   static constexpr int kFilterCopies = kStages;  // the mbarrier behind those of the stages
 
   const State& s;
   const Bn2Backward& bn;
   unsigned char* shared;
-  MBarrier* arrived;  // one a stage, one for the filter
+  MBarrier* arrived;  // one for each stage, one for the filter
   int graph_step, lane, y0;
   SumScales scales = {};
 
-  // The grid is a multiple of an image's blocks, so a block keeps its half and its part. Later items lie lower in the
-  // batch: conv_forward wrote the highest last, so they are the likeliest to be in the L2 cache still.
+  // The grid is a multiple of an image's blocks, so a block keeps its half and its channels. A block starts with the
+  // end of the batch: conv_forward wrote it last, so it is the likeliest to be in the L2 cache still.
   __device__ __forceinline__ int first_item() const { return s.batch - 1 - int(blockIdx.x) / kBlocksOfImage; }
   __device__ __forceinline__ int stride() const { return int(gridDim.x) / kBlocksOfImage; }
   __device__ __forceinline__ int first_channel() const {
-    return kParts == 1 ? 0 : int(blockIdx.x) / (kBlocksOfImage / kParts) % kParts * kChannels;
+    return kChannelSplits == 1 ? 0 : int(blockIdx.x) / (kBlocksOfImage / kChannelSplits) % kChannelSplits * kChannels;
   }
   __device__ __forceinline__ int first_cell() const { return kHalfImage && y0 > 0 ? 21 : 0; }
   __device__ __forceinline__ int first_pixel_row() const { return kHalfImage && y0 > 0 ? 6 : 0; }
-  // Opaque to the compiler: where there is but one stage it would compute every address behind it once, before the loop
-  // over the items, and spill them.
+  // Opaque to the compiler: with one stage it would compute all addresses behind this one before the loop over the
+  // items, and spill them.
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const {
     std::uint32_t address = shared_address(shared) + stage * Shared::kStage;
     asm volatile("" : "+r"(address));
@@ -108,8 +108,8 @@ struct Conv2BackwardBlock {
     return s.route1 + std::size_t(image) * kRoute1Words + y0 * (kRouteBytes / 4);
   }
 
-  // Zeros around the pixels of a stage: the two outer slots of every row, then what is left of the rows above and
-  // below.
+  // Zeros around the pixels of a stage: the two outer slots of every row, then the other slots of the rows above and
+  // below, and one slot behind the last row.
   __device__ __forceinline__ void clear_padding(int stage, int tid) const {
     constexpr int kChunks1 = kConv1Channels / kChunk<P>, kChunks = kChunks1 + kCellChunks;
     constexpr int kSides = 2 * (kRows + 2), kSlotsLeft = (kRows + 2 - kPixelRows) * (kSlots - 2) + 1;
@@ -119,16 +119,16 @@ struct Conv2BackwardBlock {
       const int at = left < 0                 ? which / 2 * kSlots + which % 2 * (kSlots - 1)
                      : left == kSlotsLeft - 1 ? (kRows + 2) * kSlots
                                               : row * kSlots + 1 + left % (kSlots - 2);
-      const int to = chunk < kChunks1 ? Shared::kA1 + at * Shared::kA1Pitch + chunk * 16
-                                      : Shared::kDz + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
+      const int to = chunk < kChunks1 ? int(offsetof(Item, a1)) + at * Shared::kA1Pitch + chunk * 16
+                                      : int(offsetof(Item, dz2)) + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
-    Pixels::clear(shared + stage * Shared::kStage + Shared::kPixelLists, tid);
+    Shared::Pixels::clear(shared + stage * Shared::kStage + offsetof(Item, pixel_lists), tid);
   }
 
-  // ---- copies, by kThreads threads, `tid` of them ------------------------------------------------------------------
+  // ---- copies, by kThreads threads, of which this one is `tid` -----------------------------------------------------
 
-  // The rows of an image that an item needs of a (B, 196, kOf) tensor, each pixel's C channels from `first` on to its
+  // The image rows that an item needs of a (B, 196, kOf) tensor: C channels of each pixel, from `first` on, to its
   // slot.
   template <int C, int kPitch, int kThreads, int kOf = C>
   __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid,
@@ -141,7 +141,7 @@ struct Conv2BackwardBlock {
       copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * kOf);
     }
   }
-  // Which sample an item is; asked for one item ahead, so that its load is never waited for.
+  // Which sample an item is. A role asks one item ahead, so that it never waits for this load.
   __device__ __forceinline__ int sample(int item, int tid) const {
     return item >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(graph_step) * s.batch + item] : 0;
   }
@@ -149,29 +149,25 @@ struct Conv2BackwardBlock {
   template <int kThreads>
   __device__ __forceinline__ void copy_forward(int item, int sample, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
-    copy_pixels<kChannels, Shared::kDzPitch, kThreads, kConv2Channels>(to + Shared::kDz, s.z2, item, tid,
+    copy_pixels<kChannels, Shared::kDzPitch, kThreads, kConv2Channels>(to + offsetof(Item, dz2), s.z2, item, tid,
                                                                        first_channel());
-    copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + Shared::kA1, s.a1, item, tid);
-    copy_route_and_bytes<kThreads>(item, sample, stage, tid);
-  }
-  template <int kThreads>
-  __device__ __forceinline__ void copy_route_and_bytes(int item, int sample, int stage, int tid) const {
-    const std::uint32_t to = stage_address(stage);
+    copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + offsetof(Item, a1), s.a1, item, tid);
+    const std::uint32_t again = stage_address(stage);  // opaque once more, for the same reason
     for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
-      copy_async_16(to + Shared::kRoute + i * 16, route_of(item) + i * 4);
+      copy_async_16(again + offsetof(Item, route) + i * 16, route_of(item) + i * 4);
     if (tid < kImagePixels / 16)
-      copy_async_16(to + Shared::kImageBytesAt + tid * 16,
+      copy_async_16(again + offsetof(Item, image) + tid * 16,
                     s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
   }
   template <int kThreads>
   __device__ __forceinline__ void copy_gradient(int item, int stage, int tid) const {
     for (int i = tid; i < Shared::kCells * kCellChunks; i += kThreads)
-      copy_async_16(stage_address(stage) + Shared::kDy2 + i * 16,
-                    kParts == 1 ? gradient_of(item) + i * kChunk<P> : gradient_of(item) + place_in_all(i));
+      copy_async_16(stage_address(stage) + offsetof(Item, dy2) + i * 16,
+                    kChannelSplits == 1 ? gradient_of(item) + i * kChunk<P> : gradient_of(item) + place_in_all(i));
   }
   // Chunk i of the filter for dgrad; commit and wait are the caller's.
   __device__ __forceinline__ void copy_filter_chunk(int i) const {
-    if constexpr (kParts == 1)
+    if constexpr (kChannelSplits == 1)
       fused::copy_filter_chunk<P, kChannels>(shared + Shared::kFilter, s.conv2_dgrad, i);
     else
       copy_async_16(shared_address(shared) + Shared::kFilter +
@@ -179,23 +175,22 @@ struct Conv2BackwardBlock {
                         i % kFilterChunks<P, kChannels> * 16,
                     static_cast<const T*>(s.conv2_dgrad) + place_in_all(i));
   }
-  // Where chunk i of a part's channels lies in a tensor of all of conv2's.
+  // Where chunk i of this block's channels lies in a tensor of all of conv2's.
   __device__ __forceinline__ int place_in_all(int i) const {
     return i / kCellChunks * kConv2Channels + first_channel() + i % kCellChunks * kChunk<P>;
   }
-  __device__ __forceinline__ void announce_copies(int stage) const { arrived[stage].arrive_after_copies(); }
-  __device__ __forceinline__ void wait_for_copies(int stage, int parity) const { arrived[stage].wait(parity); }
-  // All of an item but the image, towards the L2 cache.
+  // Brings all of an item except the image as far as the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {
     const auto lines = [&](const void* from, int bytes, int pitch = 128) {
       for (int i = tid * pitch; i < bytes; i += kRoleThreads * pitch)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
     };
     constexpr int kPixels = kPixelRows * kPool1Side, kSize = sizeof(T);
-    static_assert(kParts == 1 || kChannels * kSize == 128);  // of a part every kParts-th line
-    lines(pixels_of(s.z2, kConv2Channels, item) + first_channel(), kPixels * kConv2Channels * kSize, kParts * 128);
+    constexpr int kPitch = kChannelSplits * 128;  // this block's channels are every kChannelSplits-th line
+    static_assert(kChannelSplits == 1 || kChannels * kSize == 128);
+    lines(pixels_of(s.z2, kConv2Channels, item) + first_channel(), kPixels * kConv2Channels * kSize, kPitch);
     lines(pixels_of(s.a1, kConv1Channels, item), kPixels * kConv1Channels * kSize);
-    lines(gradient_of(item) + first_channel(), Shared::kCells * kConv2Channels * kSize, kParts * 128);
+    lines(gradient_of(item) + first_channel(), Shared::kCells * kConv2Channels * kSize, kPitch);
     lines(route_of(item), kRows * kRouteBytes);
   }
 };

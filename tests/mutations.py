@@ -1300,7 +1300,7 @@ FUSED = [
         "native/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
-        precision="tf32",
+        precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma_items.cuh",
@@ -1311,7 +1311,7 @@ FUSED = [
             "i / kCellChunks * kConv2Channels + first_channel() + i % kCellChunks * kChunk<P>;",
             "i / kCellChunks * kConv2Channels + i % kCellChunks * kChunk<P>;",
         ),
-        precision="tf32",
+        precision="fp32",
     ),
     *of(
         "native/kernels/fused/conv2_backward/mma.cuh",
@@ -1322,7 +1322,7 @@ FUSED = [
             "to[tap * kConvThreads + ((first_tile ^ kOuts) + out / 16",
             "to[tap * kConvThreads + (first_tile + out / 16",
         ),
-        precision="tf32",
+        precision="fp32",
     ),
     *of(
         "native/kernels/fused/fc1_backward/mma.cuh",
@@ -2119,7 +2119,7 @@ GAPS = [
             "z2-in-32-bits",
             "offset",
             "? (std::size_t(image) * (kConv2Channels / 8) + channel / 8)",
-            "? (image * int(kConv2Channels / 8) + channel / 8)",
+            "? (unsigned(image) * unsigned(kConv2Channels / 8) + channel / 8)",
         ),
         precision="bf16",
     ),

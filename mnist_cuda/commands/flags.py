@@ -142,7 +142,7 @@ def add_data_flags(
     group = parser.add_argument_group("data")
     add = group.add_argument
     names = ", ".join(CHOICES)
-    text = f"data set: {names} (default: {otherwise}); auto: mnist, or synthetic if it cannot be had; idx: your own files"
+    text = f"data set: {names} (default: {otherwise}); auto: mnist, else synthetic; idx: your own files"
     add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=text)
     text = "read the data set's files from this folder only (default: the cache, then a download)"
     add("-d", "--data-dir", type=Path, metavar="DIR", help=text)

@@ -189,7 +189,7 @@ class FusedEngine final : public GpuEngine {
     cuda::fill_bytes(own_order_.data(), 0, own_order_.size(), stream());
     cuda::upload(own_order_.data(), own, stream());
     order_.reserve(2 * batch);  // the whole first batch, and the whole rest
-    cuda::upload(order_.data(), order.first(batch), stream());
+    cuda::upload(order_.data(), order.first(std::min(batch, samples)), stream());
     cuda::upload(order_.data() + batch, order.last(rest), stream());
     const auto run = [&](std::int64_t first_step, std::int64_t whole, const std::int32_t* places, std::int64_t steps) {
       Batch share = ranks.rank_batch(whole);

@@ -145,7 +145,7 @@ static_assert(sizeof(Arrays) % sizeof(void*) == 0 && std::is_trivially_copyable_
 
 // What a kernel gets: a model's arrays, its samples, and the numbers of a batch.
 struct State : Arrays {
-  Samples samples;  // of several models each has an order of its own
+  Samples samples;        // of several models each has an order of its own
   float* gradients;       // as parameters, or null: a probe reads them
   std::uint8_t* route2;   // (B, 64, 49) routing of pool2, or null: a probe reads it
   const float* upstream;  // gradient of the objective with respect to the mean loss

@@ -85,10 +85,10 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
     trace(items.s, Phase::kConv2Backward, 3, tid == 0);
     Items::Dz2Ready::arrive(stage);
     if (item == items.first_item()) items.arrived[Items::kFilterCopies].wait(0);
-    const std::uint32_t here = items.stage_address(stage);
+    const std::uint32_t here = items.stage_address(stage);  // + int(offsetof()): 64-bit sums compile to other code
     float acc[4][2][4] = {};
     const std::uint32_t dz =
-        here + offsetof(Item, dz2) + (first_row - 1) * kSlots * Shared::kDzPitch + k_split * kSteps * 32;
+        here + int(offsetof(Item, dz2)) + (first_row - 1) * kSlots * Shared::kDzPitch + k_split * kSteps * 32;
     if (four)
       conv3x3_rows<P, Items::kChannels, 4, AlignedShift, false, kSteps>(acc, dz, filter, items.lane);
     else
@@ -99,10 +99,10 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
     for (int r = 0; r < 4; ++r) {
       if (r == 3 && !four) break;
       const int row = first_row - 1 + r;
-      const std::uint32_t words = here + offsetof(Item, route) + ((row * 2 + (warp & 1)) * 64 + items.lane) * 4;
+      const std::uint32_t words = here + int(offsetof(Item, route)) + ((row * 2 + (warp & 1)) * 64 + items.lane) * 4;
       const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
       const std::uint32_t pixel_lists =
-          here + offsetof(Item, pixel_lists) + 2 * (items.y0 + row) * PixelLists<P>::kRowBytes;
+          here + int(offsetof(Item, pixel_lists)) + 2 * (items.y0 + row) * PixelLists<P>::kRowBytes;
       if constexpr (P::kDrainAccumulators) {
         float row_taps[kSums][2][4] = {};
         accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, items.lane, rest, 1.f);
@@ -150,8 +150,8 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
     if (Items::kStages == 1 && item >= ahead) items.fetch(item - ahead, tid);
     Items::Dz2Ready::sync(stage);
     const std::uint32_t here = items.stage_address(stage);
-    weight_gradient<P, Items::kRows, Items::kChannels>(dw, here + offsetof(Item, dz2) + out * kValueBytes,
-                                                       here + offsetof(Item, a1) + in * kValueBytes, items.lane);
+    weight_gradient<P, Items::kRows, Items::kChannels>(dw, here + int(offsetof(Item, dz2)) + out * kValueBytes,
+                                                       here + int(offsetof(Item, a1)) + in * kValueBytes, items.lane);
     trace(items.s, Phase::kConv2Backward, 9, tid == 0);
     Items::Done::sync(stage);  // no warp reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);

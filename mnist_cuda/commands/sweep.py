@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")
     add("--save", choices=("all", "best", "none"), default="none",
-        help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the model "
-        "that is best on the held-out images, or on the test images if none are held out (default: %(default)s)")  # fmt: skip
+        help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the one "
+        "that is best on the held-out images, or if none are, the test images (default: %(default)s)")  # fmt: skip
     add("--parquet", action="store_true", help="also write the table as Parquet (needs pyarrow)")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")

@@ -6,7 +6,7 @@
 #   mnist_architecture_problem(OUT NVCC)            why what is asked for cannot be compiled
 #   mnist_architectures_from(OLDEST OUT LIST...)    those of a list that are not older
 
-set(_mnist_oldest 60)  # see native/cuda/architectures.h
+set(_mnist_oldest 60)  # see native/host/cuda/architectures.h
 
 function(mnist_known_architectures out nvcc)
   execute_process(COMMAND "${nvcc}" --list-gpu-arch OUTPUT_VARIABLE text ERROR_QUIET)

@@ -33,7 +33,7 @@ PIECE_SECONDS = 0.1  # aim of `Engine.train_piece`: between two of them signals 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """One row of the registry (native/engines/registry.cpp).
+    """One row of the registry (native/host/engines/registry.cpp).
 
     rank: `--engine auto` takes the lowest that can run here. summation: the order of its sums over a batch, which
     decides its bounds in tolerances.py. follows_routing: `probe` accepts a routing. takes_limits: it can emulate a

@@ -44,15 +44,17 @@ BLOCK = re.compile(
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 NO_RECORD = "no record yet"
 ENGINE_FILES = {  # below native/: what only this engine uses, or what it was written for
-    "reference": "engines/reference.cpp cpu/reference_ops.*",
-    "naive": "engines/naive.cpp engines/unfused_engine.h kernels/*/naive.cu kernels/*/naive_ops.h",
-    "tiled": "engines/tiled.cpp kernels/conv2d/register_tiled.cu kernels/conv2d/backward_weight.cu "
-    "kernels/batch_norm/welford.cu kernels/batch_norm/float4.cu kernels/relu_max_pool2d/float2.cu "
-    "kernels/relu/float4.cu kernels/log_softmax/online.cu kernels/log_softmax/float4.cu kernels/linear/prefetched.cu "
-    "kernels/linear/coalesced.cu kernels/linear/product.cuh kernels/linear/slices.*",
-    "cudnn": "engines/cudnn.cpp libraries/cudnn_layers.*",
-    "fused": "engines/fused/*.* kernels/fused/**/*.* kernels/device/*.*",
-    "cpu": "engines/cpu.cpp cpu/kernels*.* cpu/layer1.* cpu/network.* cpu/thread_pool.* cpu/aligned.h cpu/simd/*.*",
+    "reference": "host/engines/reference.cpp host/cpu/reference_ops.*",
+    "naive": "gpu/engines/naive.cpp gpu/engines/unfused_engine.h gpu/kernels/*/naive.cu gpu/kernels/*/naive_ops.h",
+    "tiled": "gpu/engines/tiled.cpp gpu/kernels/conv2d/register_tiled.cu gpu/kernels/conv2d/backward_weight.cu "
+    "gpu/kernels/batch_norm/welford.cu gpu/kernels/batch_norm/float4.cu gpu/kernels/relu_max_pool2d/float2.cu "
+    "gpu/kernels/relu/float4.cu gpu/kernels/log_softmax/online.cu gpu/kernels/log_softmax/float4.cu "
+    "gpu/kernels/linear/prefetched.cu gpu/kernels/linear/coalesced.cu gpu/kernels/linear/product.cuh "
+    "gpu/kernels/linear/slices.*",
+    "cudnn": "gpu/engines/cudnn.cpp gpu/libraries/cudnn_layers.*",
+    "fused": "gpu/engines/fused/*.* gpu/kernels/fused/**/*.* host/kernels/fused/*.* gpu/kernels/device/*.*",
+    "cpu": "host/engines/cpu.cpp host/cpu/kernels*.* host/cpu/layer1.* host/cpu/network.* "
+    "host/cpu/thread_pool.* host/cpu/aligned.h host/cpu/simd/*.*",
 }
 
 Row = Record

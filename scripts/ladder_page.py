@@ -2,8 +2,8 @@
 """Writes docs/ladder.md, every technique with its file, its command and its measured time, or with --check fails where
 it differs.
 
-The rows of the ops come from the tables in native/kernels and native/bench and in mnist_cuda/bench/op_peers.py, the
-times from records of `mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
+The rows of the ops come from the tables in native/gpu and in mnist_cuda/bench/op_peers.py, the times from records of
+`mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mnist_cuda.bench.op_peers import OP_PEERS
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
 RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the first by name counts
-CASES, LADDERS = Path("native/bench/op_cases.cpp"), Path("native/bench/ladders.cpp")
+CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 
 START = """# The ladder
 
@@ -35,33 +35,33 @@ Ratios in a row's text, such as "2.4x at 65536", were measured once on an H200.
 
 `mnist-cuda bench ops` runs every row, `--op` and `--variant` select some, `--sass` and `--ptx` print a row's code.
 It checks each output against float64, and also prints registers, shared memory and occupancy.
-The header of an op, such as [linear.h](../native/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
+The header of an op, such as [linear.h](../native/gpu/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
 """  # noqa: E501
 
 # What is not an op: technique, file, command.
 AROUND = (
-    ("A first kernel, one thread per output", "native/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
-    ("Streams, events that one waits for", "native/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
+    ("A first kernel, one thread per output", "native/gpu/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
+    ("Streams, events that one waits for", "native/gpu/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
     (
         "Pinned memory, copies beside the computation",
-        "native/engines/host_feed.h",
+        "native/gpu/engines/host_feed.h",
         "mnist-cuda train --engine fused --data host",
     ),
-    ("CUDA graphs", "native/cuda/graph.h", "mnist-cuda train --engine naive"),
-    ("Launches by the host", "native/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),
-    ("Times on the GPU's clock", "native/profile/event_clock.h", "mnist-cuda profile --engine naive"),
+    ("CUDA graphs", "native/gpu/cuda/graph.h", "mnist-cuda train --engine naive"),
+    ("Launches by the host", "native/gpu/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),
+    ("Times on the GPU's clock", "native/gpu/profile/event_clock.h", "mnist-cuda profile --engine naive"),
     ("A timeline for Perfetto", "mnist_cuda/trace.py", "mnist-cuda profile --engine fused --trace trace.json"),
-    ("NVTX ranges for Nsight", "native/profile/nvtx.h", "mnist-cuda profile --engine naive"),
-    ("cuBLASLt with epilogues", "native/libraries/cublas.h", "mnist-cuda profile --engine cudnn"),
-    ("cuDNN, compiled for the shape", "native/libraries/cudnn_graph.h", "mnist-cuda profile --engine cudnn"),
-    ("mma.sync from registers", "native/kernels/device/mma.cuh", "mnist-cuda profile --engine fused"),
-    ("wgmma from shared memory", "native/kernels/device/wgmma.cuh", "mnist-cuda profile --engine fused"),
-    ("cp.async and the copy engine", "native/kernels/device/copies.cuh", "mnist-cuda profile --engine fused"),
-    ("Warps with roles, barriers between them", "native/kernels/device/barriers.cuh",
+    ("NVTX ranges for Nsight", "native/gpu/profile/nvtx.h", "mnist-cuda profile --engine naive"),
+    ("cuBLASLt with epilogues", "native/gpu/libraries/cublas.h", "mnist-cuda profile --engine cudnn"),
+    ("cuDNN, compiled for the shape", "native/gpu/libraries/cudnn_graph.h", "mnist-cuda profile --engine cudnn"),
+    ("mma.sync from registers", "native/gpu/kernels/device/mma.cuh", "mnist-cuda profile --engine fused"),
+    ("wgmma from shared memory", "native/gpu/kernels/device/wgmma.cuh", "mnist-cuda profile --engine fused"),
+    ("cp.async and the copy engine", "native/gpu/kernels/device/copies.cuh", "mnist-cuda profile --engine fused"),
+    ("Warps with roles, barriers between them", "native/gpu/kernels/device/barriers.cuh",
      "mnist-cuda profile --engine fused"),
-    ("Launches that begin before the one before ends", "native/kernels/device/dependent_launch.cuh",
+    ("Launches that begin before the one before ends", "native/gpu/kernels/device/dependent_launch.cuh",
      "mnist-cuda train --engine fused"),
-    ("Kernels fused into six of a step", "native/engines/fused/steps.h", "mnist-cuda train --engine fused"),
+    ("Kernels fused into six of a step", "native/gpu/engines/fused/steps.h", "mnist-cuda train --engine fused"),
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -111,9 +111,9 @@ def file_of(folder: Path, variant: str, run: str) -> Path:
 
 
 def own_tables() -> dict[str, list[Technique]]:
-    """The rows of each table of native/kernels, by the name of the function that returns it."""
+    """The rows of each table of native/gpu/kernels, by the name of the function that returns it."""
     tables = {}
-    for path in sorted((ROOT / "native" / "kernels").glob("*/*.cpp")):
+    for path in sorted((ROOT / "native" / "gpu" / "kernels").glob("*/*.cpp")):
         text = path.read_text()
         for name in re.findall(r"std::span<const Variant<\w+>> (\w+)_variants\(\) \{", text):
             table = body(text, f" {name}_variants() {{")
@@ -138,7 +138,7 @@ def ladders() -> dict[str, list[Technique]]:
         found[op] = list(tables.pop(name)) if name else []
         for row, run, why in rows_of(inside):
             if "kernels::" in run:  # our code, or of templates that we compile; the others call a library
-                found[op].append(Technique(row, why, file_of(ROOT / "native" / "kernels", row, run)))
+                found[op].append(Technique(row, why, file_of(ROOT / "native" / "gpu" / "kernels", row, run)))
     if tables:
         raise StaleError(f"no op of {CASES} has the rows of {next(iter(tables))}_variants")
     for peer in OP_PEERS.values():

@@ -633,7 +633,7 @@ BENCH = [
         ("phase-as-long-as-its-last-op", "reported value", '"dur": last + us - start', '"dur": us'),
     ),
     *of(
-        "native/profile/step_timer.h",
+        "native/host/profile/step_timer.h",
         ("test_profile.py -k 'ops_of and cpu'",),
         ("trace-from-the-warm-up-on", "reported value", "span.start - steps_[0][0].start", "span.start"),
     ),
@@ -682,7 +682,7 @@ REFERENCE = (
 
 HOST = [
     *of(
-        "native/engines/engine.cpp",
+        "native/host/engines/engine.cpp",
         SEAM,
         (
             "statistics-outlive-the-weights",
@@ -704,7 +704,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/engines/cpu.cpp",
+        "native/host/engines/cpu.cpp",
         CPU,
         (
             "the-first-batch-again",
@@ -720,7 +720,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/network.cpp",
+        "native/host/cpu/network.cpp",
         ("ctest test_cpu_network", *CPU),
         (
             "z2-never-computed-again",
@@ -750,7 +750,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/network.cpp",
+        "native/host/cpu/network.cpp",
         ("test_ranks.py",),
         (
             "gradients-of-a-shares-mean",
@@ -770,7 +770,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/ranks/communicator.cpp",
+        "native/host/ranks/communicator.cpp",
         ("ctest test_ranks",),
         (
             "sums-from-the-last-rank",
@@ -780,7 +780,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/ranks/sockets.cpp",
+        "native/host/ranks/sockets.cpp",
         ("ctest test_ranks",),
         (
             "another-steps-frame-taken",
@@ -790,12 +790,12 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/layer1.cpp",
+        "native/host/cpu/layer1.cpp",
         CPU,
         ("covariance-of-raw-pixels", "formula", "*product++ / n - mean[i] * mean[j];", "*product++ / n;"),
     ),
     *of(
-        "native/cpu/parameters.cpp",
+        "native/host/cpu/parameters.cpp",
         ("test_engines.py -k 'cpu-fp32 and round_trip'", *CPU),
         (
             "fc1-in-torchs-order-inside",
@@ -805,7 +805,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/thread_pool.cpp",
+        "native/host/cpu/thread_pool.cpp",
         ("ctest test_cpu_thread_pool", *CPU),
         (
             "last-share-cut-short",
@@ -821,7 +821,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/simd/conv1.h",
+        "native/host/cpu/simd/conv1.h",
         ("ctest test_cpu_kernels", *CPU),
         (
             "last-of-ties",
@@ -831,7 +831,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/simd/linear.h",
+        "native/host/cpu/simd/linear.h",
         ("ctest test_cpu_kernels", *CPU),
         (
             "gradient-through-a-dead-relu",
@@ -841,7 +841,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/engines/reference.cpp",
+        "native/host/engines/reference.cpp",
         REFERENCE,
         (
             "spread-between-chunks-lost",
@@ -857,7 +857,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/cpu/reference_ops.cpp",
+        "native/host/cpu/reference_ops.cpp",
         (
             "ctest test_reference_conv2d",
             "ctest test_reference_batch_norm",
@@ -880,7 +880,7 @@ HOST = [
         ),
     ),
     *of(
-        "native/kernels/fused/plan.cpp",
+        "native/host/kernels/fused/plan.cpp",
         ("ctest test_fused_plan",),
         (
             "a-tile-that-just-fits",
@@ -891,7 +891,7 @@ HOST = [
         ("whole-images-after-halves", "layout", " && row.rows <= conv_forward.rows;", ";"),
     ),
     *of(
-        "native/engines/registry.cpp",
+        "native/host/engines/registry.cpp",
         ("test_engines.py -k 'registry or unknown'", REPORTED),
         (
             "precisions-not-checked",
@@ -911,7 +911,7 @@ FENCE = (
 
 FUSED = [
     *of(
-        "native/kernels/device/barriers.cuh",
+        "native/gpu/kernels/device/barriers.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-unit",
@@ -922,7 +922,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/device/loads.cuh",
+        "native/gpu/kernels/device/loads.cuh",
         ("ctest test_fused_update",),
         (
             "last-row-added-twice",
@@ -933,7 +933,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/numbers.cuh",
+        "native/gpu/kernels/fused/shared/numbers.cuh",
         ("ctest test_fused_fc1",),
         (
             "big-part-cut-instead-of-rounded",
@@ -944,7 +944,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/image.cuh",
+        "native/gpu/kernels/fused/shared/image.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "padding-below-is-not-set",
@@ -955,7 +955,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/scales.cuh",
+        "native/gpu/kernels/fused/shared/scales.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "range-of-the-first-channels",
@@ -966,13 +966,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/scales.cuh",
+        "native/gpu/kernels/fused/shared/scales.cuh",
         ("ctest test_fused_conv_forward",),
         ("small-part-of-nothing", "rounding", "    x -= big.x, y -= big.y;\n", "    x -= big.x, y = 0;\n"),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/shared/scales.cuh",
+        "native/gpu/kernels/fused/shared/scales.cuh",
         (),
         (
             "a2-as-large-as-beta",
@@ -983,7 +983,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/routing.cuh",
+        "native/gpu/kernels/fused/shared/routing.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "a-zero-passes-relu",
@@ -994,7 +994,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/mma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "filter-scale-forgotten",
@@ -1005,7 +1005,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-patch-row-stored-once",
@@ -1016,7 +1016,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         ("zero-scale-of-the-other-channel", "tie", "top[i] = zero[i] ? firsts", "top[i] = zero[0] ? firsts"),
         (
@@ -1028,7 +1028,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/mma.cuh",
+        "native/gpu/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k '{spec} and older_gpu'"),
         (
             "third-image-does-not-wait",
@@ -1039,7 +1039,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/mma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/mma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-groups-sums-forgotten",
@@ -1050,7 +1050,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "third-images-pixels-are-the-seconds",
@@ -1080,7 +1080,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma_products.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "plane-of-the-second-seven-rows",
@@ -1091,7 +1091,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "right-half-without-a-unit",
@@ -1102,7 +1102,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-stage-of-the-ring-not-fetched",
@@ -1119,7 +1119,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/wgmma.cuh",
+        "native/gpu/kernels/fused/fc1_forward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "stage-free-after-half-of-its-warps",
@@ -1130,7 +1130,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/bn2.cuh",
+        "native/gpu/kernels/fused/fc1_forward/bn2.cuh",
         ("ctest test_fused_fc1",),
         (
             "scale-of-the-first-half-only",
@@ -1141,7 +1141,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/bn2.cuh",
+        "native/gpu/kernels/fused/fc1_forward/bn2.cuh",
         ("ctest test_fused_fc1",),
         (
             "mean-without-what-rounding-took",
@@ -1152,7 +1152,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_forward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_forward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "sums-never-drained",
@@ -1163,7 +1163,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head.cuh",
+        "native/gpu/kernels/fused/head.cuh",
         ("ctest test_fused_head",),
         (
             "next-moments-of-this-batch",
@@ -1180,7 +1180,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
@@ -1191,7 +1191,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/wgmma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/wgmma.cuh",
         ("ctest test_fused_fc1",),
         (
             "dy2-of-the-last-sample-not-stored",
@@ -1202,7 +1202,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/head.cuh",
+        "native/gpu/kernels/fused/head.cuh",
         ("ctest test_fused_head", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
         (
             "dh-of-the-batch-before-stays",
@@ -1213,7 +1213,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/routing.cuh",
+        "native/gpu/kernels/fused/shared/routing.cuh",
         ("ctest test_fused_conv_forward",),
         (
             "last-of-equals-wins-in-pairs",
@@ -1224,7 +1224,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "last-step-of-a-ragged-chunk",
@@ -1235,7 +1235,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1",),
         (
             "largest-of-one-warp",
@@ -1246,19 +1246,19 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/make_dz2.cuh",
+        "native/gpu/kernels/fused/conv2_backward/make_dz2.cuh",
         ("ctest test_fused_conv2_backward",),
         ("gradient-to-every-tie", "tie", "      left &= ~here;\n", ""),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/make_dz2.cuh",
+        "native/gpu/kernels/fused/conv2_backward/make_dz2.cuh",
         ("ctest test_fused_conv2_backward",),
         ("nothing-carried", "rounding", "rest.x = x - kept.x;", "rest.x = 0;"),
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "new-sign-of-gamma-unfolded",
@@ -1269,7 +1269,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "alpha-for-kappa-before-rounding",
@@ -1286,7 +1286,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma_products.cuh",
+        "native/gpu/kernels/fused/conv2_backward/mma_products.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "neighbour-row-of-half-an-image",
@@ -1297,13 +1297,13 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv_forward/mma.cuh",
+        "native/gpu/kernels/fused/conv_forward/mma.cuh",
         ("ctest test_fused_conv_forward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         ("neighbour-row-of-the-upper-half", "boundary", "rows = half == 0 ? 9 : 7;", "rows = half == 0 ? 8 : 7;"),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma_items.cuh",
+        "native/gpu/kernels/fused/conv2_backward/mma_items.cuh",
         ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "first-channels-for-both-parts",
@@ -1314,7 +1314,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma.cuh",
+        "native/gpu/kernels/fused/conv2_backward/mma.cuh",
         ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and (l4 or rtx)'"),
         (
             "zeros-for-its-own-channels",
@@ -1325,7 +1325,7 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
         ("ctest test_fused_fc1", "test_engines.py -k little_shared_memory"),
         (
             "halves-over-the-last-tile",
@@ -1336,7 +1336,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/mma_products.cuh",
+        "native/gpu/kernels/fused/conv2_backward/mma_products.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "plain-sum-of-nothing",
@@ -1347,7 +1347,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images.cuh",
+        "native/gpu/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "parity-wrong-from-the-fifth-image",
@@ -1364,7 +1364,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images.cuh",
+        "native/gpu/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "one-gradient-for-all-images",
@@ -1375,7 +1375,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/whole_images.cuh",
+        "native/gpu/kernels/fused/conv2_backward/whole_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "second-order-of-the-planes",
@@ -1386,7 +1386,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/half_images.cuh",
+        "native/gpu/kernels/fused/conv2_backward/half_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "copies-never-awaited",
@@ -1397,13 +1397,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/half_images_products.cuh",
+        "native/gpu/kernels/fused/conv2_backward/half_images_products.cuh",
         (),
         ("big-by-small-of-dgrad", "rounding", "    multiply_inner(small, 0, 1, true);\n", ""),
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/half_images.cuh",
+        "native/gpu/kernels/fused/conv2_backward/half_images.cuh",
         ("ctest test_fused_conv2_backward",),
         (
             "row-not-drained",
@@ -1414,13 +1414,13 @@ FUSED = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv2_backward/bn2_backward.cuh",
+        "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
         (),
         ("gradient-in-another-unit", "unit", "    bn.scale[tid] *= d_scale;\n", ""),
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/update/update.cuh",
+        "native/gpu/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "conv1-packed-before-its-update",
@@ -1437,7 +1437,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/operands.cuh",
+        "native/gpu/kernels/fused/update/operands.cuh",
         ("ctest test_fused_update",),
         ("ties-of-a-scale-0-in-conv1", "tie", "u = row - (gamma == 0 ? 0 : lane >> 4),", "u = row - (lane >> 4),"),
         (
@@ -1449,7 +1449,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/update.cuh",
+        "native/gpu/kernels/fused/update/update.cuh",
         ("ctest test_fused_update",),
         (
             "loss-is-a-sum",
@@ -1460,7 +1460,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/update/update.cuh",
+        "native/gpu/kernels/fused/update/update.cuh",
         (),
         (
             "fc1s-scale-of-the-step-before",
@@ -1471,7 +1471,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/outside_step/data.cu",
+        "native/gpu/kernels/fused/outside_step/data.cu",
         ("ctest test_fused_moments",),
         (
             "order-of-sums-shows",
@@ -1482,7 +1482,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/ranks/exchange.cu",
+        "native/gpu/kernels/fused/ranks/exchange.cu",
         ("ctest test_fused_ranks",),
         ("part-of-no-image-counts", "ranks", "if (!parts.counts) value = {};\n", ""),
         (
@@ -1494,7 +1494,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/ranks/exchange.cu",
+        "native/gpu/kernels/fused/ranks/exchange.cu",
         ("ctest test_fused_ranks",),
         (
             "every-other-warps-weights",
@@ -1505,7 +1505,7 @@ FUSED = [
         precision="tf32",
     ),
     *of(
-        "native/engines/fused/engine.cpp",
+        "native/gpu/engines/fused/engine.cpp",
         ("test_ranks_gpu.py -k 'gradients'",),
         (
             "loss-of-a-share",
@@ -1516,7 +1516,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/steps.cpp",
+        "native/gpu/engines/fused/steps.cpp",
         ("test_ranks_gpu.py -k 'gradients'",),
         (
             "bn1-of-a-share",
@@ -1527,7 +1527,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/outside_step/data.cu",
+        "native/gpu/kernels/fused/outside_step/data.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         (
             "one-rate-for-all-steps",
@@ -1538,13 +1538,13 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/outside_step/scoring.cu",
+        "native/gpu/kernels/fused/outside_step/scoring.cu",
         ("test_reported_values.py -m gpu -k '{spec}'",),
         ("a-score-that-is-not-finite-is-right", "reported value", "finite && best == labels[b])", "best == labels[b])"),
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/outside_step/slab.cu",
+        "native/gpu/kernels/fused/outside_step/slab.cu",
         ("test_schedule.py -m gpu -k 'initial_parameters and fused'",),
         (
             "initial-values-of-another-draw",
@@ -1554,7 +1554,7 @@ FUSED = [
         ),
     ),
     *of(
-        "native/kernels/fused/launch.cpp",
+        "native/gpu/kernels/fused/launch.cpp",
         (),
         (
             "rows-of-fc1-forward-cut-off",
@@ -1568,7 +1568,7 @@ FUSED = [
 
 ENGINES = [
     *of(
-        "native/engines/fused/steps.cpp",
+        "native/gpu/engines/fused/steps.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
             "graph-of-another-batch-size",
@@ -1579,7 +1579,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/steps.cpp",
+        "native/gpu/engines/fused/steps.cpp",
         ("test_schedule.py -m gpu -k 'any_length and {spec}'",),
         (
             "rates-of-the-first-32-steps-again",
@@ -1590,7 +1590,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/arena.h",
+        "native/gpu/engines/fused/arena.h",
         ("test_engines.py -m gpu -k 'smaller_batch and {spec}'",),
         (
             "a-larger-batch-in-old-memory",
@@ -1601,13 +1601,13 @@ ENGINES = [
         precision="fp32",
     ),
     *of(
-        "native/engines/fused/scoring.cpp",
+        "native/gpu/engines/fused/scoring.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         ("batch-statistics-whatever-was-asked", "option", "  s.bn2_given = true;\n", ""),
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/scoring.h",
+        "native/gpu/engines/fused/scoring.h",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
             "statistics-of-the-first-4096-images",
@@ -1618,7 +1618,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/probe.cpp",
+        "native/gpu/engines/fused/probe.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
             "upstream-of-every-probe-is-1",
@@ -1629,7 +1629,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/engine.cpp",
+        "native/gpu/engines/fused/engine.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
             "rate-of-the-rest-is-the-first",
@@ -1652,7 +1652,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/host_feed.cpp",
+        "native/gpu/engines/host_feed.cpp",
         (),
         (
             "last-images-of-a-chunk-not-gathered",
@@ -1663,7 +1663,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/population.cpp",
+        "native/gpu/engines/fused/population.cpp",
         (),
         (
             "sign-of-a-scale-forgotten",
@@ -1674,7 +1674,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/layout.cpp",
+        "native/gpu/engines/fused/layout.cpp",
         (),
         (
             "routing-of-the-slot-beside",
@@ -1685,7 +1685,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/cuda_engine.cpp",
+        "native/gpu/engines/cuda_engine.cpp",
         (f"{REPORTED} -m gpu -k '{{spec}}'",),
         (
             "a-step-of-another-size",
@@ -1696,7 +1696,7 @@ ENGINES = [
         ("spread-of-the-chunks-means-lost", "formula", "+ difference * difference * n * count / (n + count);", ";"),
     ),
     *of(
-        "native/engines/unfused_engine.h",
+        "native/gpu/engines/unfused_engine.h",
         ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
             "layer-2-under-a-chunks-statistics",
@@ -1706,7 +1706,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/engines/batch_feeder.cpp",
+        "native/gpu/engines/batch_feeder.cpp",
         (),
         (
             "labels-of-the-first-slot",
@@ -1716,12 +1716,12 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/engines/host_feed.h",
+        "native/gpu/engines/host_feed.h",
         (),
         ("step-does-not-wait-for-its-copy", "race", "    compute.wait(part.copied);\n", ""),
     ),
     *of(
-        "native/kernels/step.cu",
+        "native/gpu/kernels/step.cu",
         ("ctest test_step",),
         (
             "losses-of-the-first-256",
@@ -1731,7 +1731,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/sgd.cu",
+        "native/gpu/kernels/sgd.cu",
         ("ctest test_sgd",),
         (
             "last-parameters-stay",
@@ -1741,7 +1741,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/conv2d/naive.cu",
+        "native/gpu/kernels/conv2d/naive.cu",
         ("ctest test_conv2d",),
         (
             "padding-is-the-next-row",
@@ -1751,7 +1751,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/conv2d/register_tiled.cu",
+        "native/gpu/kernels/conv2d/register_tiled.cu",
         ("ctest test_conv2d",),
         (
             "planes-while-they-are-read",
@@ -1761,7 +1761,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/conv2d/backward_weight.cu",
+        "native/gpu/kernels/conv2d/backward_weight.cu",
         ("ctest test_conv2d",),
         (
             "chunks-between-eighths-lost",
@@ -1771,12 +1771,12 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/linear/slices.cu",
+        "native/gpu/kernels/linear/slices.cu",
         ("ctest test_linear",),
         ("last-slice-lost", "off by one", "slice < slices; ++slice", "slice < slices - 1; ++slice"),
     ),
     *of(
-        "native/kernels/linear/product.cuh",
+        "native/gpu/kernels/linear/product.cuh",
         ("ctest test_linear",),
         (
             "tile-without-a-barrier",
@@ -1786,7 +1786,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/batch_norm/welford.cu",
+        "native/gpu/kernels/batch_norm/welford.cu",
         ("ctest test_batch_norm",),
         (
             "group-of-full-size",
@@ -1796,7 +1796,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/relu_max_pool2d/naive.cu",
+        "native/gpu/kernels/relu_max_pool2d/naive.cu",
         ("ctest test_relu_max_pool2d",),
         (
             "last-of-equals",
@@ -1806,12 +1806,12 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/chunks.h",
+        "native/gpu/kernels/chunks.h",
         ("ctest test_batch_norm",),
         ("images-between-chunks-lost", "off by one", "return k * batch / chunks;", "return k * (batch / chunks);"),
     ),
     *of(
-        "native/kernels/device/block_sum.cuh",
+        "native/gpu/kernels/device/block_sum.cuh",
         ("ctest test_batch_norm",),
         (
             "sum-without-a-barrier",
@@ -1821,7 +1821,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/kernels/log_softmax/naive.cu",
+        "native/gpu/kernels/log_softmax/naive.cu",
         ("ctest test_log_softmax",),
         (
             "exponent-of-a-large-score",
@@ -1831,7 +1831,7 @@ ENGINES = [
         ),
     ),
     *of(
-        "native/engines/cudnn.cpp",
+        "native/gpu/engines/cudnn.cpp",
         ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
         (
             "layer-2-under-the-batchs-statistics",
@@ -1981,7 +1981,7 @@ OPERATORS = [
         ),
     ),
     *of(
-        "native/cpu/operators.cpp",
+        "native/host/cpu/operators.cpp",
         ("test_torch.py",),
         (
             "relu-not-gone-through",
@@ -2001,7 +2001,7 @@ OPERATORS = [
 
 GAPS = [
     *of(
-        "native/kernels/fused/state.h",
+        "native/gpu/kernels/fused/state.h",
         ("test_engine_state.py -k 'grow_from and {spec}'",),
         (
             "scale-without-a-least",
@@ -2012,7 +2012,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/head.cuh",
+        "native/gpu/kernels/fused/head.cuh",
         ("test_engine_state.py -k 'grow_from and {spec}'",),
         (
             "fc1-scale-without-a-least",
@@ -2023,7 +2023,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/scales.cuh",
+        "native/gpu/kernels/fused/shared/scales.cuh",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a2-without-the-populations-shift",
@@ -2034,7 +2034,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/engines/fused/population.cpp",
+        "native/gpu/engines/fused/population.cpp",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a1-without-the-populations-shift",
@@ -2045,14 +2045,14 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/models.cuh",
+        "native/gpu/kernels/fused/shared/models.cuh",
         ("test_fleet.py -k 'engine_alone'",),
         ("signs-of-the-first-model", "fleet", "arrays[i] += offset;", "arrays[i] += i == 27 ? 0 : offset;"),
         ("largest-dy2-of-all-models", "fleet", "arrays[i] += offset;", "arrays[i] += i == 24 ? 0 : offset;"),
         precision="tf32",
     ),
     *of(
-        "native/engines/fused/engine.cpp",
+        "native/gpu/engines/fused/engine.cpp",
         ("test_ranks_gpu.py -k 'gradients'",),
         (
             "rest-begins-with-the-first-batch",
@@ -2069,7 +2069,7 @@ GAPS = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/steps.cpp",
+        "native/gpu/engines/fused/steps.cpp",
         ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
         (
             "graph-of-other-images",
@@ -2080,7 +2080,7 @@ GAPS = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/engine.cpp",
+        "native/gpu/engines/fused/engine.cpp",
         ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
         (
             "once-on-the-host-always-there",
@@ -2091,7 +2091,7 @@ GAPS = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/shared/image.cuh",
+        "native/gpu/kernels/fused/shared/image.cuh",
         ("test_engine_sizes.py -k 'beyond_32 and fused'",),
         (
             "image-word-in-32-bits",
@@ -2102,7 +2102,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/outside_step/data.cu",
+        "native/gpu/kernels/fused/outside_step/data.cu",
         ("test_engine_sizes.py -k 'beyond_32 and fused'",),
         (
             "moments-image-in-32-bits",
@@ -2113,7 +2113,7 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/kernels/fused/conv_forward/wgmma_products.cuh",
+        "native/gpu/kernels/fused/conv_forward/wgmma_products.cuh",
         ("test_engine_sizes.py -k 'activations_beyond_32 and {spec}'",),
         (
             "z2-in-32-bits",

@@ -44,20 +44,6 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
 
 
-def test_the_rooms_of_fused_name_every_file() -> None:
-    text = (ROOT / "native" / "README.md").read_text()
-    rooms = text[text.index("## The rooms of `fused`") :]
-    files = [path for room in ("engines/fused", "kernels/device", "kernels/fused") for path in files_below(room)]
-    assert len(files) > 50
-    for path in files:
-        named = path.name if path.suffix != ".cpp" else path.with_suffix(".h").name  # a header stands for both
-        assert f"`{named}`" in rooms or f"`{path.name}`" in rooms, path
-
-
-def files_below(room: str) -> list[Path]:
-    return [path for path in (ROOT / "native" / room).rglob("*.*") if path.is_file()]
-
-
 def test_every_variable_is_documented_and_every_documented_one_is_used() -> None:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listing.returncode:

@@ -91,17 +91,17 @@ def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size(script):
 
 def test_files(script):
     files = {(op, t.name): t.file.relative_to(ROOT).as_posix() for op, rows in script.ladders().items() for t in rows}
-    assert files["relu", "float4"] == "native/kernels/relu/float4.cu"
-    assert files["linear", "naive"] == "native/kernels/linear/naive.cu"  # by a function of the table's own file
-    assert files["log_softmax", "warp"] == "native/kernels/log_softmax/online.cu"
-    assert files["batch_norm_backward", "naive"] == "native/kernels/batch_norm/naive.cu"  # by a template's argument
-    assert files["conv2d", "fft"] == "native/kernels/conv2d/fft.cu"
-    assert files["linear", "cutlass"] == "native/kernels/linear/cutlass.cu"
+    assert files["relu", "float4"] == "native/gpu/kernels/relu/float4.cu"
+    assert files["linear", "naive"] == "native/gpu/kernels/linear/naive.cu"  # by a function of the table's own file
+    assert files["log_softmax", "warp"] == "native/gpu/kernels/log_softmax/online.cu"
+    assert files["batch_norm_backward", "naive"] == "native/gpu/kernels/batch_norm/naive.cu"  # by a template's argument
+    assert files["conv2d", "fft"] == "native/gpu/kernels/conv2d/fft.cu"
+    assert files["linear", "cutlass"] == "native/gpu/kernels/linear/cutlass.cu"
     assert files["relu", "numba"] == "mnist_cuda/peers/numba_ops.py"
 
 
 def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
-    table = "native/kernels/relu/relu.cpp"
+    table = "native/gpu/kernels/relu/relu.cpp"
     copied(table, "  };", '      {"float8", relu_forward_float4, "a \\"test\\" "\n       "in two pieces"},\n  };')
     assert script.ladders()["relu"][2].why == 'a \\"test\\" in two pieces'
     copied(table, 'relu_forward_float4, "a', 'relu_forward_float8, "a')
@@ -112,13 +112,13 @@ def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
 
 
 def test_a_row_that_cannot_be_read_is_noticed(script, copied):
-    copied("native/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
+    copied("native/gpu/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
     with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
         script.ladders()
 
 
 def test_a_table_without_an_op_is_noticed(script, copied):
-    copied("native/bench/op_cases.cpp", '      {"relu", relu},\n', "")
+    copied("native/gpu/bench/op_cases.cpp", '      {"relu", relu},\n', "")
     with pytest.raises(script.StaleError, match="has the rows of relu_forward_variants"):
         script.ladders()
 

@@ -11,14 +11,14 @@ USAGE = """
 Fatbin elf code:
 ================
 arch = sm_80
-identifier = ../native/kernels/relu/float4.cu
+identifier = ../native/gpu/kernels/relu/float4.cu
 
 Resource usage:
  Function _Zfloat4_kernelEPf:
   REG:28 STACK:0 SHARED:0 LOCAL:0
 Fatbin elf code:
 arch = sm_90a
-identifier = ../native/kernels/linear/naive.cu
+identifier = ../native/gpu/kernels/linear/naive.cu
 
  Function _Zx_kernelIdEvPT_:
   REG:28

@@ -206,7 +206,7 @@ def _row(variant: OpVariant, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ratios(row: dict[str, Any], rows: Iterable[dict[str, Any]], roofs: dict[str, float]) -> dict[str, Any]:
-    """How near it comes to the roof and to the fastest library, as native/bench/op_bench.cpp has it of the others."""
+    """How near it comes to the roof and to the fastest library, as op_bench.cpp has it of the others."""
     flops = roofs.get("fma_flops" if row["unit"] == "fma" else "tf32_flops")
     seconds = row["cold_us"] / 1e6
     least = max(row["bytes"] / roofs["bytes_per_second"], row["flops"] / flops) if flops else None

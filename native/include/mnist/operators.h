@@ -60,7 +60,7 @@ class Operators {
 template <class T>
 std::unique_ptr<Operators<T>> operators_on(int device, void* stream);
 
-// Called by operators_on; native/kernels/operators.cpp.
+// Called by operators_on; native/gpu/kernels/operators.cpp.
 template <class T>
 std::unique_ptr<Operators<T>> operators_on_gpu(int device, void* stream);
 

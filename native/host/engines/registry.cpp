@@ -155,4 +155,11 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
   throw ArgumentError("engine '" + name + "' is unknown, expected one of " + names);
 }
 
+#ifndef MNIST_WITH_CUDA  // a build with CUDA has these in gpu/cuda/status.cpp
+CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; docs/install.md says how to get it"}; }
+std::string cuda_device_reason(int) { return cuda_status().reason; }
+std::vector<Gpu> gpus() { return {}; }
+void cuda_warm_up(int) {}
+#endif
+
 }  // namespace mnist

@@ -1,16 +1,11 @@
 // cuda_status(): whether this machine can run CUDA code, and if not the one sentence that says why.
-#include "mnist/engine.h"
-
-#ifdef MNIST_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
-#endif
+#include "mnist/engine.h"
 
 namespace mnist {
-
-#ifdef MNIST_WITH_CUDA
 namespace {
 constexpr const char* kArchitectures = MNIST_CUDA_ARCHITECTURES;
 constexpr const char* kNvccArchitectures = MNIST_NVCC_ARCHITECTURES;
@@ -128,11 +123,5 @@ void cuda_warm_up(int device) {
   if (cudaSetDevice(device) == cudaSuccess) cudaFree(nullptr);
   (void)cudaGetLastError();
 }
-#else
-CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; docs/install.md says how to get it"}; }
-std::string cuda_device_reason(int) { return cuda_status().reason; }
-std::vector<Gpu> gpus() { return {}; }
-void cuda_warm_up(int) {}
-#endif
 
 }  // namespace mnist

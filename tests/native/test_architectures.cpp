@@ -86,8 +86,9 @@ void test_remedies() {
 #ifdef MNIST_NVCC
 // One kernel for all that is recommended, in one call.
 void test_remedies_compile() {
-  std::string command = "\"" MNIST_NVCC "\" -std=c++20 -fatbin -o /dev/null \"-I" MNIST_SOURCE
-                        "/native/gpu\" \"-I" MNIST_SOURCE "/native/include\" \"" MNIST_SOURCE "/native/gpu/kernels/sgd.cu\"";
+  std::string command =
+      "\"" MNIST_NVCC "\" -std=c++20 -fatbin -o /dev/null \"-I" MNIST_SOURCE "/native/gpu\" \"-I" MNIST_SOURCE
+      "/native/include\" \"" MNIST_SOURCE "/native/gpu/kernels/sgd.cu\"";
   for (const int gpu : kGpus) {
     std::string number = architectures_for(gpu, MNIST_NVCC_ARCHITECTURES);
     if (number.empty()) continue;

@@ -1235,7 +1235,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/kernels/fused/fc1_backward/mma.cuh",
+        "native/kernels/fused/fc1_backward/columns.cuh",
         ("ctest test_fused_fc1",),
         (
             "largest-of-one-warp",
@@ -2045,7 +2045,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/kernels/fused/shared/models.cuh",
+        "native/kernels/fused/shared/phase.cuh",
         ("test_fleet.py -k 'engine_alone'",),
         ("signs-of-the-first-model", "fleet", "arrays[i] += offset;", "arrays[i] += i == 27 ? 0 : offset;"),
         ("largest-dy2-of-all-models", "fleet", "arrays[i] += offset;", "arrays[i] += i == 24 ? 0 : offset;"),

@@ -2,10 +2,6 @@
 // each precision, and for one model or several.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "kernels/fused/conv2_backward/half_images.cuh"
 #include "kernels/fused/conv2_backward/mma.cuh"
 #include "kernels/fused/conv2_backward/whole_images.cuh"
@@ -13,12 +9,10 @@
 #include "kernels/fused/conv_forward/wgmma.cuh"
 #include "kernels/fused/fc1_backward/mma.cuh"
 #include "kernels/fused/fc1_backward/wgmma.cuh"
-#include "kernels/fused/fc1_forward/mma.cuh"
 #include "kernels/fused/fc1_forward/wgmma.cuh"
 #include "kernels/fused/head.cuh"
 #include "kernels/fused/kernels.h"
 #include "kernels/fused/update/prepare.cuh"
-#include "kernels/fused/update/update.cuh"
 
 namespace mnist::fused {
 

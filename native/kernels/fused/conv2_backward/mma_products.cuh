@@ -2,14 +2,9 @@
 // routed taps.
 #pragma once
 
-#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
-#include "kernels/device/mma.cuh"
-#include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {

@@ -1,11 +1,9 @@
 // fc1_forward: bn2 and relu of the pooled maxima, then fc1, its sum over 3136 features cut into slices.
 #pragma once
 
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 

@@ -2,9 +2,7 @@
 #include "cuda/check.h"
 #include "cuda/delays.h"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/loads.cuh"
 #include "kernels/fused/ranks/exchange.h"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {

@@ -5,10 +5,6 @@
 // order. The next phases read the totals where otherwise they read a row for each block: here there are one or two.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstdint>
-
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

@@ -1674,7 +1674,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/layout.cpp",
+        "native/engines/fused/probe.cpp",
         (),
         (
             "routing-of-the-slot-beside",

@@ -1,10 +1,6 @@
 // Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
-#include <algorithm>
-
-#include "engines/fused/device_set.h"
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
-#include "engines/fused/steps.h"
 #include "engines/gpu_engine.h"
 #include "engines/host_feed.h"
 #include "mnist/thresholds.h"
@@ -270,7 +266,7 @@ class FusedEngine final : public GpuEngine {
 
   void do_compute_statistics() override {
     const auto guard = select();
-    scoring_.compute_statistics(dataset_size(), [this](auto visit) { for_each_piece_of_dataset(visit); });
+    scoring_.compute_statistics(dataset_size(), [this](const auto& visit) { for_each_piece_of_dataset(visit); });
   }
 
   // Calls visit(samples, count) for pieces of the data set, wherever it lives.

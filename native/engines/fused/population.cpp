@@ -1,9 +1,6 @@
 // The formulas of docs/fused.md, over the data set instead of a batch.
 #include "engines/fused/population.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
 

@@ -4,9 +4,6 @@
 // `parameters` is a slab in PyTorch's order, `statistics` one as in model.h.
 #pragma once
 
-#include <span>
-#include <vector>
-
 #include "mnist/engine.h"
 
 namespace mnist::fused {

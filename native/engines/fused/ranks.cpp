@@ -3,12 +3,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <fstream>
-
-#include "mnist/errors.h"
 
 namespace mnist::fused {
 namespace {

@@ -1,15 +1,9 @@
 // The other ranks of a training on GPUs: what a step adds up over them, and how their parts come to each other.
 #pragma once
 
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "cuda/buffer.h"
 #include "kernels/fused/ranks/exchange.h"
 #include "libraries/nccl.h"
-#include "mnist/communicator.h"
 
 namespace mnist::fused {
 

@@ -4,16 +4,11 @@
 
 #include <initializer_list>
 #include <map>
-#include <memory>
 #include <tuple>
 
-#include "cuda/graph.h"
-#include "cuda/stream.h"
 #include "engines/fused/arena.h"
-#include "engines/fused/gpu.h"
 #include "engines/fused/ranks.h"
 #include "engines/gpu_engine.h"
-#include "kernels/fused/kernels.h"
 
 namespace mnist::fused {
 
@@ -58,7 +53,10 @@ class Steps {
   }
 
   // From now on run() makes steps of all ranks.
-  void join(std::unique_ptr<Ranks> ranks);
+  void join(std::unique_ptr<Ranks> ranks) {
+    graphs_.clear();
+    ranks_ = std::move(ranks);
+  }
   Ranks* ranks() const { return ranks_.get(); }  // null: none
 
   // Gradient of the objective with respect to the mean loss, for the steps to come of all models.
@@ -87,7 +85,6 @@ class Steps {
   PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
   void queue(const KernelRow& row, const State& s, int k);
   void queue(PlannedStep step, int k, const Batch* share);
-  void exchange_after(Phase phase, State& s, const Batch& share);
   const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
 
   cuda::Stream& stream_;

@@ -1663,7 +1663,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/engines/fused/population.cpp",
+        "native/engines/fused/population.h",
         (),
         (
             "sign-of-a-scale-forgotten",
@@ -2034,7 +2034,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/engines/fused/population.cpp",
+        "native/engines/fused/population.h",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a1-without-the-populations-shift",

@@ -25,14 +25,11 @@ class FusedEngine final : public GpuEngine {
   std::string arithmetic() const override {
     const std::string name = Engine::arithmetic();
     const bool wgmma = steps_.gpu().limits.wgmma;
-    switch (options().precision) {
-      case Precision::kFp32:
-        return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
-      case Precision::kTf32:
-        return name + " (fp16 in units of powers of two; activations have 11 bits)";
-      default:
-        return name;
-    }
+    if (options().precision == Precision::kFp32)
+      return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
+    if (options().precision == Precision::kTf32)
+      return name + " (fp16 in units of powers of two; activations have 11 bits)";
+    return name;
   }
 
   std::vector<std::int64_t> batch_thresholds() const override {

@@ -237,13 +237,11 @@ void Ranks::exchange_dy2(State& s, const Batch& batch) {
 }
 
 void Ranks::exchange_gradients(State& s, const Batch& batch) {
-  const auto launch = precision_ == Precision::kBf16   ? GradientExchange<Precision::kBf16>::launch
-                      : precision_ == Precision::kTf32 ? GradientExchange<Precision::kTf32>::launch
-                                                       : GradientExchange<Precision::kFp32>::launch;
   State with_gradients = s;
   with_gradients.gradients = gradients_.data();
-  exchange(2, batch, with_gradients,
-           [&](const State& from, const Parts& parts) { launch(totals_.data(), from, parts, stream_); });
+  exchange(2, batch, with_gradients, [&](const State& from, const Parts& parts) {
+    fused::exchange_gradients(precision_, totals_.data(), from, parts, stream_);
+  });
   s.conv2_sums = totals_.data()->conv2_sums;
   s.routed_tap_sums = totals_.data()->routed_tap_sums;
   s.conv2_backward_blocks = 1;

@@ -64,14 +64,9 @@ void launch(const EntryPoint& entry, const KernelRow& row, dim3 grid, const Stat
 }  // namespace
 
 std::span<const KernelRow> kernel_rows(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return rows_of_precision<Precision::kBf16>();
-    case Precision::kTf32:
-      return rows_of_precision<Precision::kTf32>();
-    default:
-      return rows_of_precision<Precision::kFp32>();
-  }
+  return precision == Precision::kBf16   ? rows_of_precision<Precision::kBf16>()
+         : precision == Precision::kTf32 ? rows_of_precision<Precision::kTf32>()
+                                         : rows_of_precision<Precision::kFp32>();
 }
 
 const KernelRow& row_of(std::span<const KernelRow> rows, Phase phase) {

@@ -71,12 +71,9 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   }
   // Fewer stages hold the same tiles, so their sums are the same bits.
   const auto add_fc1_forward = [&]<int kRows, int kStages>(int min_batch, int below_sms_per_16_samples) {
-    add({.phase = kFc1Forward,
-         .rows = kRows,
-         .stages = kStages,
-         .min_batch = min_batch,
-         .below_sms_per_16_samples = below_sms_per_16_samples},
-        kThreads, fc1_forward_kernel<P, kRows, kStages, Models>, sizeof(Bn2), kFc1ForwardBytes<kRows, kStages>);
+    KernelRow row{.phase = kFc1Forward, .rows = kRows, .stages = kStages, .min_batch = min_batch};
+    row.below_sms_per_16_samples = below_sms_per_16_samples;
+    add(row, kThreads, fc1_forward_kernel<P, kRows, kStages, Models>, sizeof(Bn2), kFc1ForwardBytes<kRows, kStages>);
   };
   add_fc1_forward.template operator()<64, kFc1MostStages>(129, 4);
   add_fc1_forward.template operator()<64, kFc1FewStages<64>>(129, 4);

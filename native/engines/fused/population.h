@@ -4,9 +4,6 @@
 // `parameters` is a slab in PyTorch's order, `statistics` one as in model.h.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
 

@@ -20,11 +20,6 @@ std::int64_t place_of(int exchange, int ranks) {
   return place;
 }
 
-template <std::size_t kSize>
-void set_text(char (&to)[kSize], const std::string& text) {
-  std::strncpy(to, text.c_str(), kSize - 1);
-}
-
 // The same for all processes that could open each other's memory.
 std::string machine() {
   std::string boot;
@@ -72,10 +67,6 @@ Ranks::Ranks(std::shared_ptr<Communicator> all, Precision precision, int device,
   }
 }
 
-Ranks::~Ranks() {
-  for (void* memory : opened_) (void)cudaIpcCloseMemHandle(memory);
-}
-
 // Whether it is empty on all ranks.
 bool Ranks::all_agree(const std::string& why) {
   const std::byte mine{why.empty()};
@@ -86,7 +77,7 @@ bool Ranks::all_agree(const std::string& why) {
 
 void Ranks::choose(int device, const std::string& asked) {
   Card card{.process = ::getpid()};
-  set_text(card.machine, machine());
+  std::strncpy(card.machine, machine().c_str(), sizeof card.machine - 1);
   MNIST_CHECK(cudaDeviceGetPCIBusId(card.bus, sizeof card.bus, device));
   if (cudaIpcGetMemHandle(&card.memory, box_.data()) != cudaSuccess) (void)cudaGetLastError();
   std::vector<Card> cards(size());
@@ -219,12 +210,6 @@ void Ranks::exchange_z2(State& s, const Batch& batch) {
            [&](const State& from, const Parts& parts) { fused::exchange_z2(totals_.data(), from, parts, stream_); });
   s.z2_sums = totals_.data()->z2_sums;
   s.conv_forward_blocks = Totals::kZ2Rows;
-}
-
-State Ranks::keeping_fc1(State s) const {
-  s.gradients = gradients_.data();
-  s.learning_rate = &totals_.data()->zero;
-  return s;
 }
 
 void Ranks::exchange_dy2(State& s, const Batch& batch) {

@@ -7,16 +7,6 @@
 
 namespace mnist::fused {
 
-void Scoring::set_statistics(std::span<const double> values) {
-  statistics_.assign(values.begin(), values.end());
-  operands_.reset();
-}
-
-void Scoring::reserve() {
-  steps_.reserve(kChunk);
-  steps_.set_upstream(0);
-}
-
 const std::int32_t* Scoring::identity_order(std::int64_t count) {
   auto& order = identity_orders_[count];
   if (order.size() == 0) {

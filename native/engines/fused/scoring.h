@@ -18,12 +18,18 @@ class Scoring {
   Scoring(Steps& steps, cuda::Stream& stream) : steps_(steps), stream_(stream) {}
 
   std::span<const double> statistics() const { return statistics_; }
-  void set_statistics(std::span<const double> values);
+  void set_statistics(std::span<const double> values) {
+    statistics_.assign(values.begin(), values.end());
+    operands_.reset();
+  }
   // Parameters changed: what was derived from them is forgotten.
   void forget_operands() { operands_.reset(); }
 
   // Room for passes; training's graphs survive one that there is room for already.
-  void reserve();
+  void reserve() {
+    steps_.reserve(kChunk);
+    steps_.set_upstream(0);
+  }
   // 0 .. count - 1 for the images of a pass, then zeros for the batch that head looks ahead to.
   const std::int32_t* identity_order(std::int64_t count);
   // There is one for each number of images that a pass had: of a caller's calls that could be any number.

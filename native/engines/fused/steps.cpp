@@ -63,13 +63,6 @@ PlannedStep Steps::rank_step(const Batch& batch, const Samples& samples) const {
   return step;
 }
 
-void Steps::set_upstream(double upstream) {
-  const float value = float(upstream);
-  cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
-}
-
-void Steps::clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
-
 void Steps::queue(const KernelRow& row, const State& s, int k) {
   if (models_ == 1)
     launch(row, s, k, stream_.get());

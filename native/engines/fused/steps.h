@@ -60,9 +60,12 @@ class Steps {
   Ranks* ranks() const { return ranks_.get(); }  // null: none
 
   // Gradient of the objective with respect to the mean loss, for the steps to come of all models.
-  void set_upstream(double upstream);
+  void set_upstream(double upstream) {
+    const float value = float(upstream);
+    cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
+  }
   // For steps that run outside of a window.
-  void clear_rates();
+  void clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
 
   // The parameters changed: so do the kernels' copies of them.
   void repack_weights() { fused::repack_weights(rows_, arena_.state(), stream_.get()); }

@@ -13,7 +13,6 @@
 
 #include "kernels/fused/plan.h"
 #include "mnist/engine.h"
-#include "mnist/initial.h"
 
 namespace mnist::fused {
 

@@ -34,11 +34,9 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
       load_matrix_x4_trans(a[0], dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
     } else {
 #pragma unroll
-      for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[plane][i] =
-              load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 + (i & 1) * 32);
+      for (int i = 0; i < 8; ++i)
+        a[i / 4][i % 4] =
+            load_shared_32(dz + (row * kSlots + i / 4 * 8 + 2 * t + (i >> 1 & 1)) * kDzPitch + g * 4 + (i & 1) * 32);
     }
   };
   const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][kColumns][2], int row, int v) {  // [][columns 0-7 or 8-15][]
@@ -52,11 +50,11 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
       for (int i = 0; i < 4; ++i) b[0][i >> 1][i & 1] = r[i];
     } else {
 #pragma unroll
-      for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-        for (int i = 0; i < 2 * kColumns; ++i)
-          b[plane][i >> 1][i & 1] = load_shared_32(
-              a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
+      for (int i = 0; i < 4 * kColumns; ++i) {
+        const int plane = i / (2 * kColumns), column = i / 2 % kColumns;
+        b[plane][column][i & 1] = load_shared_32(
+            a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + column * 32);
+      }
     }
   };
   std::uint32_t a[k16Bits ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
@@ -76,10 +74,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
         for (int u = 0; u < 3; ++u) {
           if (!counts(row + 1 - u)) continue;
 #pragma unroll
-          for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-            for (int n = 0; n < kColumns; ++n)
-              P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
+          for (int n = 0; n < kColumns; ++n) P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][0], b[0][n][0], b[0][n][1]);
         }
       }
     } else {

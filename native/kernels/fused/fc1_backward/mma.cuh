@@ -279,18 +279,15 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
           load_matrix_x4_trans(b[n], base + Shared::kA2 + step * 16 * Shared::kCellPitch +
                                          a_lane_offset(lane, Shared::kCellPitch) + n * 32);
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-          for (int n = 0; n < 4; ++n) P::mma(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        for (int i = 0; i < 8; ++i)
+          P::mma(sums[i / 4][i % 4], a[i / 4], b[i % 4 / 2][i % 2 * 2], b[i % 4 / 2][i % 2 * 2 + 1]);
       } else {
         // The product's k runs over samples 2t and 2t+1 instead of t and t+4: rows two apart hit distinct banks.
         std::uint32_t a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            a[m][i] = load_shared_32(base + Shared::dh(tile) + (step * 8 + 2 * t + i / 2) * Shared::kDhPitch +
-                                     (hidden + m * 16 + i % 2 * 8 + g) * 4);
+        for (int i = 0; i < 8; ++i)
+          a[i / 4][i % 4] = load_shared_32(base + Shared::dh(tile) + (step * 8 + 2 * t + i % 4 / 2) * Shared::kDhPitch +
+                                           (hidden + i / 4 * 16 + i % 2 * 8 + g) * 4);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
           const std::uint32_t at = base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (n * 8 + g) * 4;

@@ -151,10 +151,8 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   if constexpr (P::kScaled) {
     const float scale = scales.a2 * scales.fc1;
 #pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int n = 0; n < kN; ++n)
-        for (float& sum : sums[m][n]) sum *= scale;
+    for (int i = 0; i < kM * kN; ++i)
+      for (float& sum : sums[i / kN][i % kN]) sum *= scale;
   }
 #pragma unroll
   for (int m = 0; m < kM; ++m)

@@ -50,11 +50,11 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
       for (int i = 0; i < 4; ++i) b[0][i >> 1][i & 1] = r[i];
     } else {
 #pragma unroll
-      for (int i = 0; i < 4 * kColumns; ++i) {
-        const int plane = i / (2 * kColumns), column = i / 2 % kColumns;
-        b[plane][column][i & 1] = load_shared_32(
-            a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + column * 32);
-      }
+      for (int plane = 0; plane < 2; ++plane)
+#pragma unroll
+        for (int i = 0; i < 2 * kColumns; ++i)
+          b[plane][i >> 1][i & 1] = load_shared_32(
+              a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
     }
   };
   std::uint32_t a[k16Bits ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3

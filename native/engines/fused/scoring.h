@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
 #include "engines/fused/device_set.h"
 #include "engines/fused/steps.h"

@@ -2,7 +2,6 @@
 // batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
-#include <initializer_list>
 #include <map>
 #include <tuple>
 

@@ -34,9 +34,11 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
       load_matrix_x4_trans(a[0], dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        a[i / 4][i % 4] =
-            load_shared_32(dz + (row * kSlots + i / 4 * 8 + 2 * t + (i >> 1 & 1)) * kDzPitch + g * 4 + (i & 1) * 32);
+      for (int plane = 0; plane < 2; ++plane)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          a[plane][i] =
+              load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 + (i & 1) * 32);
     }
   };
   const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][kColumns][2], int row, int v) {  // [][columns 0-7 or 8-15][]

@@ -1235,7 +1235,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/columns.cuh",
         ("ctest test_fused_fc1",),
         (
             "largest-of-one-warp",
@@ -1663,7 +1663,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/gpu/engines/fused/population.cpp",
+        "native/gpu/engines/fused/population.h",
         (),
         (
             "sign-of-a-scale-forgotten",
@@ -1674,7 +1674,7 @@ ENGINES = [
         precision="bf16",
     ),
     *of(
-        "native/gpu/engines/fused/layout.cpp",
+        "native/gpu/engines/fused/probe.cpp",
         (),
         (
             "routing-of-the-slot-beside",
@@ -2034,7 +2034,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/gpu/engines/fused/population.cpp",
+        "native/gpu/engines/fused/population.h",
         ("test_engines.py -k 'far_larger and {spec}'",),
         (
             "a1-without-the-populations-shift",
@@ -2045,7 +2045,7 @@ GAPS = [
         precision="tf32",
     ),
     *of(
-        "native/gpu/kernels/fused/shared/models.cuh",
+        "native/gpu/kernels/fused/shared/phase.cuh",
         ("test_fleet.py -k 'engine_alone'",),
         ("signs-of-the-first-model", "fleet", "arrays[i] += offset;", "arrays[i] += i == 27 ? 0 : offset;"),
         ("largest-dy2-of-all-models", "fleet", "arrays[i] += offset;", "arrays[i] += i == 24 ? 0 : offset;"),

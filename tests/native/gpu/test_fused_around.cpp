@@ -1,5 +1,5 @@
 // What the fused engine does around a training, on the GPU: slabs, initial values, sums over a data set, scores.
-#include "engines/fused/layout.h"
+#include "engines/fused/probe.h"
 #include "gpu_testing.h"
 #include "kernels/fused/state.h"
 

@@ -3,7 +3,7 @@
 // Each result is compared with float64 from what the phase had: z2 from the a1 that it stored, the maxima and sums from
 // its z2.
 #include "cpu/reference_ops.h"
-#include "engines/fused/layout.h"
+#include "engines/fused/probe.h"
 #include "fused_phase.h"
 #include "kernels/fused/shared/pixels.h"
 

@@ -111,10 +111,7 @@ void exchange_all(std::vector<Rank>& ranks, Precision precision, bool peers, int
         const State s = r.state();
         if (which == 0) fused::exchange_z2(r.totals.data(), s, parts, r.stream.get());
         if (which == 1) fused::exchange_dy2(r.totals.data(), s, parts, r.stream.get());
-        const auto exchange_gradients = precision == Precision::kBf16
-                                            ? fused::GradientExchange<Precision::kBf16>::launch
-                                            : fused::GradientExchange<Precision::kTf32>::launch;
-        if (which == 2) exchange_gradients(r.totals.data(), s, parts, r.stream.get());
+        if (which == 2) fused::exchange_gradients(precision, r.totals.data(), s, parts, r.stream.get());
       };
       std::vector<fused::Parts> parts(size);
       for (int rank = 0; rank < size; ++rank) {

@@ -10,7 +10,7 @@
 #include "cuda/graph.h"
 #include "engines/fused/device_set.h"
 #include "engines/fused/steps.h"
-#include "kernels/fused/shared/trace.h"
+#include "kernels/fused/state.h"
 
 using namespace mnist;
 using namespace mnist::fused;

@@ -1,8 +1,6 @@
 // Where each array of a step lies.
 #include "engines/fused/arena.h"
 
-#include <type_traits>
-
 namespace mnist::fused {
 namespace {
 

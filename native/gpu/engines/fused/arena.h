@@ -1,12 +1,8 @@
 // The device memory of steps: what lasts from one to the next, and the intermediate values of a batch.
 #pragma once
 
-#include <algorithm>
-#include <span>
-
 #include "cuda/buffer.h"
 #include "engines/fused/gpu.h"
-#include "kernels/fused/state.h"
 
 namespace mnist::fused {
 

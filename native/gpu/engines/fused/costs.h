@@ -3,7 +3,6 @@
 
 #include "kernels/fused/kernels.h"
 #include "kernels/variant.h"
-#include "profile/cost.h"
 
 namespace mnist::fused {
 

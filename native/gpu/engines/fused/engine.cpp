@@ -1,10 +1,6 @@
 // Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
-#include <algorithm>
-
-#include "engines/fused/device_set.h"
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
-#include "engines/fused/steps.h"
 #include "engines/gpu_engine.h"
 #include "engines/host_feed.h"
 #include "mnist/thresholds.h"
@@ -29,14 +25,11 @@ class FusedEngine final : public GpuEngine {
   std::string arithmetic() const override {
     const std::string name = Engine::arithmetic();
     const bool wgmma = steps_.gpu().limits.wgmma;
-    switch (options().precision) {
-      case Precision::kFp32:
-        return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
-      case Precision::kTf32:
-        return name + " (fp16 in units of powers of two; activations have 11 bits)";
-      default:
-        return name;
-    }
+    if (options().precision == Precision::kFp32)
+      return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
+    if (options().precision == Precision::kTf32)
+      return name + " (fp16 in units of powers of two; activations have 11 bits)";
+    return name;
   }
 
   std::vector<std::int64_t> batch_thresholds() const override {
@@ -270,7 +263,7 @@ class FusedEngine final : public GpuEngine {
 
   void do_compute_statistics() override {
     const auto guard = select();
-    scoring_.compute_statistics(dataset_size(), [this](auto visit) { for_each_piece_of_dataset(visit); });
+    scoring_.compute_statistics(dataset_size(), [this](const auto& visit) { for_each_piece_of_dataset(visit); });
   }
 
   // Calls visit(samples, count) for pieces of the data set, wherever it lives.

@@ -1,11 +1,7 @@
 // The GPU as `fused` uses it: its limits, and what the code that runs there can do.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "kernels/fused/kernels.h"
-#include "mnist/engine.h"
 
 namespace mnist::fused {
 

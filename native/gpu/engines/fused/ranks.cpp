@@ -3,12 +3,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <fstream>
-
-#include "mnist/errors.h"
 
 namespace mnist::fused {
 namespace {
@@ -22,11 +18,6 @@ std::int64_t place_of(int exchange, int ranks) {
   std::int64_t place = kExchanges * kRoundsBytes;
   for (int k = 0; k < exchange; ++k) place += (ranks * kPartBytes[k] + 255) / 256 * 256;
   return place;
-}
-
-template <std::size_t kSize>
-void set_text(char (&to)[kSize], const std::string& text) {
-  std::strncpy(to, text.c_str(), kSize - 1);
 }
 
 // The same for all processes that could open each other's memory.
@@ -76,10 +67,6 @@ Ranks::Ranks(std::shared_ptr<Communicator> all, Precision precision, int device,
   }
 }
 
-Ranks::~Ranks() {
-  for (void* memory : opened_) (void)cudaIpcCloseMemHandle(memory);
-}
-
 // Whether it is empty on all ranks.
 bool Ranks::all_agree(const std::string& why) {
   const std::byte mine{why.empty()};
@@ -90,7 +77,7 @@ bool Ranks::all_agree(const std::string& why) {
 
 void Ranks::choose(int device, const std::string& asked) {
   Card card{.process = ::getpid()};
-  set_text(card.machine, machine());
+  std::strncpy(card.machine, machine().c_str(), sizeof card.machine - 1);
   MNIST_CHECK(cudaDeviceGetPCIBusId(card.bus, sizeof card.bus, device));
   if (cudaIpcGetMemHandle(&card.memory, box_.data()) != cudaSuccess) (void)cudaGetLastError();
   std::vector<Card> cards(size());
@@ -225,12 +212,6 @@ void Ranks::exchange_z2(State& s, const Batch& batch) {
   s.conv_forward_blocks = Totals::kZ2Rows;
 }
 
-State Ranks::keeping_fc1(State s) const {
-  s.gradients = gradients_.data();
-  s.learning_rate = &totals_.data()->zero;
-  return s;
-}
-
 void Ranks::exchange_dy2(State& s, const Batch& batch) {
   exchange(1, batch, s,
            [&](const State& from, const Parts& parts) { fused::exchange_dy2(totals_.data(), from, parts, stream_); });
@@ -241,13 +222,11 @@ void Ranks::exchange_dy2(State& s, const Batch& batch) {
 }
 
 void Ranks::exchange_gradients(State& s, const Batch& batch) {
-  const auto launch = precision_ == Precision::kBf16   ? GradientExchange<Precision::kBf16>::launch
-                      : precision_ == Precision::kTf32 ? GradientExchange<Precision::kTf32>::launch
-                                                       : GradientExchange<Precision::kFp32>::launch;
   State with_gradients = s;
   with_gradients.gradients = gradients_.data();
-  exchange(2, batch, with_gradients,
-           [&](const State& from, const Parts& parts) { launch(totals_.data(), from, parts, stream_); });
+  exchange(2, batch, with_gradients, [&](const State& from, const Parts& parts) {
+    fused::exchange_gradients(precision_, totals_.data(), from, parts, stream_);
+  });
   s.conv2_sums = totals_.data()->conv2_sums;
   s.routed_tap_sums = totals_.data()->routed_tap_sums;
   s.conv2_backward_blocks = 1;

@@ -1,15 +1,9 @@
 // The other ranks of a training on GPUs: what a step adds up over them, and how their parts come to each other.
 #pragma once
 
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "cuda/buffer.h"
 #include "kernels/fused/ranks/exchange.h"
 #include "libraries/nccl.h"
-#include "mnist/communicator.h"
 
 namespace mnist::fused {
 
@@ -35,7 +29,9 @@ class Ranks {
   // where the one that is asked for is not to be had.
   Ranks(std::shared_ptr<Communicator> all, Precision precision, int device, const std::string& transport,
         cudaStream_t stream);
-  ~Ranks();
+  ~Ranks() {
+    for (void* memory : opened_) (void)cudaIpcCloseMemHandle(memory);
+  }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
@@ -52,7 +48,11 @@ class Ranks {
   // A phase's state becomes that of the next one, with sums of all ranks. Between head and exchange_dy2() comes
   // fc1_backward, on keeping_fc1().
   void exchange_z2(State& s, const Batch& batch);
-  State keeping_fc1(State s) const;
+  State keeping_fc1(State s) const {
+    s.gradients = gradients_.data();
+    s.learning_rate = &totals_.data()->zero;
+    return s;
+  }
   void exchange_dy2(State& s, const Batch& batch);
   void exchange_gradients(State& s, const Batch& batch);
 

@@ -1,23 +1,11 @@
 // Passes over images without training.
 #include "engines/fused/scoring.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "engines/fused/population.h"
-#include "engines/gpu_engine.h"
 
 namespace mnist::fused {
-
-void Scoring::set_statistics(std::span<const double> values) {
-  statistics_.assign(values.begin(), values.end());
-  operands_.reset();
-}
-
-void Scoring::reserve() {
-  steps_.reserve(kChunk);
-  steps_.set_upstream(0);
-}
 
 const std::int32_t* Scoring::identity_order(std::int64_t count) {
   auto& order = identity_orders_[count];
@@ -96,36 +84,34 @@ Score Scoring::evaluate() {
 
 // ---- the population's statistics ------------------------------------------------------------------------------------
 
-void Scoring::begin_statistics() {
+void Scoring::compute_statistics(std::int64_t images, const std::function<void(const Visit&)>& for_each_piece) {
+  constexpr std::int64_t kConv2Sums = 2 * kConv2Channels;
+  const cudaStream_t stream = stream_.get();
   reserve();
   forget_identity_orders();
   sums_.reserve(kMoments + kConv2Sums + sum_moments_scratch());
-  cuda::fill_bytes(moments(), 0, kMoments + kConv2Sums, stream_.get());
-}
-
-void Scoring::add_moments(const Samples& samples, std::int64_t count) {
-  sum_moments(moments(), conv2_sums() + kConv2Sums, samples.moments, count, stream_.get());
-}
-
-void Scoring::finish_bn1(std::int64_t images) {
+  double *const moments = sums_.data(), *const conv2_sums = moments + kMoments;
+  cuda::fill_bytes(moments, 0, kMoments + kConv2Sums, stream);
+  for_each_piece([&](const Samples& samples, std::int64_t count) {
+    sum_moments(moments, conv2_sums + kConv2Sums, samples.moments, count, stream);
+  });
   const auto parameters = convolution_parameters();
   statistics_.assign(kStatisticCount, 0.0);
-  set_bn1_statistics(statistics_, parameters, read_values(moments(), kMoments, stream_.get()), double(images));
+  set_bn1_statistics(statistics_, parameters, read_values(moments, kMoments, stream), double(images));
   operands_ = {bn1_operand(steps_.precision(), parameters, statistics_), {}};
-}
 
-void Scoring::add_conv2_sums(const Samples& samples, std::int64_t count) {
-  Samples piece = samples;
-  piece.order = identity_order(count);
-  const PlannedStep outputs = pass(count, piece);
-  steps_.queue(outputs, {Phase::kConvForward});
-  add_z2_sums(conv2_sums(), outputs.state.z2_sums, outputs.state.conv_forward_blocks, stream_.get());
-}
-
-void Scoring::finish_bn2(std::int64_t images) {
-  const auto parameters = convolution_parameters();
-  auto sums = read_values(conv2_sums(), kConv2Sums, stream_.get());
-  const double z2_scale = read_values(steps_.arena().state().scales + kZ2Scale, 1, stream_.get())[0];
+  bool first = true;
+  for_each_piece([&](const Samples& samples, std::int64_t count) {
+    if (first) prepare(samples);
+    first = false;
+    Samples piece = samples;
+    piece.order = identity_order(count);
+    const PlannedStep outputs = pass(count, piece);
+    steps_.queue(outputs, {Phase::kConvForward});
+    add_z2_sums(conv2_sums, outputs.state.z2_sums, outputs.state.conv_forward_blocks, stream);
+  });
+  auto sums = read_values(conv2_sums, kConv2Sums, stream);
+  const double z2_scale = read_values(steps_.arena().state().scales + kZ2Scale, 1, stream)[0];
   for (std::int64_t i = 0; i < kConv2Sums; ++i) sums[i] *= i < kConv2Channels ? z2_scale : z2_scale * z2_scale;
   set_bn2_statistics(statistics_, parameters, sums, double(images));
   operands_->bn2 = bn2_operand(parameters, statistics_);

@@ -1,9 +1,7 @@
 // Evaluation of the fused engine: scores under population statistics, and these statistics themselves.
 #pragma once
 
-#include <map>
-#include <optional>
-#include <vector>
+#include <functional>
 
 #include "engines/fused/device_set.h"
 #include "engines/fused/steps.h"
@@ -19,12 +17,18 @@ class Scoring {
   Scoring(Steps& steps, cuda::Stream& stream) : steps_(steps), stream_(stream) {}
 
   std::span<const double> statistics() const { return statistics_; }
-  void set_statistics(std::span<const double> values);
+  void set_statistics(std::span<const double> values) {
+    statistics_.assign(values.begin(), values.end());
+    operands_.reset();
+  }
   // Parameters changed: what was derived from them is forgotten.
   void forget_operands() { operands_.reset(); }
 
   // Room for passes; training's graphs survive one that there is room for already.
-  void reserve();
+  void reserve() {
+    steps_.reserve(kChunk);
+    steps_.set_upstream(0);
+  }
   // 0 .. count - 1 for the images of a pass, then zeros for the batch that head looks ahead to.
   const std::int32_t* identity_order(std::int64_t count);
   // There is one for each number of images that a pass had: of a caller's calls that could be any number.
@@ -42,19 +46,8 @@ class Scoring {
 
   // Sets the statistics: bn1's exactly, from the moments of all images, bn2's from conv2's outputs under them.
   // for_each_piece(visit) calls visit(samples, count) for pieces of up to kChunk of the `images` images.
-  template <class ForEachPiece>
-  void compute_statistics(std::int64_t images, ForEachPiece for_each_piece) {
-    begin_statistics();
-    for_each_piece([&](const Samples& samples, std::int64_t count) { add_moments(samples, count); });
-    finish_bn1(images);
-    bool first = true;
-    for_each_piece([&](const Samples& samples, std::int64_t count) {
-      if (first) prepare(samples);
-      first = false;
-      add_conv2_sums(samples, count);
-    });
-    finish_bn2(images);
-  }
+  using Visit = std::function<void(const Samples& samples, std::int64_t count)>;
+  void compute_statistics(std::int64_t images, const std::function<void(const Visit&)>& for_each_piece);
 
  private:
   // What conv_forward and fc1_forward read of both batch norms under the population statistics, kept until these or a
@@ -66,16 +59,6 @@ class Scoring {
   PlannedStep pass(std::int64_t count, const Samples& samples) const;
   // The parameters before fc1.weight, which are in the same place in the engine's order and in PyTorch's.
   std::vector<double> convolution_parameters() const;
-
-  void begin_statistics();
-  void add_moments(const Samples& samples, std::int64_t count);
-  void finish_bn1(std::int64_t images);
-  void add_conv2_sums(const Samples& samples, std::int64_t count);
-  void finish_bn2(std::int64_t images);
-
-  static constexpr std::int64_t kConv2Sums = 2 * kConv2Channels;
-  double* moments() const { return sums_.data(); }
-  double* conv2_sums() const { return moments() + kMoments; }
 
   Steps& steps_;
   cuda::Stream& stream_;

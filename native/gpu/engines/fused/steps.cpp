@@ -1,9 +1,6 @@
 // How a step is queued, and how many become a graph.
 #include "engines/fused/steps.h"
 
-#include <algorithm>
-#include <bit>
-
 #include "engines/fused/costs.h"
 
 namespace mnist::fused {
@@ -66,18 +63,6 @@ PlannedStep Steps::rank_step(const Batch& batch, const Samples& samples) const {
   return step;
 }
 
-void Steps::join(std::unique_ptr<Ranks> ranks) {
-  graphs_.clear();
-  ranks_ = std::move(ranks);
-}
-
-void Steps::set_upstream(double upstream) {
-  const float value = float(upstream);
-  cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
-}
-
-void Steps::clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
-
 void Steps::queue(const KernelRow& row, const State& s, int k) {
   if (models_ == 1)
     launch(row, s, k, stream_.get());
@@ -95,16 +80,12 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
     timer_.op(cost.does, cost.cost, cost.unit);
     const bool keeps_fc1 = share && phase == Phase::kFc1Backward;
     queue(step.plan[phase], keeps_fc1 ? ranks_->keeping_fc1(s) : s, k);
-    if (share) exchange_after(phase, s, *share);
+    // With the other ranks, where a phase leaves sums over the batch.
+    if (share && phase == Phase::kConvForward) ranks_->exchange_z2(s, *share);
+    if (share && phase == Phase::kFc1Backward) ranks_->exchange_dy2(s, *share);
+    if (share && phase == Phase::kConv2Backward) ranks_->exchange_gradients(s, *share);
   }
   timer_.end_step();
-}
-
-// With the other ranks, where a phase leaves sums over the batch.
-void Steps::exchange_after(Phase phase, State& s, const Batch& share) {
-  if (phase == Phase::kConvForward) ranks_->exchange_z2(s, share);
-  if (phase == Phase::kFc1Backward) ranks_->exchange_dy2(s, share);
-  if (phase == Phase::kConv2Backward) ranks_->exchange_gradients(s, share);
 }
 
 // `steps` steps over a window, captured once for each batch size, count and data set.

@@ -2,18 +2,12 @@
 // batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
-#include <initializer_list>
 #include <map>
-#include <memory>
 #include <tuple>
 
-#include "cuda/graph.h"
-#include "cuda/stream.h"
 #include "engines/fused/arena.h"
-#include "engines/fused/gpu.h"
 #include "engines/fused/ranks.h"
 #include "engines/gpu_engine.h"
-#include "kernels/fused/kernels.h"
 
 namespace mnist::fused {
 
@@ -58,13 +52,19 @@ class Steps {
   }
 
   // From now on run() makes steps of all ranks.
-  void join(std::unique_ptr<Ranks> ranks);
+  void join(std::unique_ptr<Ranks> ranks) {
+    graphs_.clear();
+    ranks_ = std::move(ranks);
+  }
   Ranks* ranks() const { return ranks_.get(); }  // null: none
 
   // Gradient of the objective with respect to the mean loss, for the steps to come of all models.
-  void set_upstream(double upstream);
+  void set_upstream(double upstream) {
+    const float value = float(upstream);
+    cuda::upload(arena_.upstream(), {&value, 1}, stream_.get());
+  }
   // For steps that run outside of a window.
-  void clear_rates();
+  void clear_rates() { cuda::fill_bytes(arena_.rates(), 0, Arena::kMostSteps, stream_.get()); }
 
   // The parameters changed: so do the kernels' copies of them.
   void repack_weights() { fused::repack_weights(rows_, arena_.state(), stream_.get()); }
@@ -87,7 +87,6 @@ class Steps {
   PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
   void queue(const KernelRow& row, const State& s, int k);
   void queue(PlannedStep step, int k, const Batch* share);
-  void exchange_after(Phase phase, State& s, const Batch& share);
   const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
 
   cuda::Stream& stream_;

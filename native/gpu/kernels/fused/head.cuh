@@ -2,13 +2,7 @@
 // output. It also sums the pixel moments of the next batch, for update's bn1.
 #pragma once
 
-#include <type_traits>
-
-#include "kernels/device/dependent_launch.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 

@@ -1,7 +1,6 @@
 // The kernels of `fused`, a table of rows for each precision, and the launch of any of them.
 #pragma once
 
-#include "kernels/fused/plan.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -9,7 +8,9 @@ namespace mnist::fused {
 // Of each phase the preferred first.
 std::span<const KernelRow> kernel_rows(Precision precision);
 // A phase's only row, or its first.
-const KernelRow& row_of(std::span<const KernelRow> rows, Phase phase);
+inline const KernelRow& row_of(std::span<const KernelRow> rows, Phase phase) {
+  return *std::ranges::find(rows, phase, &KernelRow::phase);
+}
 
 // Whether the code that this GPU runs has programmatic dependent launch; code compiled for an older GPU has not.
 bool overlaps(std::span<const KernelRow> rows);

@@ -1,5 +1,4 @@
 // The one launch of the fused kernels, and the tables of their source files put together.
-#include <algorithm>
 
 #include "cuda/check.h"
 #include "cuda/delays.h"
@@ -64,18 +63,9 @@ void launch(const EntryPoint& entry, const KernelRow& row, dim3 grid, const Stat
 }  // namespace
 
 std::span<const KernelRow> kernel_rows(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return rows_of_precision<Precision::kBf16>();
-    case Precision::kTf32:
-      return rows_of_precision<Precision::kTf32>();
-    default:
-      return rows_of_precision<Precision::kFp32>();
-  }
-}
-
-const KernelRow& row_of(std::span<const KernelRow> rows, Phase phase) {
-  return *std::ranges::find(rows, phase, &KernelRow::phase);
+  return precision == Precision::kBf16   ? rows_of_precision<Precision::kBf16>()
+         : precision == Precision::kTf32 ? rows_of_precision<Precision::kTf32>()
+                                         : rows_of_precision<Precision::kFp32>();
 }
 
 bool overlaps(std::span<const KernelRow> rows) {

@@ -9,13 +9,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
-#include <span>
 #include <type_traits>
 
 #include "kernels/fused/plan.h"
 #include "mnist/engine.h"
-#include "mnist/initial.h"
 
 namespace mnist::fused {
 
@@ -30,6 +27,10 @@ inline constexpr int kRoutedTapColumns = 16;  // of a channel's routed sums: 9 t
 inline constexpr int kConv1Blocks = 4;        // of update, for conv1's channels
 inline constexpr int kDhTile = 128;           // samples of a tile of fc1_backward by wgmma
 inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
+
+// State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
+// y the clock of a multiprocessor, and its number above kClockBits.
+inline constexpr int kTracePhases = 6, kTracePoints = 64, kTraceBlocks = 264, kClockBits = 48;
 
 // Where conv2_backward works by wgmma, conv_forward leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8
 // channels, 14, 16 slots, 8), slots as in layout.cuh, those of padding 0. And update leaves conv2.weight for its

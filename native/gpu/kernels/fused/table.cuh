@@ -2,10 +2,6 @@
 // each precision, and for one model or several.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "kernels/fused/conv2_backward/half_images.cuh"
 #include "kernels/fused/conv2_backward/mma.cuh"
 #include "kernels/fused/conv2_backward/whole_images.cuh"
@@ -13,12 +9,10 @@
 #include "kernels/fused/conv_forward/wgmma.cuh"
 #include "kernels/fused/fc1_backward/mma.cuh"
 #include "kernels/fused/fc1_backward/wgmma.cuh"
-#include "kernels/fused/fc1_forward/mma.cuh"
 #include "kernels/fused/fc1_forward/wgmma.cuh"
 #include "kernels/fused/head.cuh"
 #include "kernels/fused/kernels.h"
 #include "kernels/fused/update/prepare.cuh"
-#include "kernels/fused/update/update.cuh"
 
 namespace mnist::fused {
 
@@ -77,12 +71,9 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   }
   // Fewer stages hold the same tiles, so their sums are the same bits.
   const auto add_fc1_forward = [&]<int kRows, int kStages>(int min_batch, int below_sms_per_16_samples) {
-    add({.phase = kFc1Forward,
-         .rows = kRows,
-         .stages = kStages,
-         .min_batch = min_batch,
-         .below_sms_per_16_samples = below_sms_per_16_samples},
-        kThreads, fc1_forward_kernel<P, kRows, kStages, Models>, sizeof(Bn2), kFc1ForwardBytes<kRows, kStages>);
+    KernelRow row{.phase = kFc1Forward, .rows = kRows, .stages = kStages, .min_batch = min_batch};
+    row.below_sms_per_16_samples = below_sms_per_16_samples;
+    add(row, kThreads, fc1_forward_kernel<P, kRows, kStages, Models>, sizeof(Bn2), kFc1ForwardBytes<kRows, kStages>);
   };
   add_fc1_forward.template operator()<64, kFc1MostStages>(129, 4);
   add_fc1_forward.template operator()<64, kFc1FewStages<64>>(129, 4);

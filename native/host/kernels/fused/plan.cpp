@@ -1,7 +1,6 @@
 // The cuts of a batch, by the rows of its kernels.
 #include "kernels/fused/plan.h"
 
-#include <algorithm>
 #include <limits>
 #include <ranges>
 

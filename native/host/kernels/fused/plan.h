@@ -4,8 +4,6 @@
 // table.cuh, and kernel_rows() of kernels.h gives those of a precision: another variant is another row.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>

@@ -4,14 +4,7 @@
 //   dz2 = scale D + alpha + kappa z2,   kappa = -scale d gamma / (sigma N),   alpha = -scale d beta / N - kappa mean.
 #pragma once
 
-#include "kernels/device/copies.cuh"
-#include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/lane.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/shared/sgd.cuh"
-#include "kernels/fused/shared/trace.cuh"
-#include "kernels/fused/state.h"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 

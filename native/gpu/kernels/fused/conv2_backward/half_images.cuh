@@ -19,21 +19,11 @@
 // than an item is added up outside of them.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
-#include "kernels/device/lane.cuh"
-#include "kernels/device/matrix.cuh"
 #include "kernels/device/registers.cuh"
-#include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/half_images_products.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
 #include "kernels/fused/conv2_backward/store.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 

@@ -1,15 +1,8 @@
 // dz2 in place of z2, from dy2 and bn2's backward, in shared memory by all threads of a role; also the pixel lists.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
 #include "kernels/fused/shared/image.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
-#include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
 

@@ -23,13 +23,9 @@
 //                         as the L2 cache meanwhile
 #pragma once
 
-#include "kernels/device/lane.cuh"
-#include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/conv2_backward/mma_items.cuh"
 #include "kernels/fused/conv2_backward/mma_products.cuh"
 #include "kernels/fused/shared/conv3x3.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 

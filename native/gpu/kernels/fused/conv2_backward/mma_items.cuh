@@ -2,14 +2,8 @@
 // all of it; whole_images.cuh has a layout and copies of its own.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/barriers.cuh"
-#include "kernels/device/copies.cuh"
 #include "kernels/fused/conv2_backward/bn2_backward.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/layout.cuh"
 
 namespace mnist::fused {
 

@@ -2,14 +2,9 @@
 // routed taps.
 #pragma once
 
-#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
-#include "kernels/device/mma.cuh"
-#include "kernels/device/shared_memory.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
 #include "kernels/fused/conv2_backward/pixel_lists.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {
@@ -81,10 +76,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
         for (int u = 0; u < 3; ++u) {
           if (!counts(row + 1 - u)) continue;
 #pragma unroll
-          for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-            for (int n = 0; n < kColumns; ++n)
-              P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][plane], b[plane][n][0], b[plane][n][1]);
+          for (int n = 0; n < kColumns; ++n) P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][0], b[0][n][0], b[0][n][1]);
         }
       }
     } else {

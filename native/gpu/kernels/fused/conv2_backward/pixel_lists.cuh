@@ -1,8 +1,6 @@
 // The pixels of an image in the orders in which the routed taps read them: for mma.sync, and for wgmma.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/fused/shared/image.cuh"
 #include "kernels/fused/shared/layout.cuh"
 

@@ -1,9 +1,6 @@
 // Sums that wgmma left in registers, to global memory.
 #pragma once
 
-#include <cstdint>
-
-#include "kernels/device/barriers.cuh"
 #include "kernels/device/lane.cuh"
 #include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/state.h"

@@ -9,18 +9,11 @@
 //         they are done with that one starts the copies that take its place
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/lane.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/device/registers.cuh"
-#include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/mma_items.cuh"
 #include "kernels/fused/conv2_backward/store.cuh"
 #include "kernels/fused/conv2_backward/whole_images_products.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 

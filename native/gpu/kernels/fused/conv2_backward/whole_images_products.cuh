@@ -4,7 +4,6 @@
 
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv2_backward/make_dz2.cuh"
-#include "kernels/fused/shared/layout.cuh"
 #include "kernels/fused/shared/routing.cuh"
 
 namespace mnist::fused {

@@ -6,9 +6,8 @@
 // Hopper has other kernels, wgmma.cuh.
 #pragma once
 
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
-#include "kernels/fused/shared/models.cuh"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 

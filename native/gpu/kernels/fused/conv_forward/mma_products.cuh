@@ -33,13 +33,10 @@ struct Conv1 {
     const auto [g, t] = fragment_place(lane);
     const auto* words = static_cast<const std::uint32_t*>(packed);
 #pragma unroll
-    for (int term = 0; term < P::kConv1Terms; ++term)
+    for (int i = 0; i < 4 * P::kConv1Terms; ++i)
 #pragma unroll
-      for (int position = 0; position < 4; ++position)
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-          weight[term][position][r] =
-              words[((term * 4 + position) * kConv1Channels + channel0 + g + (r & 1) * 8) * 8 + t + (r >> 1) * 4];
+      for (int r = 0; r < 4; ++r)
+        weight[i / 4][i % 4][r] = words[(i * kConv1Channels + channel0 + g + (r & 1) * 8) * 8 + t + (r >> 1) * 4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int channel = channel0 + g + 8 * i;

@@ -1,14 +1,9 @@
 // conv_forward on Hopper: as mma.cuh, with conv2, and for large batches conv1, by wgmma.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/registers.cuh"
 #include "kernels/fused/conv_forward/wgmma_products.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 

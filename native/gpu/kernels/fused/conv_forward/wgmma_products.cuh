@@ -2,8 +2,6 @@
 // sums; and how their operands lie in shared memory. No barriers here: wgmma.cuh has them.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/conv_forward/mma_products.cuh"
 

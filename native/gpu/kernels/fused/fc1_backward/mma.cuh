@@ -8,15 +8,8 @@
 //   wgrad   a2 = relu(bn2(pooled_z2)), then dh^T times a2 and the update of the weights
 #pragma once
 
-#include <cstddef>
-
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/matrix.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/shared/sgd.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/fc1_backward/columns.cuh"
 
 namespace mnist::fused {
 
@@ -208,34 +201,9 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
   trace(s, Phase::kFc1Backward, 2, tid == 0);
   if constexpr (Shared::kStages == 2) TileReleased::arrive();  // the last tile: wgrad takes its place
 
-  auto& warp_sums = dgrad_sums<Shared>(shared, s.batch);
-#pragma unroll
-  for (int v = 0; v < kValues; ++v) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask <<= 1) {
-      sum[v] += __shfl_xor_sync(0xffffffffu, sum[v], mask);
-      sum_xhat[v] += __shfl_xor_sync(0xffffffffu, sum_xhat[v], mask);
-    }
-    if (g == 0) {
-      warp_sums[row_group][0][my_column + v] = sum[v];
-      warp_sums[row_group][1][my_column + v] = sum_xhat[v];
-    }
-  }
-  if constexpr (P::kFp16Terms > 0 || P::kScaled) {
-    static_assert(kGradientWarps == kRoleThreads / 32);
-    largest = warp_max(largest);
-    if constexpr (P::kScaled) largest *= scales.dy2;
-    if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
-  }
-  DgradOnly::sync();  // the warps' sums are complete
-  if (tid < 64) {
-    const int which = tid >> 5;
-    float total = 0;
-#pragma unroll
-    for (int k = 0; k < kRowGroups; ++k) total += warp_sums[k][which][lane];
-    if constexpr (P::kScaled) total *= scales.dy2;
-    s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
-  }
+  store_dy2_sums<P, DgradOnly>(
+      s, dgrad_sums<Shared>(shared, s.batch), row_group, sum, sum_xhat, [&](int v) { return my_column + v; }, largest,
+      scales.dy2, inv_sigma, column0, warp, lane);
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
@@ -271,18 +239,8 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
   fetch_rest(0);
   if constexpr (Shared::kAhead == 2) fetch_rest(1);
   const int chunk = tid % kRowChunks;
-  float scale[kChunk<P>], shift[kChunk<P>];
-#pragma unroll
-  for (int i = 0; i < kChunk<P>; ++i) {
-    scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * kChunk<P> + i);
-    shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * kChunk<P> + i);
-  }
-  float scale_of_sums = 1, to_stored = 1;
-  if constexpr (P::kScaled) {
-    scale_of_sums = s.scales[kA2Scale];
-#pragma unroll
-    for (int i = 0; i < kChunk<P>; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
-  }
+  float scale[kChunk<P>], shift[kChunk<P>], to_stored = 1;
+  float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
   const float rate = *s.learning_rate;
   wait_for_predecessor();  // head: dh
   fetch_dh<Shared>(s, base, 0);
@@ -321,18 +279,15 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
           load_matrix_x4_trans(b[n], base + Shared::kA2 + step * 16 * Shared::kCellPitch +
                                          a_lane_offset(lane, Shared::kCellPitch) + n * 32);
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-          for (int n = 0; n < 4; ++n) P::mma(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        for (int i = 0; i < 8; ++i)
+          P::mma(sums[i / 4][i % 4], a[i / 4], b[i % 4 / 2][i % 2 * 2], b[i % 4 / 2][i % 2 * 2 + 1]);
       } else {
         // The product's k runs over samples 2t and 2t+1 instead of t and t+4: rows two apart hit distinct banks.
         std::uint32_t a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            a[m][i] = load_shared_32(base + Shared::dh(tile) + (step * 8 + 2 * t + i / 2) * Shared::kDhPitch +
-                                     (hidden + m * 16 + i % 2 * 8 + g) * 4);
+        for (int i = 0; i < 8; ++i)
+          a[i / 4][i % 4] = load_shared_32(base + Shared::dh(tile) + (step * 8 + 2 * t + i % 4 / 2) * Shared::kDhPitch +
+                                           (hidden + i / 4 * 16 + i % 2 * 8 + g) * 4);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
           const std::uint32_t at = base + Shared::kA2 + (step * 8 + 2 * t) * Shared::kCellPitch + (n * 8 + g) * 4;
@@ -386,15 +341,9 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       value.x = sgd(value.x, d[i].x, rate);
       value.y = sgd(value.y, d[i].y, rate);
       *reinterpret_cast<float2*>(master + at) = value;
-      auto* stored = static_cast<T*>(s.fc1) + at;
-      if constexpr (P::kScaled) {
-        *reinterpret_cast<typename P::Pair*>(stored) = P::pack(to_stored * value.x, to_stored * value.y);
-        largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
-      } else if constexpr (Shared::kSize == 2) {
-        *reinterpret_cast<typename P::Pair*>(stored) = P::pack(value.x, value.y);
-      } else {
-        *reinterpret_cast<float2*>(stored) = P::unpack(P::pack(value.x, value.y));
-      }
+      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) =
+          P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
+      if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
     }
   }
   if constexpr (P::kScaled) {

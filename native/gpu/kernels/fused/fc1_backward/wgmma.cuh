@@ -11,16 +11,8 @@
 // (A thread that publishes to wgmma waits for all of its own copies; so dgrad, which publishes nothing, starts them.)
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/wgmma.cuh"
-#include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/scales.cuh"
-#include "kernels/fused/shared/sgd.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/fc1_backward/columns.cuh"
 
 namespace mnist::fused {
 
@@ -90,18 +82,8 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
                   master + std::size_t(i / 8) * kFeatures + column0 + i % 8 * 4);
   copy_async_commit();
   const int chunk = tid % Shared::kColumnChunks;
-  float scale[8], shift[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    scale[i] = s.bn2.scale(column0 % kConv2Channels + chunk * 8 + i);
-    shift[i] = s.bn2.shift(column0 % kConv2Channels + chunk * 8 + i);
-  }
-  float scale_of_sums = 1, to_stored = 1;
-  if constexpr (P::kScaled) {
-    scale_of_sums = s.scales[kA2Scale];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) scale[i] *= inverse_of(scale_of_sums), shift[i] *= inverse_of(scale_of_sums);
-  }
+  float scale[8], shift[8], to_stored = 1;
+  float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
   const float rate = *s.learning_rate;
   copy_async_wait<0>();
   wait_for_predecessor();  // so that its successor may start
@@ -177,8 +159,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   using T = typename P::T;
   using Pair = typename P::Pair;
   using Shared = Fc1BackwardWgmmaShared;
-  constexpr int kWarps = kRoleThreads / 32;
-  __shared__ float inv_sigma[32], warp_sums[kWarps][2][32];
+  __shared__ float inv_sigma[32], warp_sums[kRoleThreads / 32][2][32];
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
@@ -265,32 +246,9 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
                                                (row + upper * 8) * 16));
   }
 
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask <<= 1) {
-      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], mask);
-      sum_xhat[i] += __shfl_xor_sync(0xffffffffu, sum_xhat[i], mask);
-    }
-    if (g == 0) {
-      warp_sums[warp][0][i / 2 * 8 + 2 * t + i % 2] = sum[i];
-      warp_sums[warp][1][i / 2 * 8 + 2 * t + i % 2] = sum_xhat[i];
-    }
-  }
-  if constexpr (P::kScaled) {
-    static_assert(kGradientWarps == kWarps);
-    largest = warp_max(largest) * scales.dy2;
-    if (lane == 0) s.dy2_max[blockIdx.x * kGradientWarps + warp] = largest;
-  }
-  Fc1Dgrad::sync();  // the warps' sums are complete
-  if (tid < 64) {
-    const int which = tid >> 5;
-    float total = 0;
-#pragma unroll
-    for (int k = 0; k < kWarps; ++k) total += warp_sums[k][which][lane];
-    if constexpr (P::kScaled) total *= scales.dy2;
-    s.dy2_sums[which * kFeatures + column0 + lane] = which == 0 ? total : total * inv_sigma[lane];
-  }
+  store_dy2_sums<P, Fc1Dgrad>(
+      s, warp_sums, warp, sum, sum_xhat, [&](int i) { return i / 2 * 8 + 2 * t + i % 2; }, largest, scales.dy2,
+      inv_sigma, column0, warp, lane);
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 

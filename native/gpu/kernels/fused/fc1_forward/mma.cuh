@@ -1,11 +1,9 @@
 // fc1_forward: bn2 and relu of the pooled maxima, then fc1, its sum over 3136 features cut into slices.
 #pragma once
 
-#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/matrix.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
 
@@ -153,10 +151,8 @@ __global__ void __launch_bounds__(kThreads, 1) fc1_forward_kernel(Models models)
   if constexpr (P::kScaled) {
     const float scale = scales.a2 * scales.fc1;
 #pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int n = 0; n < kN; ++n)
-        for (float& sum : sums[m][n]) sum *= scale;
+    for (int i = 0; i < kM * kN; ++i)
+      for (float& sum : sums[i / kN][i % kN]) sum *= scale;
   }
 #pragma unroll
   for (int m = 0; m < kM; ++m)

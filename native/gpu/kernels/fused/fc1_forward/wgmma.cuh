@@ -1,9 +1,6 @@
 // fc1_forward on Hopper, for large batches in 16 bits: as mma.cuh, by wgmma.
 #pragma once
 
-#include <cstddef>
-#include <type_traits>
-
 #include "kernels/device/wgmma.cuh"
 #include "kernels/fused/fc1_forward/mma.cuh"
 

@@ -1,6 +1,5 @@
 // Data outside of a step: pixel moments of each image, the inputs of a graph of steps, and which of the kernels' code
 // this GPU runs.
-#include <algorithm>
 
 #include "cuda/check.h"
 #include "kernels/fused/state.h"

@@ -16,14 +16,11 @@ __device__ int torch_index(int i) {
   return begin + hidden * int(kFeatures) + feature % kConv2Channels * kCells2 + feature / kConv2Channels;
 }
 
-__global__ void slab_to_engine_kernel(float* __restrict__ engine, const float* __restrict__ torch) {
+// to[i] = from[torch_index(i)], or the other way round.
+template <bool kToTorch>
+__global__ void reorder_slab_kernel(float* __restrict__ to, const float* __restrict__ from) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < kParameterCount) engine[i] = torch[torch_index(i)];
-}
-
-__global__ void slab_to_torch_kernel(float* __restrict__ torch, const float* __restrict__ engine) {
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < kParameterCount) torch[torch_index(i)] = engine[i];
+  if (i < kParameterCount) to[kToTorch ? torch_index(i) : i] = from[kToTorch ? i : torch_index(i)];
 }
 
 using InitialTensors = std::array<InitialTensor, kParameterTensors>;
@@ -55,12 +52,12 @@ constexpr unsigned blocks_for(std::int64_t threads) { return unsigned((threads +
 }  // namespace
 
 void slab_to_engine(float* engine, const float* torch, cudaStream_t stream) {
-  slab_to_engine_kernel<<<blocks_for(kParameterCount), kBlock, 0, stream>>>(engine, torch);
+  reorder_slab_kernel<false><<<blocks_for(kParameterCount), kBlock, 0, stream>>>(engine, torch);
   MNIST_CHECK_LAUNCH();
 }
 
 void slab_to_torch(float* torch, const float* engine, cudaStream_t stream) {
-  slab_to_torch_kernel<<<blocks_for(kParameterCount), kBlock, 0, stream>>>(torch, engine);
+  reorder_slab_kernel<true><<<blocks_for(kParameterCount), kBlock, 0, stream>>>(torch, engine);
   MNIST_CHECK_LAUNCH();
 }
 

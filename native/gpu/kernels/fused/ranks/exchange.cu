@@ -2,9 +2,7 @@
 #include "cuda/check.h"
 #include "cuda/delays.h"
 #include "kernels/device/dependent_launch.cuh"
-#include "kernels/device/loads.cuh"
 #include "kernels/fused/ranks/exchange.h"
-#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/scales.cuh"
 
 namespace mnist::fused {
@@ -23,6 +21,14 @@ __device__ __forceinline__ void give4(const Parts& parts, Array Part::* array, i
   if (!parts.counts) value = {};
   for (int k = 0; k < parts.targets; ++k)
     reinterpret_cast<float4*>(static_cast<Part*>(parts.to[k])->*array)[i4] = value;
+}
+
+// What groups of threads have added up of a column.
+template <class T, int kGroups, int kColumns>
+__device__ __forceinline__ T sum_of_groups(const T (&partial)[kGroups][kColumns], int column) {
+  T sum = 0;
+  for (int k = 0; k < kGroups; ++k) sum += partial[k][column];
+  return sum;
 }
 
 // ((rank 0 + rank 1) + rank 2) + ... of an element. From L2: other GPUs wrote it while this kernel ran.
@@ -82,11 +88,7 @@ __global__ void __launch_bounds__(kBlock) exchange_z2_kernel(Totals* to, const f
         [&](float4 x, int) { total[0] += x.x, total[1] += x.y, total[2] += x.z, total[3] += x.w; });
     for (int i = 0; i < 4; ++i) partial[group][column4 * 4 + i] = total[i];
     __syncthreads();
-    if (tid < kColumns) {
-      double sum = 0;
-      for (int k = 0; k < kZ2Groups; ++k) sum += partial[k][tid];
-      give(parts, &Z2Part::sums, tid, sum);
-    }
+    if (tid < kColumns) give(parts, &Z2Part::sums, tid, sum_of_groups(partial, tid));
   }
   meet(parts);
   if (!parts.takes || tid >= kColumns) return;
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
   __shared__ union {
     double dy2[kBlock / 128][128];
     double moments[kBlock / 64][64];
-    float4 head[kBlock / 64][64];
+    alignas(16) float head[kBlock / 64][256];
   } partial;
   const int tid = threadIdx.x, block = blockIdx.x;
   wait_for_predecessor();
@@ -116,11 +118,7 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
           [&](float x, int) { total += x; });
       partial.dy2[tid >> 7][column] = total;
       __syncthreads();
-      if (tid < 128) {
-        double sum = 0;
-        for (int k = 0; k < kGroups; ++k) sum += partial.dy2[k][tid];
-        give(parts, &Dy2Part::sums, tid, sum);
-      }
+      if (tid < 128) give(parts, &Dy2Part::sums, tid, sum_of_groups(partial.dy2, tid));
     }
     meet(parts);
     if (!parts.takes || tid >= 128) return;
@@ -139,11 +137,7 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
           [&](double x, int) { total += x; });
       partial.moments[tid >> 6][column] = total;
       __syncthreads();
-      if (tid < kMoments) {
-        double sum = 0;
-        for (int k = 0; k < kGroups; ++k) sum += partial.moments[k][tid];
-        give(parts, &Dy2Part::moments, tid, sum);
-      }
+      if (tid < kMoments) give(parts, &Dy2Part::moments, tid, sum_of_groups(partial.moments, tid));
     }
     meet(parts);
     if (parts.takes && tid < kMoments) to->moment_sums[tid] = sum_of_ranks(parts, &Dy2Part::moments, tid);
@@ -160,13 +154,9 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
             return reinterpret_cast<const float4*>(s.head_sums + std::size_t(row) * kHeadValues)[column4];
           },
           [&](float4 x, int) { total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w; });
-      partial.head[tid >> 6][column] = total;
+      reinterpret_cast<float4*>(partial.head[tid >> 6])[column] = total;
       __syncthreads();
-      if (mine) {
-        float sum = 0;
-        for (int k = 0; k < kGroups; ++k) sum += reinterpret_cast<const float*>(partial.head[k])[tid];
-        give(parts, &Dy2Part::head, i, sum);
-      }
+      if (mine) give(parts, &Dy2Part::head, i, sum_of_groups(partial.head, tid));
     }
     meet(parts);
     if (parts.takes && mine) to->head_sums[i] = sum_of_ranks(parts, &Dy2Part::head, i);
@@ -292,13 +282,11 @@ void exchange_dy2(Totals* to, const State& from, const Parts& parts, cudaStream_
   launch(exchange_dy2_kernel, kDy2Blocks, from.overlap, stream, to, from, parts);
 }
 
-template <Precision kPrecision>
-void GradientExchange<kPrecision>::launch(Totals* to, const State& from, const Parts& parts, cudaStream_t stream) {
-  fused::launch(exchange_gradients_kernel<Policy<kPrecision>>, kGradientBlocks, from.overlap, stream, to, from, parts);
+void exchange_gradients(Precision precision, Totals* to, const State& from, const Parts& parts, cudaStream_t stream) {
+  const auto kernel = precision == Precision::kBf16   ? exchange_gradients_kernel<Policy<Precision::kBf16>>
+                      : precision == Precision::kTf32 ? exchange_gradients_kernel<Policy<Precision::kTf32>>
+                                                      : exchange_gradients_kernel<Policy<Precision::kFp32>>;
+  launch(kernel, kGradientBlocks, from.overlap, stream, to, from, parts);
 }
-
-template struct GradientExchange<Precision::kBf16>;
-template struct GradientExchange<Precision::kTf32>;
-template struct GradientExchange<Precision::kFp32>;
 
 }  // namespace mnist::fused

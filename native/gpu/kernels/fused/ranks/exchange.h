@@ -5,10 +5,6 @@
 // order. The next phases read the totals where otherwise they read a row for each block: here there are one or two.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstdint>
-
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {
@@ -63,9 +59,6 @@ void begin_exchanges();  // before the first one, outside of a graph
 void exchange_z2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
 void exchange_dy2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
 // conv2_sums, routed_tap_sums, and fc1.weight's gradient in `gradients`; then SGD of fc1.weight and its copy.
-template <Precision kPrecision>
-struct GradientExchange {
-  static void launch(Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
-};
+void exchange_gradients(Precision precision, Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
 
 }  // namespace mnist::fused

@@ -8,9 +8,7 @@
 #pragma once
 
 #include "kernels/device/matrix.cuh"
-#include "kernels/device/mma.cuh"
 #include "kernels/fused/shared/layout.cuh"
-#include "kernels/fused/shared/numbers.cuh"
 
 namespace mnist::fused {
 

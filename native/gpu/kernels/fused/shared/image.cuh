@@ -5,12 +5,7 @@
 //   z[c] = sum w x = kScale * (sum w v - kZero * sum w),   x = kScale * (v - kZero).
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
-#include <type_traits>
-
+#include "kernels/fused/shared/numbers.cuh"
 #include "kernels/fused/shared/pixels.h"
 #include "kernels/fused/state.h"
 

@@ -3,7 +3,6 @@
 
 #include "kernels/device/copies.cuh"
 #include "kernels/fused/shared/numbers.cuh"
-#include "mnist/model.h"
 
 namespace mnist::fused {
 

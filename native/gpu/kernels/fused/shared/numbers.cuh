@@ -9,8 +9,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
-
 #include "kernels/device/mma.cuh"
 #include "mnist/engine.h"
 

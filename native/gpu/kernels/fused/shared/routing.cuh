@@ -2,11 +2,7 @@
 // zero and in padding.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
-#include <type_traits>
+#include "kernels/fused/shared/numbers.cuh"
 
 namespace mnist::fused {
 

@@ -6,7 +6,6 @@
 // steadily.
 #pragma once
 
-#include "kernels/fused/shared/trace.h"
 #include "kernels/fused/state.h"
 
 namespace mnist::fused {

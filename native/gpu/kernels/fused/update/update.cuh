@@ -5,10 +5,7 @@
 //   update_conv2   conv2.weight and its repacked copies
 #pragma once
 
-#include "kernels/device/dependent_launch.cuh"
-#include "kernels/fused/shared/models.cuh"
-#include "kernels/fused/shared/sgd.cuh"
-#include "kernels/fused/shared/trace.cuh"
+#include "kernels/fused/shared/phase.cuh"
 #include "kernels/fused/update/operands.cuh"
 
 namespace mnist::fused {

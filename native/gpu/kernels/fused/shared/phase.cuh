@@ -1,13 +1,15 @@
-// state_of_block(): what a block of a launch works on, which is for one model or for several.
+// What every phase's kernel uses: which model its block works on, a step of SGD, and by its includes the wait for the
+// phase before, images in shared memory, numbers, scales and trace points.
 #pragma once
 
-#include <array>
-#include <bit>
-
-#include "kernels/fused/state.h"
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/fused/shared/layout.cuh"
+#include "kernels/fused/shared/scales.cuh"
+#include "kernels/fused/shared/trace.cuh"
 
 namespace mnist::fused {
 
+// What a block of a launch works on, which is for one model or for several.
 __device__ __forceinline__ const State& state_of_block(const State& s) { return s; }
 
 __device__ __forceinline__ State state_of_block(const Pack& pack) {
@@ -20,5 +22,8 @@ __device__ __forceinline__ State state_of_block(const Pack& pack) {
   s.samples.order += offset / std::int64_t(sizeof(std::int32_t));
   return s;
 }
+
+// A step of stochastic gradient descent.
+__device__ __forceinline__ float sgd(float value, float gradient, float rate) { return value - rate * gradient; }
 
 }  // namespace mnist::fused

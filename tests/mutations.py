@@ -2119,7 +2119,7 @@ GAPS = [
             "z2-in-32-bits",
             "offset",
             "? (std::size_t(image) * (kConv2Channels / 8) + channel / 8)",
-            "? (unsigned(image) * unsigned(kConv2Channels / 8) + channel / 8)",
+            "? (int(image) * (kConv2Channels / 8) + channel / 8)",
         ),
         precision="bf16",
     ),

@@ -2113,15 +2113,15 @@ GAPS = [
         precision="fp32",
     ),
     *of(
-        "native/gpu/kernels/fused/conv_forward/wgmma_products.cuh",
+        "native/gpu/kernels/fused/conv2_backward/half_images.cuh",
         ("test_engine_sizes.py -k 'activations_beyond_32 and {spec}'",),
         (
-            "z2-in-32-bits",
+            "chunk-in-32-bits",
             "offset",
-            "? (std::size_t(image) * (kConv2Channels / 8) + channel / 8)",
-            "? (int(image) * (kConv2Channels / 8) + channel / 8)",
+            "(std::size_t(image) * of_image + first) * kChunkedImage",
+            "(unsigned(image) * unsigned(of_image) + first) * unsigned(kChunkedImage)",
         ),
-        precision="bf16",
+        precision="fp32",
     ),
 ]
 

@@ -17,9 +17,11 @@ from mnist_cuda.bench import record
 from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.errors import DataError
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
+USERS_CACHE = os.environ.get("MNIST_CUDA_CACHE")
 TOO_OLD = "needs compute capability"  # in the reason, of a GPU or of the build's code for it
 TOO_FEW = "is a test for several GPUs"  # of a machine
 
@@ -99,11 +101,19 @@ def older_gpu(monkeypatch):
 
 @pytest.fixture(scope="session")
 def mnist():
-    """The real data set, from MNIST_CUDA_TEST_DATA or ../shared/mnist beside the checkout; a skip without it."""
-    folder = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
-    if not folder.is_dir():
-        pytest.skip(f"the real MNIST is not at {folder}; name its folder by MNIST_CUDA_TEST_DATA")
-    return dataset.load("mnist", data_dir=folder)
+    """The real data set: from MNIST_CUDA_TEST_DATA, ../shared/mnist or the user's cache; a skip without it."""
+    folder = os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist"
+    if Path(folder).is_dir():
+        return dataset.load("mnist", data_dir=Path(folder))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            if USERS_CACHE is None:
+                patch.delenv("MNIST_CUDA_CACHE")
+            else:
+                patch.setenv("MNIST_CUDA_CACHE", USERS_CACHE)
+            return dataset.load("mnist", offline=True)
+    except DataError:
+        pytest.skip("the real MNIST is not in the cache; `mnist-cuda data fetch`, or name its MNIST_CUDA_TEST_DATA")
 
 
 class Peer:

@@ -288,6 +288,8 @@ def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert err == "mnist-cuda: taking the newest run, runs/a\n"
     assert "% of 20 test images of tiny correct" in out
+    assert cli.main(["evaluate", "a", "--engine", "reference"]) == 0  # as `runs` names it
+    assert capsys.readouterr().out == out
 
 
 def test_the_confusion_matrix_counts_the_images(model, capsys):

@@ -260,6 +260,8 @@ def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
     assert "runs/killed/config.json: empty; its run was killed before it began" in capsys.readouterr().err
     train("--resume", "--quiet")
     assert "saved runs/a/model.safetensors" in capsys.readouterr().out
+    train("--resume", "a", code=2)
+    assert "runs/a: all" in capsys.readouterr().err
 
 
 def test_a_run_without_a_checkpoint_begins_anew(stopped, capsys):

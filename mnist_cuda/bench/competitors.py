@@ -157,7 +157,7 @@ def peer_competitors(
         peer = peers[name]
         if not any(chosen_variants(peer, device, wanted) for device in ("cpu", "cuda")):
             raise UsageError(f"peer '{name}' has no variant '{words}', expected {words_of_peers({name: peer})}")
-        missing = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {_remedy(peer)}"
+        missing = "" if has_module(python, peer.module) else f"{_lack(python, peer)}; {_remedy(peer)}"
         for variant in (v for device in devices for v in chosen_variants(peer, device, wanted)):
             preload, reason = _preload(variant.allocator)
             competitor = Competitor(
@@ -205,6 +205,10 @@ def first_variants(names: Iterable[str], device: str, python: Path) -> list[Comp
             raise UnavailableError(f"{variants[0].label} cannot run here: {variants[0].unavailable}")
         found.append(variants[0])
     return found
+
+
+def _lack(python: Path, peer: Peer) -> str:
+    return f"{python} has no {peer.module}" if python.exists() else f"{peer.module}, as there is no {python}"
 
 
 def _remedy(peer: Peer) -> str:

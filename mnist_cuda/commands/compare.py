@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images in the batch (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
-    add("--weights", type=Path, metavar="FILE", help="start from this saved model instead")
+    add("--weights", type=run_path, metavar="RUN|FILE", help="start from this run or saved model instead")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))
 

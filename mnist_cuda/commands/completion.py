@@ -1,8 +1,10 @@
 """Print a shell's completion of this program's commands and flags.
 
-bash: mnist-cuda completion bash > ~/.local/share/bash-completion/completions/mnist-cuda;
-zsh: mnist-cuda completion zsh > a file _mnist-cuda in a folder of $fpath;
-fish: mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish.
+To keep it, run the line of your shell:
+
+  mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
+  mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda
+  mkdir -p ~/.config/fish/completions && mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mnist_cuda import cli
-    from mnist_cuda.commands.flags import json_file
+    from mnist_cuda.commands.flags import json_file, run_path
     from mnist_cuda.commands.parser import all_parsers
 
     parser = cli.make_parser()
     for each in all_parsers(parser):
         for action in each._actions:
-            if action.type in (Path, json_file):
+            if action.type in (Path, json_file, run_path):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, args.shell))
     return 0

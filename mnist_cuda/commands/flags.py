@@ -199,16 +199,22 @@ def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
 RUNS = Path("runs")  # where runs go that are given no folder
 
 
+def run_path(text: str) -> Path:
+    """A path, or else the run of that name in `runs/`, as `mnist-cuda runs` lists it."""
+    path = Path(text)
+    return path if path.exists() or not (RUNS / path).exists() else RUNS / path
+
+
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """Which model: a file or a run's folder, to be read by `model_file`."""
-    text = "model.safetensors, or the folder of a run (default: the newest run in runs/)"
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
+    text = "a run's name or folder, or a model.safetensors (default: the newest run in runs/)"
+    parser.add_argument("file", nargs="?", type=run_path, metavar="RUN", help=text)
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
     """Which model, where the arguments are something else; to be read by `model_file`, too."""
-    text = "model.safetensors, or the folder of a run (default: the newest run in runs/)"
-    parser.add_argument("--model", type=Path, metavar="FILE", help=text)
+    text = "a run's name or folder, or a model.safetensors (default: the newest run in runs/)"
+    parser.add_argument("--model", type=run_path, metavar="RUN", help=text)
 
 
 NEWEST = Path("<the newest run>")  # what a flag that may name a run stands for without a name

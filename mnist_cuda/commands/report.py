@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import file_ending_in, model_file
+from mnist_cuda.commands.flags import file_ending_in, model_file, run_path
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import make_folder, require_writable
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a run's folder or name, the JSON file of `bench` or `profile`, or a sweep's folder or table (default: the "
         "newest run)"
     )
-    parser.add_argument("source", nargs="*", type=Path, metavar="RUN|FILE.json|FILE.csv", help=text)
+    parser.add_argument("source", nargs="*", type=run_path, metavar="RUN|FILE.json|FILE.csv", help=text)
     add_folder_flag(parser)
     parser.add_argument("--no-profile", action="store_true", help="do not time training steps")
     group = parser.add_argument_group("data")

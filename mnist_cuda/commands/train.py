@@ -25,6 +25,7 @@ from mnist_cuda.commands.flags import (
     positive,
     processes,
     rate,
+    run_path,
 )
 from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
 from mnist_cuda.options import TrainOptions
@@ -63,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
-    add("--init", type=Path, metavar="FILE",
-        help="start from a saved model or a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
+    add("--init", type=run_path, metavar="RUN|FILE",
+        help="start from a run, a saved model or a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
-    group.add_argument("--resume", nargs="?", type=Path, const=NEWEST, metavar="RUN",
+    group.add_argument("--resume", nargs="?", type=run_path, const=NEWEST, metavar="RUN",
         help="continue a run in its folder (default: the newest in runs/)")  # fmt: skip
     group.add_argument("--config", type=Path, metavar="FILE",
         help="repeat the run with this config.json; other flags on the command line win")  # fmt: skip

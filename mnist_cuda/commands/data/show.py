@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import NEWEST, add_data_flags, integer, model_file, positive
+from mnist_cuda.commands.flags import NEWEST, add_data_flags, integer, model_file, positive, run_path
 from mnist_cuda.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("index", nargs="*", type=integer, metavar="INDEX", help="number of the image, from 0")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
     text = "show the test images that RUN gets wrong, the worst first (default: the newest run in runs/)"
-    parser.add_argument("--wrong", nargs="?", type=Path, const=NEWEST, metavar="RUN", help=text)
+    parser.add_argument("--wrong", nargs="?", type=run_path, const=NEWEST, metavar="RUN", help=text)
     parser.add_argument("--count", type=positive, default=10, metavar="N", help="with --wrong (default: %(default)s)")
     add_data_flags(parser, "auto")
 

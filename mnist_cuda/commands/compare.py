@@ -9,7 +9,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_json_flag, gpu, non_negative, options_of, positive, threads
+from mnist_cuda.commands.flags import (
+    add_data_flags,
+    add_json_flag,
+    gpu,
+    non_negative,
+    options_of,
+    positive,
+    run_path,
+    threads,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

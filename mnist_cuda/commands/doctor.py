@@ -81,7 +81,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "toolkit", f"nvcc {toolkit['version']}, {toolkit['path']}"
     for library in facts["libraries"]:
         found = f"{library['version'] or 'of unknown version'}, {library['path']}" if library["path"] else "not found"
-        yield "library", f"{library['name']} {found}"
+        use = "; only `bench ops` uses it" if library["name"] == "cufft" else ""
+        yield "library", f"{library['name']} {found}{use}"
     for row in facts["engines"]:
         reasons = dict.fromkeys(row["unavailable_precisions"].values())
         here = [p for p in row["precisions"] if p not in row["unavailable_precisions"]]

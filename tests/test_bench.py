@@ -360,8 +360,8 @@ def test_peers_of_a_device():
     """On the CPU PyTorch runs in both memory formats; a peer that is not installed says how to install it."""
     rows = peer_competitors(["torch", "jax"], ["cpu"], Path("/none/python"))
     assert {row.label for row in rows} > {"torch eager NHWC", "torch compile NHWC jemalloc", "jax scan"}
-    assert (
-        rows[0].unavailable == "/none/python has no torch; `scripts/peers` installs it, or name another --peer-python"
+    assert rows[0].unavailable == (
+        "torch, as there is no /none/python; `scripts/peers` installs it, or name another --peer-python"
     )
     assert all(row.peer for row in rows)
     with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected torch with words of eager, NCHW"):

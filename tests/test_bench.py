@@ -361,7 +361,7 @@ def test_peers_of_a_device():
     rows = peer_competitors(["torch", "jax"], ["cpu"], Path("/none/python"))
     assert {row.label for row in rows} > {"torch eager NHWC", "torch compile NHWC jemalloc", "jax scan"}
     assert rows[0].unavailable == (
-        "torch, as there is no /none/python; `scripts/peers` installs it, or name another --peer-python"
+        "there is no torch, as there is no /none/python; `scripts/peers` installs it, or name another --peer-python"
     )
     assert all(row.peer for row in rows)
     with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected torch with words of eager, NCHW"):
@@ -457,8 +457,8 @@ def test_an_installed_package_has_no_checkout(monkeypatch):
     monkeypatch.setattr(machine, "CHECKOUT", None)
     (row,) = peer_competitors(["jax:scan"], ["cpu"], Path("/none/python"))
     assert row.unavailable == (
-        "/none/python has no jax; `pip install jax numpy` in an environment of its own and name its interpreter by "
-        "--peer-python"
+        "there is no jax, as there is no /none/python; `pip install jax numpy` in an environment of its own and name "
+        "its interpreter by --peer-python"
     )
     machine._ask_for_commit.cache_clear()
     assert machine.commit() is None
@@ -515,8 +515,8 @@ def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     remedy = "or name another --peer-python"
     assert [line for line in lines if "torch" in line or "jax" in line] == [
-        f"left out: /none/python has no torch; `scripts/peers` installs it, {remedy}",
-        f"left out: /none/python has no jax; `scripts/peers --jax` installs it, {remedy}",
+        f"left out: there is no torch, as there is no /none/python; `scripts/peers` installs it, {remedy}",
+        f"left out: there is no jax, as there is no /none/python; `scripts/peers --jax` installs it, {remedy}",
     ]
     assert sum(line.startswith("cpu") for line in lines) == 2
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]

@@ -122,7 +122,11 @@ def test_activations_that_an_engine_never_forms_are_left_out(step):
         (["--peers", "nonsense"], 2, "peer 'nonsense' is unknown"),
         (["--batch-size", "36"], 2, "--batch-size 36 exceeds the 35 images of tiny"),
         (["--engines", "cpu", "--precision", "bf16"], 2, "engine 'cpu' has no precision bf16"),
-        (["--peers", "torch", "--peer-python", "/nonexistent", "--batch-size", "8"], 4, "/nonexistent has no torch"),
+        (
+            ["--peers", "torch", "--peer-python", "/nonexistent", "--batch-size", "8"],
+            4,
+            "there is no torch, as there is no /nonexistent",
+        ),
         (["--weights", "/nonexistent.safetensors", "--batch-size", "8"], 6, "/nonexistent.safetensors: no such file"),
     ],
 )

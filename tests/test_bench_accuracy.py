@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_what_an_older_gpu_lacks_takes_no_part(own_peer, older_gpu):
 
 def test_a_peer_without_a_variant_for_the_device():
     with pytest.raises(UsageError, match="peer 'torch:graph' has no variant on the cpu"):
-        first_variants(["torch:graph"], "cpu", "/none/python")
+        first_variants(["torch:graph"], "cpu", Path("/none/python"))
 
 
 @pytest.mark.parametrize(

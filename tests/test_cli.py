@@ -18,6 +18,7 @@ from mnist_cuda.checkpoint import load_model
 from mnist_cuda.commands import COMMANDS, data, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
+from mnist_cuda.commands.flags import run_path
 from mnist_cuda.engine import engines
 
 ALL_COMMANDS = [
@@ -56,7 +57,7 @@ def test_every_type_says_what_is_wrong_in_plain_words():
     seen = set()
     for command, parser in parsers().items():
         for action in parser._actions:
-            if action.type not in (None, Path):
+            if action.type not in (None, Path, run_path):
                 with pytest.raises(argparse.ArgumentTypeError, match="'x!' "):
                     action.type("x!")
                 seen.add(" ".join((*command, action.dest)))

@@ -202,7 +202,6 @@ def evil(tmp_path_factory):
         (("runs", "show", EVIL), False),
         (("report", "profile.json", "--text"), False),
         (("evaluate", "model.safetensors"), False),
-        (("evaluate", EVIL), False),
         (("evaluate", f"{EVIL}2"), True),
         (("sweep", "--runs", "runs.csv"), True),
         (("train", "--dataset", EVIL), True),

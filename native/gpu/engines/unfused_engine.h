@@ -1,8 +1,8 @@
 // Engines that make a step of the reference's ops, one call each and nothing fused: `naive` and `tiled`.
 //
-// Read beside reference.cpp: the same calls in the same order. `Ops` has them as static functions, and the type T that
+// Compare with reference.cpp: the same calls in the same order. `Ops` has them as static functions, and the type T that
 // they compute with; naive.cpp and tiled.cpp are such lists. `partial` is scratch of Ops::partial_size(batch) values,
-// the most that any of them wants, and Ops::batch_thresholds() is Engine's.
+// the most that any of these functions needs, and Ops::batch_thresholds() is Engine's.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ struct Variant {
   const char* name;  // the idea
   Function run;
   const char* why;
-  // Error that the idea brings with it, beside what a plain sum in float32 has: relative to what is summed.
+  // Error that the idea brings with it, on top of what a plain sum in float32 has: relative to what is summed.
   double own_error = 0;
   Unit unit = Unit::kFma;
   int needs = 0;  // compute capability (cuda/architectures.h) below which it has no code, and `run` may be null

@@ -144,7 +144,7 @@ void Network::compute_statistics(const Batch& batch, std::span<double> statistic
 }
 
 // With the sign of gamma in conv2's weight, batch norm's scale is never negative and the window's extremum that pooling
-// wants is its maximum. Everything behind sees |gamma|; the gradients of weight and gamma get the sign back.
+// needs is its maximum. Everything behind sees |gamma|; the gradients of weight and gamma get the sign back.
 void Network::prepare_weights() {
   for (int c = 0; c < kConv2Channels; ++c) {
     const float gamma = parameters[kBn2Weight][c];
@@ -329,7 +329,7 @@ void Network::linear_backward(const Batch& batch) {
   //   dz = gamma / sigma * (g - dbeta / N - (z - mean) / sigma * dgamma / N).
   // dbeta and dgamma are the whole batch's there; as gradients those of a share, which are added up with all others.
   const double n = double(batch.whole_size()) * kTiles * 4;
-  double sums[2 * kConv2Channels + 2] = {};  // dbeta, dgamma, and beside them the batch's result
+  double sums[2 * kConv2Channels + 2] = {};  // dbeta, dgamma, then the batch's result
   double *dbeta = sums, *dgamma = sums + kConv2Channels, *result = sums + 2 * kConv2Channels;
   for (int c = 0; c < kConv2Channels; ++c) {
     for (int pixel = 0; pixel < kTiles; ++pixel) {

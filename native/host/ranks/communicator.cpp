@@ -1,4 +1,4 @@
-// What communicators share: sums by way of all_gather, and who left.
+// What communicators share: sums by way of all_gather, and which rank left.
 #include "mnist/communicator.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The ranks that train one model together: who gets what of a batch, and what they say to each other.
+// The ranks that train one model together: which images of a batch each gets, and what they send to each other.
 //
 // Every rank holds the whole model and the whole data set. Of a batch it computes its share; sums over the batch are
 // sums over the ranks, added in their order, so that all ranks go on with the same bits.

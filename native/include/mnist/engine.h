@@ -61,7 +61,7 @@ struct Routing {
   std::vector<std::uint8_t> pool1, pool2, relu3;
 };
 
-// One step seen from inside: everything a test or a lesson wants, and no update.
+// One step seen from inside: everything a test or a lesson needs, without an update.
 struct ProbeOptions {
   double upstream = 1.0;             // gradient of the final objective with respect to the mean loss
   const Routing* routing = nullptr;  // decisions to follow instead of taking them

@@ -12,7 +12,7 @@ struct LaunchCost {
   kernels::Unit unit = kernels::Unit::kFma;
 };
 
-// Every array that passes from launch to launch is written once and read once by each that wants it, and the
+// Every array that passes from launch to launch is written once and read once by each launch that uses it, and the
 // operations are those of the ops' formulas: what a launch repeats does not count.
 inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan, const State& s, Precision precision) {
   using namespace kernels;

@@ -23,7 +23,7 @@ using Conv2dBackwardData = void (*)(float* dx, const float* dy, const float* w, 
                                     int side, cudaStream_t stream);
 std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants();
 
-// `partial` is scratch of conv2d_backward_weight_partial_size(B,I,O) floats, the most that any row wants.
+// `partial` is scratch of conv2d_backward_weight_partial_size(B,I,O) floats, the most that any row needs.
 using Conv2dBackwardWeight = void (*)(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
                                       int in, int out, int side, cudaStream_t stream);
 std::span<const Variant<Conv2dBackwardWeight>> conv2d_backward_weight_variants();

@@ -6,7 +6,7 @@
 // and y is the corner of the transform back, divided by (S+2)^2, and the bias.
 //   launch   pad x and w, one transform of both, the products (a thread 4 images by 4 outputs of a frequency), one
 //            transform back, crop: five
-//   cost     about 16 (S+2)^2 (I + O) bytes an image, of planes and spectra, beside x and y
+//   cost     about 16 (S+2)^2 (I + O) bytes an image, of planes and spectra, in addition to x and y
 //   numerics float32 transforms: the error is relative to the largest values of a plane, not to each; a NaN or an
 //            infinity reaches its whole plane, not the nine positions around it
 //   why      of the 18 operations an input, output and pixel 6 are left, but planes and spectra go through memory

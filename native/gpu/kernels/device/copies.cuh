@@ -1,5 +1,4 @@
-// Copies that run while their threads go on: cp.async, up to 16 bytes a thread, and the copy engine (cp.async.bulk), a
-// block of memory at a time, which Hopper and newer GPUs have.
+// Copies that run while their threads go on: cp.async, up to 16 bytes a thread; from Hopper on cp.async.bulk, blocks.
 #pragma once
 
 #include <cstdint>

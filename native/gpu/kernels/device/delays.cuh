@@ -1,6 +1,5 @@
-// delay(): where a warp of a debug build (CMake's MNIST_DELAYS) sleeps for a random while. It stands at every barrier,
-// copy, fence and start of a kernel of the fused engine, so that roles and blocks come there in orders that they never
-// come in by themselves; the results have to stay the same. Elsewhere it is nothing.
+// delay(): a warp sleeps for a random while in debug builds (CMake's MNIST_DELAYS), at every barrier, copy, fence and
+// start of a kernel of `fused`: roles and blocks come there in unusual orders, and the results have to stay the same.
 #pragma once
 
 #include "cuda/delays.h"

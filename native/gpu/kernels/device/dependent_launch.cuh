@@ -5,9 +5,8 @@
 
 namespace mnist::kernels::device {
 
-// Programmatic dependent launch (Hopper and newer): a phase starts while its predecessor still runs, does what does not
-// depend on it, and waits here for all of its results. Every phase lets its successor start only after its own wait,
-// so what earlier phases wrote is complete even before the wait. Elsewhere launches are serial and these are empty.
+// Programmatic dependent launch (Hopper and newer; elsewhere launches are serial): waits for all results of the phase
+// before. A successor starts only after this wait, so what still earlier phases wrote is complete even before it.
 __device__ __forceinline__ void wait_for_predecessor() {
   delay();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -21,7 +21,7 @@ __device__ __forceinline__ void load_matrix_x4_trans(std::uint32_t (&r)[4], std:
 }
 
 // This lane's row address for load_matrix_x4 of 16 rows by one k-step, rows `pitch` bytes apart. The four registers
-// come in the order in which mma wants them side by side, so that no moves are needed:
+// come in the order in which mma reads them, so that no moves are needed:
 //   as an A operand:  (rows 0-7, chunk 0), (rows 8-15, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 1)
 //   as B operands:    (rows 0-7, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 0), (rows 8-15, chunk 1)
 __device__ __forceinline__ std::uint32_t a_lane_offset(int lane, int pitch) {

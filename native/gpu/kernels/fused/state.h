@@ -32,7 +32,7 @@ inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, whi
 // y the clock of a multiprocessor, and its number above kClockBits.
 inline constexpr int kTracePhases = 6, kTracePoints = 64, kTraceBlocks = 264, kClockBits = 48;
 
-// Where conv2_backward works by wgmma, conv_forward leaves a1 and z2 as it wants them in shared memory: (B, chunk of 8
+// Where conv2_backward works by wgmma, a1 and z2 lie as its shared memory has them: (B, chunk of 8
 // channels, 14, 16 slots, 8), slots as in layout.cuh, those of padding 0. And update leaves conv2.weight for its
 // dgrad: for each filter row and chunk of conv2's channels a piece of zeros, column taps 2, 1 and 0 (32 of conv1's
 // channels by 8 each), and zeros behind the last.

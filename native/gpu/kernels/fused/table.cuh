@@ -36,7 +36,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     rows.push_back(row);
   };
 
-  {  // In bf16 half an image is left as mma.sync wants it.
+  {  // In bf16 half an image is left as mma.sync reads it.
     using Shared = ConvForwardWgmmaShared<P>;
     constexpr Layout kOfWhole = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
     constexpr Layout kOfHalf = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kPixels;

@@ -80,7 +80,7 @@ void linear_backward_tiled(float* dx, float* dw, float* dbias, float*, const flo
 void linear_backward_prefetched(float* dx, float* dw, float* dbias, float* partial, const float* dy, const float* x,
                                 const float* w, std::int64_t batch, int in, int out, cudaStream_t stream);
 
-// The most that any row wants.
+// The most scratch that any row needs.
 std::int64_t linear_partial_size(std::int64_t batch, int in, int out);
 std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out);
 

@@ -39,7 +39,7 @@ inline __attribute__((always_inline)) void gemm_block(float* c, const float* a, 
   }
 }
 
-// The widest block of c that fits the registers beside one row of b and one element of a.
+// The widest block of c that fits the registers together with one row of b and one element of a.
 constexpr int block_vectors(int columns) {
   const int vectors = columns / kLanes, most = kRegisters == 32 ? 4 : 2;
   return vectors < most ? vectors : most;

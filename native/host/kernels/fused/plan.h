@@ -82,7 +82,7 @@ struct Plan {
 // Small batches are cut finer, so that every multiprocessor has work; large ones coarser, so that less is done twice.
 std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu, int batch);
 
-// Of a model that trains beside others: how many multiprocessors its steps are planned for. The batch size alone
+// Of a model that trains together with others: how many multiprocessors its steps are planned for. The batch size alone
 // decides, so that the bits depend neither on the GPU nor on the other models. 0: it must train alone.
 int share_for(std::int64_t batch);
 inline constexpr int kLargestOfPack = 2048;  // samples of a batch of such a model

@@ -178,7 +178,7 @@ __device__ __forceinline__ void exchange_rows(float* to, const float* sums, int 
   constexpr int kWidth = int(sizeof(Array) / sizeof(float));
   const int tid = threadIdx.x, column = tid % kColumns, group = tid / kColumns, column4 = piece * kColumns + column;
   if (parts.gives) {
-    if (group < kGroups) {  // but for a last warp
+    if (group < kGroups) {  // all but a last warp
       float4 total = {};
       for_rows<kGroups, kLoads>(
           rows, group,

@@ -34,15 +34,15 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
   static constexpr Variant<BatchNormStatistics> kTable[] = {
       {"naive", naive::batch_norm_statistics, "two passes; blocks sum chunks as trees in shared memory"},
       {"atomics", batch_norm_statistics_atomics,
-       "one pass, two atomicAdd per thread: inexact, never the same twice, 11x naive's time at B=256 on an H200, 7x at "
+       "one pass, two atomicAdd per thread: inexact, never the same twice, 12x naive's time at B=256 on an H200, 7x at "
        "1024",
        1e-4},
       {"shuffle", batch_norm_statistics_shuffle,
-       "two passes; a block's sum takes one barrier. The reads decide: 0.97x naive's time at B=256 on an H200"},
+       "two passes; a block's sum takes one barrier. The reads decide: 0.99x naive's time at B=256 on an H200"},
       {"cub", batch_norm_statistics_cub,
        "shuffle's two passes, and its time at B=256 on an H200; a block's sum is one call of CUB, header only"},
       {"welford", batch_norm_statistics_welford,
-       "one pass, exact; a division per number: 1.5x naive's time at B=256 on an H200, 1.2x at 1024"},
+       "one pass, exact; a division per number: 1.6x naive's time at B=256 on an H200, 1.2x at 1024"},
       {"groups", batch_norm_statistics_groups,
        "welford by 8 numbers in registers: a division for all, 16 bytes per load"},
   };

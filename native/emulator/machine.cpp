@@ -41,7 +41,7 @@ constexpr int kSeconds = 120;  // that a launch may take
 std::array<Thread, kMaxThreads> threads;
 void* host_stack;
 void (*thread_function)(const void*);
-int orders = 3, thread_count;
+int orders = 2, thread_count;
 cudaError_t last_error = cudaSuccess;
 std::int64_t barriers;
 int barrier_true, barrier_all;
@@ -288,6 +288,18 @@ uint3 thread_index() { return machine.current->index; }
 uint3 block_index() { return machine.block_index; }
 dim3 block_size() { return machine.block_size; }
 dim3 grid_size() { return machine.grid; }
+#define COMPONENTS(name, value)             \
+  unsigned name##_x() { return value.x; } \
+  unsigned name##_y() { return value.y; } \
+  unsigned name##_z() { return value.z; }
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+COMPONENTS(threadIdx, machine.current->index)
+COMPONENTS(blockIdx, machine.block_index)
+COMPONENTS(blockDim, machine.block_size)
+COMPONENTS(gridDim, machine.grid)
 int lane() { return machine.current->lane(); }
 
 __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool order) {

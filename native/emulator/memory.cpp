@@ -112,14 +112,24 @@ struct Site {
   std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
 };
 std::unordered_map<std::uint64_t, Site> sites;
+struct Cached {
+  std::uint64_t place = 0;
+  Site* site = nullptr;
+};
+Cached cache[1 << 12];  // of `sites`
 std::vector<Site*> touched;
 std::int64_t global_bytes, least_bytes;
 
 void count(std::uint64_t address, int bytes, bool write, bool shared, std::uint64_t place) {
-  Site& site = sites[place];
-  site.bytes = bytes;
-  site.write = write;
-  site.shared = shared;
+  Cached& cached = cache[place % std::size(cache)];
+  if (cached.place != place) {
+    Site& made = sites[place];
+    made.bytes = bytes;
+    made.write = write;
+    made.shared = shared;
+    cached = {place, &made};
+  }
+  Site& site = *cached.site;
   if (site.used == 0) touched.push_back(&site);
   const int lane = machine.current->lane();
   const std::size_t n = site.times[lane]++;
@@ -179,12 +189,13 @@ std::string element(const Buffer& buffer, const char* address) {
   const char* base = buffer.data;
   std::string name = buffer.name;
   std::size_t size = buffer.granule;
+  bool chosen = false;  // the argument closest before the address; the first one of what lies before all
   for (const auto& [pointer, named] : buffer.names)
-    if (pointer <= address || base == buffer.data) {
+    if (pointer <= address || !chosen) {
       base = pointer;
       name = named.first;
       size = named.second;
-      if (pointer > address) break;
+      chosen = true;
     }
   const std::int64_t offset = address - base;
   const std::int64_t index = offset >= 0 ? offset / std::int64_t(size) : -((-offset + std::int64_t(size) - 1) / std::int64_t(size));
@@ -192,7 +203,7 @@ std::string element(const Buffer& buffer, const char* address) {
          (buffer.shared ? "" : " of " + std::to_string((buffer.data + buffer.bytes - base) / std::int64_t(size)));
 }
 
-bool is_ordered(const Access& before, bool shared, const Thread& me) {
+inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
   if (before.run != machine.run) return true;
   if (before.block != machine.block) return shared || acquired.contains(before.block);
   if (before.epoch != machine.epoch || before.thread == me.number) return true;
@@ -200,18 +211,17 @@ bool is_ordered(const Access& before, bool shared, const Thread& me) {
   return me.clock[before.thread % kLanes] >= before.time;
 }
 
-const char* between(const Access& before, const Thread& me) {
-  if (before.block != machine.block) return "of another block";
-  return before.thread / kLanes == me.warp() ? "of its own warp" : "of another warp";
-}
-
 void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before, std::uint64_t place) {
   const Thread& me = *machine.current;
-  const bool in_warp = before.block == machine.block && before.thread / kLanes == me.warp();
-  const bool in_block = before.block == machine.block;
+  // Of several readers the last one is known; where that is this thread, another one counts.
+  const bool self = before.block == machine.block && before.thread == me.number;
+  const bool in_block = before.block == machine.block && !(self && before.blocks);
+  const bool in_warp = in_block && before.thread / kLanes == me.warp() && !(self && before.warps);
   add_fault(in_warp ? "race in a warp" : in_block ? "race in a block" : "race of blocks",
-            who(me.number, machine.block) + " " + what + " " + who(before.thread, before.block) + ", " +
-                between(before, me) + ", and no barrier lies between: " + element(buffer, address) + " in " +
+            who(me.number, machine.block) + " " + what + " " +
+                (self ? "another thread" : who(before.thread, before.block)) + ", of " +
+                (in_warp ? "its own warp" : in_block ? "another warp" : "another block") +
+                ", and no barrier lies between: " + element(buffer, address) + " in " +
                 (buffer.shared ? "shared" : "global") + " memory",
             place, program_base + before.place);
 }
@@ -226,6 +236,10 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
        ++k) {
     Shadow& shadow = buffer.shadow[k];
     const char* at = buffer.data + k * buffer.granule;
+    if (!write && shadow.write.run != machine.run && buffer.set[k] && shadow.read.run == machine.run &&
+        shadow.read.block == machine.block && shadow.read.thread == me.number && shadow.read.epoch == machine.epoch &&
+        shadow.read.time == now.time)
+      continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
     if ((!write || atomic) && !buffer.set[k])
       add_fault("unset", who(me.number, machine.block) + " reads what nothing has written: " + element(buffer, at) +
@@ -278,7 +292,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
   if (!machine.current) return;
   const char* address = static_cast<const char*>(pointer);
   if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
-  const std::string verb = write ? "writes" : "reads";
+  const char* verb = write ? "writes" : "reads";
   if (std::uint64_t(address) % std::uint64_t(bytes) && bytes <= 16)
     add_fault("misaligned", who(machine.current->number, machine.block) + " " + verb + " " + std::to_string(bytes) +
                                 " bytes at an address that is no multiple of that", place);
@@ -293,22 +307,22 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
     for (const Buffer* buffer : shared_now)
       if (!near || std::abs(address - buffer->data) < std::abs(address - near->data) || (address >= buffer->data && near->data < buffer->data))
         near = buffer;
-    return outside(verb + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""), place,
+    return outside(std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""), place,
                    false);
   }
   if (std::size_t(address - arena) < kArena) {
     Buffer* buffer = global_buffer(address);
-    if (!buffer) return outside(verb + " global memory that is no buffer's", place, true);
-    if (buffer->freed) return outside(verb + " a buffer that was freed: " + buffer->name, place, true);
+    if (!buffer) return outside(std::string(verb) + " global memory that is no buffer's", place, true);
+    if (buffer->freed) return outside(std::string(verb) + " a buffer that was freed: " + buffer->name, place, true);
     if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
-      return outside(verb + " outside of its buffer: " + element(*buffer, address), place, false);
+      return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
     check(*buffer, address, bytes, write, atomic, place);
     if (machine.counting && !atomic) count(std::uint64_t(address), bytes, write, false, place);
     return;
   }
   if (std::size_t(address - machine.body) < machine.body_bytes) return;                 // parameters
   if (address >= &__executable_start && address < &_end) return;                        // constants
-  outside(verb + (std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place, true);
+  outside(verb + std::string(std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place, true);
 }
 
 }  // namespace
@@ -391,6 +405,7 @@ void finish_counts() {
   for (auto& [place, site] : sites)
     add_counts({place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least});
   sites.clear();
+  std::fill(std::begin(cache), std::end(cache), Cached{});
   add_kernel(0, global_bytes, least_bytes, 0, 0);
   global_bytes = least_bytes = 0;
 }
@@ -569,6 +584,8 @@ HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
+// Guards of static variables in host code.
+char __tsan_atomic8_load(const volatile char* p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 void __tsan_read_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), false, false, HERE); }
 void __tsan_write_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), true, false, HERE); }
 }

@@ -3,6 +3,7 @@
     k<<<grid, block>>>(a, b)           ::emulator::run("k", [=] { k(a, b); }, grid, block), behind the arguments' names
     __shared__ float tile[2][3];       a reference to a variable of the thread block, by that name
     extern __shared__ float4 all[];    a pointer to the block's dynamic shared memory
+    threadIdx.x                        ::emulator::threadIdx_x()
     #pragma unroll                     #pragma GCC unroll, so that arrays become registers as they do under nvcc
 
 Lines keep their numbers, and #line keeps the name of the file. Usage: rewrite.py FROM TO FILE..., all FILEs below FROM.
@@ -16,6 +17,9 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOT
 EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+)\s+(\w+)\[\];")
 SHARED = re.compile(r"__shared__\s+([^;=]*?)(\w+)((?:\[[^;]*\])?);")
 UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*\(?(\w*)\)?", re.MULTILINE)
+# A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
+# temporary object is in it.
+BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\.([xyz])\b")
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -75,6 +79,7 @@ def rewrite(text: str, path: str) -> str:
     text = COMMENT_OR_STRING.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)
     text = EXTERN_SHARED.sub(r'\2* \3 = static_cast<\2*>(::emulator::dynamic_shared("\3", alignof(\2)));', text)
     text = SHARED.sub(shared, text)
+    text = BUILT_IN.sub(r"::emulator::\1_\2()", text)
     text = UNROLL.sub(lambda m: f"{m[1]}#pragma GCC unroll {m[2] or 64}", text)
     return f'#line 1 "{path}"\n{launches(text)}'
 

@@ -154,6 +154,14 @@ uint3 thread_index() __attribute__((const));
 uint3 block_index() __attribute__((const));
 dim3 block_size() __attribute__((const));
 dim3 grid_size() __attribute__((const));
+#define EMULATOR_COMPONENTS(name)                    \
+  unsigned name##_x() __attribute__((const));        \
+  unsigned name##_y() __attribute__((const));        \
+  unsigned name##_z() __attribute__((const));
+EMULATOR_COMPONENTS(threadIdx)
+EMULATOR_COMPONENTS(blockIdx)
+EMULATOR_COMPONENTS(blockDim)
+EMULATOR_COMPONENTS(gridDim)
 
 // Shared memory: a variable is one for each block, made when the block's first thread comes by. `key`: its identity.
 void* shared_variable(const void* key, const char* name, std::size_t bytes, std::size_t alignment);

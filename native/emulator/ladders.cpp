@@ -16,8 +16,8 @@ Ladder<kernels::LinearForward> linear_forward_ladder() { return own_rungs(kernel
 Ladder<kernels::LinearForward> linear_relu_forward_ladder() {
   Ladder<kernels::LinearForward> ladder;
   ladder.push_back({{"two_launches",
-                     [](float* y, float* partial, const float* x, const float* w, const float* bias,
-                        std::int64_t batch, int in, int out, cudaStream_t stream) {
+                     [](float* y, float* partial, const float* x, const float* w, const float* bias, std::int64_t batch,
+                        int in, int out, cudaStream_t stream) {
                        const cuda::DeviceBuffer<float> scores(batch * out);
                        const cuda::DeviceBuffer<std::uint8_t> pass(batch * out);
                        kernels::linear_forward_prefetched(scores.data(), partial, x, w, bias, batch, in, out, stream);

@@ -123,13 +123,14 @@ bool end_meetings(const Warp& warp, bool despite_ended) {
       if (other.state == State::kDone) ended |= 1u << j;
     }
     there &= wanted;
-    if (there != wanted && !(despite_ended && (there | ended) & wanted & ~there && (there | (ended & wanted)) == wanted))
+    if (there != wanted &&
+        !(despite_ended && (there | ended) & wanted & ~there && (there | (ended & wanted)) == wanted))
       continue;
     if (there != wanted)
-      add_fault("meeting",
-                "a mask names " + std::to_string(std::popcount(wanted & ~there)) +
-                    " lanes that have ended and never come",
-                lane.place);
+      add_fault(
+          "meeting",
+          "a mask names " + std::to_string(std::popcount(wanted & ~there)) + " lanes that have ended and never come",
+          lane.place);
     if (!(wanted >> k & 1)) continue;
     end_meeting(warp, there);
     any = true;
@@ -230,9 +231,8 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
       if (!moved) moved = end_meetings(warp, true);
     }
     if (moved) continue;
-    const auto stuck = std::find_if(threads.begin(), threads.begin() + thread_count, [](const Thread& thread) {
-      return thread.state == State::kAtMeeting;
-    });
+    const auto stuck = std::find_if(threads.begin(), threads.begin() + thread_count,
+                                    [](const Thread& thread) { return thread.state == State::kAtMeeting; });
     const auto waiting = std::find_if(threads.begin(), threads.begin() + thread_count,
                                       [](const Thread& thread) { return thread.state == State::kAtBarrier; });
     add_fault("deadlock",
@@ -277,6 +277,7 @@ void set_orders(int count) { orders = count; }
 void set_last_error(cudaError_t error) { last_error = error; }
 
 void abandon_launch() {
+  inside = 0;  // nothing returns
   machine.aborted = true;
   set_last_error(cudaErrorIllegalAddress);
   void* dead;
@@ -288,7 +289,7 @@ uint3 thread_index() { return machine.current->index; }
 uint3 block_index() { return machine.block_index; }
 dim3 block_size() { return machine.block_size; }
 dim3 grid_size() { return machine.grid; }
-#define COMPONENTS(name, value)             \
+#define COMPONENTS(name, value)           \
   unsigned name##_x() { return value.x; } \
   unsigned name##_y() { return value.y; } \
   unsigned name##_z() { return value.z; }
@@ -306,6 +307,7 @@ __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool orde
   Thread& thread = *machine.current;
   const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
   if (!(mask >> thread.lane() & 1)) {
+    const Inside own;
     add_fault("meeting", "a lane calls with a mask that leaves it out", place);
     mask |= 1u << thread.lane();
   }
@@ -318,8 +320,10 @@ __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool orde
 
 __attribute__((noinline)) std::uint64_t value_of(const Met& met, int lane) {
   if (!(met.mask >> lane & 1)) {
+    const Inside own;
     if (machine.current->number / kLanes * kLanes + lane < thread_count)
-      add_fault("meeting", "a shuffle reads a lane that takes no part in it", std::uint64_t(__builtin_return_address(0)) - 1);
+      add_fault("meeting", "a shuffle reads a lane that takes no part in it",
+                std::uint64_t(__builtin_return_address(0)) - 1);
     return 0;
   }
   return met.values[lane];

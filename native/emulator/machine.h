@@ -50,13 +50,21 @@ struct Machine {
 };
 extern Machine machine;
 
+// The emulator's own work on a thread's stack. The linker may take an instrumented copy of a template of the standard
+// library for it, whose hooks must find nothing to do.
+inline int inside;
+struct Inside {
+  Inside() { ++inside; }
+  ~Inside() { --inside; }
+};
+
 // machine.cpp
 [[noreturn]] void abandon_launch();  // from a thread: the launch ends here, as after an illegal address
 void set_last_error(cudaError_t error);
 // memory.cpp
 void begin_run(bool counting);
 void begin_block(std::size_t dynamic_bytes);
-void end_warp();  // all lanes of the warp wait or have ended: its accesses are counted
+void end_warp();                 // all lanes of the warp wait or have ended: its accesses are counted
 void begin_launch();             // keeps a copy of memory
 void restore_memory();           // puts it back for another order, and keeps what the first one left
 void finish_counts();            // after the first order

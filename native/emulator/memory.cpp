@@ -2,8 +2,8 @@
 //
 // g++ compiles a kernel with -fsanitize=thread and calls a function before each load and store. Ours, not those of the
 // sanitizer's library, look the address up. Global memory is an arena of buffers with room between them, so an access
-// beside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: who wrote it last, who
-// read it last, and when. Two accesses of different threads, one of them a store, are a race unless a barrier lies
+// beside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: who wrote it last,
+// who read it last, and when. Two accesses of different threads, one of them a store, are a race unless a barrier lies
 // between them.
 #include <sys/mman.h>
 
@@ -74,8 +74,8 @@ struct Buffer {
   }
   void mark_set(std::size_t from, std::size_t count) {
     if (count == 0) return;
-    std::fill(set.begin() + std::ptrdiff_t(from / granule), set.begin() + std::ptrdiff_t((from + count - 1) / granule + 1),
-              std::uint8_t(1));
+    std::fill(set.begin() + std::ptrdiff_t(from / granule),
+              set.begin() + std::ptrdiff_t((from + count - 1) / granule + 1), std::uint8_t(1));
   }
 };
 
@@ -92,13 +92,14 @@ std::size_t dynamic_size;
 const char kDynamicKey = 0;
 
 std::uint64_t program_base;
-std::set<std::uint32_t> fenced_blocks;                                  // that have executed a fence
-std::unordered_map<const void*, std::set<std::uint32_t>> released;      // by atomics on an address
-std::set<std::uint32_t> acquired;                                       // by the block that runs now
+std::set<std::uint32_t> fenced_blocks;                              // that have executed a fence
+std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomics on an address
+std::set<std::uint32_t> acquired;                                   // by the block that runs now
 bool atomics_seen;
 
-// ---- counting --------------------------------------------------------------------------------------------------------
-// The n-th time that lanes of a warp come by one instruction counts as one access of the warp.
+// ---- counting
+// -------------------------------------------------------------------------------------------------------- The n-th
+// time that lanes of a warp come by one instruction counts as one access of the warp.
 struct Group {
   unsigned lanes = 0;
   std::uint64_t address[kLanes];
@@ -179,7 +180,8 @@ void close(Site& site, const Group& group) {
   }
 }
 
-// ---- finding ---------------------------------------------------------------------------------------------------------
+// ---- finding
+// ---------------------------------------------------------------------------------------------------------
 Buffer* global_buffer(const char* address) {
   const std::size_t page = std::size_t(address - arena) / kPage;
   return page < page_owner.size() ? page_owner[page] : nullptr;
@@ -198,7 +200,8 @@ std::string element(const Buffer& buffer, const char* address) {
       chosen = true;
     }
   const std::int64_t offset = address - base;
-  const std::int64_t index = offset >= 0 ? offset / std::int64_t(size) : -((-offset + std::int64_t(size) - 1) / std::int64_t(size));
+  const std::int64_t index =
+      offset >= 0 ? offset / std::int64_t(size) : -((-offset + std::int64_t(size) - 1) / std::int64_t(size));
   return name + "[" + std::to_string(index) + "]" +
          (buffer.shared ? "" : " of " + std::to_string((buffer.data + buffer.bytes - base) / std::int64_t(size)));
 }
@@ -211,16 +214,21 @@ inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
   return me.clock[before.thread % kLanes] >= before.time;
 }
 
-void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before, std::uint64_t place) {
+void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before,
+                 std::uint64_t place) {
   const Thread& me = *machine.current;
   // Of several readers the last one is known; where that is this thread, another one counts.
   const bool self = before.block == machine.block && before.thread == me.number;
   const bool in_block = before.block == machine.block && !(self && before.blocks);
   const bool in_warp = in_block && before.thread / kLanes == me.warp() && !(self && before.warps);
-  add_fault(in_warp ? "race in a warp" : in_block ? "race in a block" : "race of blocks",
+  add_fault(in_warp    ? "race in a warp"
+            : in_block ? "race in a block"
+                       : "race of blocks",
             who(me.number, machine.block) + " " + what + " " +
                 (self ? "another thread" : who(before.thread, before.block)) + ", of " +
-                (in_warp ? "its own warp" : in_block ? "another warp" : "another block") +
+                (in_warp    ? "its own warp"
+                 : in_block ? "another warp"
+                            : "another block") +
                 ", and no barrier lies between: " + element(buffer, address) + " in " +
                 (buffer.shared ? "shared" : "global") + " memory",
             place, program_base + before.place);
@@ -230,8 +238,13 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
   const std::size_t offset = std::size_t(address - buffer.data);
   if (buffer.granule > 1 && (std::size_t(bytes) < buffer.granule || offset % buffer.granule)) buffer.refine();
   const Thread& me = *machine.current;
-  Access now{machine.run, machine.block, machine.epoch, me.clock[me.lane()], std::uint32_t(place - program_base),
-             std::uint16_t(me.number), atomic};
+  Access now{machine.run,
+             machine.block,
+             machine.epoch,
+             me.clock[me.lane()],
+             std::uint32_t(place - program_base),
+             std::uint16_t(me.number),
+             atomic};
   for (std::size_t k = offset / buffer.granule; k < (offset + std::size_t(bytes) + buffer.granule - 1) / buffer.granule;
        ++k) {
     Shadow& shadow = buffer.shadow[k];
@@ -242,8 +255,10 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
       continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
     if ((!write || atomic) && !buffer.set[k])
-      add_fault("unset", who(me.number, machine.block) + " reads what nothing has written: " + element(buffer, at) +
-                             " in " + (buffer.shared ? "shared" : "global") + " memory", place);
+      add_fault("unset",
+                who(me.number, machine.block) + " reads what nothing has written: " + element(buffer, at) + " in " +
+                    (buffer.shared ? "shared" : "global") + " memory",
+                place);
     if (write) {
       if (!written && !(atomic && shadow.write.atomic))
         report_race("writes what was just written by", buffer, at, shadow.write, place);
@@ -253,7 +268,8 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
         if (read.blocks || !is_ordered(read, buffer.shared, me) || (same_epoch && (read.warps || read.lanes)))
           if (!(atomic && read.atomic)) report_race("writes what may still be read by", buffer, at, read, place);
       }
-      if (machine.counting && !buffer.shared && shadow.write.run != machine.run) least_bytes += std::int64_t(buffer.granule);
+      if (machine.counting && !buffer.shared && shadow.write.run != machine.run)
+        least_bytes += std::int64_t(buffer.granule);
       shadow.write = now;
       buffer.set[k] = 1;
     } else {
@@ -289,13 +305,16 @@ void outside(const std::string& what, std::uint64_t place, bool fatal) {
 }
 
 void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place) {
-  if (!machine.current) return;
+  if (!machine.current || inside) return;
   const char* address = static_cast<const char*>(pointer);
   if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
+  const Inside own;
   const char* verb = write ? "writes" : "reads";
   if (std::uint64_t(address) % std::uint64_t(bytes) && bytes <= 16)
-    add_fault("misaligned", who(machine.current->number, machine.block) + " " + verb + " " + std::to_string(bytes) +
-                                " bytes at an address that is no multiple of that", place);
+    add_fault("misaligned",
+              who(machine.current->number, machine.block) + " " + verb + " " + std::to_string(bytes) +
+                  " bytes at an address that is no multiple of that",
+              place);
   if (std::size_t(address - shared_arena) < kSharedArena) {
     for (Buffer* buffer : shared_now)
       if (address >= buffer->data && address + bytes <= buffer->data + buffer->bytes) {
@@ -305,10 +324,12 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
       }
     const Buffer* near = nullptr;
     for (const Buffer* buffer : shared_now)
-      if (!near || std::abs(address - buffer->data) < std::abs(address - near->data) || (address >= buffer->data && near->data < buffer->data))
+      if (!near || std::abs(address - buffer->data) < std::abs(address - near->data) ||
+          (address >= buffer->data && near->data < buffer->data))
         near = buffer;
-    return outside(std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""), place,
-                   false);
+    return outside(
+        std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""),
+        place, false);
   }
   if (std::size_t(address - arena) < kArena) {
     Buffer* buffer = global_buffer(address);
@@ -320,9 +341,10 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
     if (machine.counting && !atomic) count(std::uint64_t(address), bytes, write, false, place);
     return;
   }
-  if (std::size_t(address - machine.body) < machine.body_bytes) return;                 // parameters
-  if (address >= &__executable_start && address < &_end) return;                        // constants
-  outside(verb + std::string(std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place, true);
+  if (std::size_t(address - machine.body) < machine.body_bytes) return;  // parameters
+  if (address >= &__executable_start && address < &_end) return;         // constants
+  outside(verb + std::string(std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place,
+          true);
 }
 
 }  // namespace
@@ -355,6 +377,7 @@ void begin_block(std::size_t dynamic_bytes) {
 
 // A variable lies at a multiple of its alignment that is no multiple of twice that, so that no kernel relies on more.
 void* shared_variable(const void* key, const char* name, std::size_t bytes, std::size_t alignment) {
+  const Inside own;
   auto& variable = shared_variables[key];
   if (!variable) variable = std::make_unique<Buffer>();
   if (variable->data) return variable->data;
@@ -372,7 +395,8 @@ void* shared_variable(const void* key, const char* name, std::size_t bytes, std:
   variable->granule = bytes % 4 == 0 && alignment % 4 == 0 ? 4 : 1;
   variable->bytes = bytes;
   variable->set.assign(bytes / variable->granule + 1, 0);
-  if (!variable->shadow || variable->shadow_bytes < (bytes / variable->granule + 1) * sizeof(Shadow)) variable->make_shadow();
+  if (!variable->shadow || variable->shadow_bytes < (bytes / variable->granule + 1) * sizeof(Shadow))
+    variable->make_shadow();
   shared_now.push_back(variable.get());
   return variable->data;
 }
@@ -434,7 +458,8 @@ void compare_memory(int order) {
     const Access& write = buffer->shadow[at / buffer->granule].write;
     add_fault("order",
               std::string("the result depends on the order of threads and blocks: first in ") +
-                  element(*buffer, buffer->data + at) + (order == 1 ? ", run last to first" : ", run in a shuffled order"),
+                  element(*buffer, buffer->data + at) +
+                  (order == 1 ? ", run last to first" : ", run in a shuffled order"),
               write.run == machine.run ? program_base + write.place : 0);
   }
 }
@@ -456,7 +481,8 @@ void name_arguments(const char* names, const Argument* list, int count) {
     if (!pointer || std::size_t(pointer - arena) >= kArena) continue;
     if (Buffer* buffer = global_buffer(pointer)) {
       buffer->names.push_back({pointer, {words[std::size_t(k)], list[k].element}});
-      std::stable_sort(buffer->names.begin(), buffer->names.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      std::stable_sort(buffer->names.begin(), buffer->names.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
     }
   }
 }
@@ -466,6 +492,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) { std::memcpy(to,
 __attribute__((noinline)) void atomic_access(const void* address, std::size_t bytes) {
   atomics_seen = true;
   if (machine.current) {
+    const Inside own;
     auto& by = released[address];
     acquired.insert(by.begin(), by.end());
     if (fenced_blocks.contains(machine.block)) by.insert(machine.block);
@@ -473,19 +500,22 @@ __attribute__((noinline)) void atomic_access(const void* address, std::size_t by
   access(address, int(bytes), true, true, std::uint64_t(__builtin_return_address(0)) - 1);
 }
 
-void fence() { fenced_blocks.insert(machine.block); }
+void fence() {
+  const Inside own;
+  fenced_blocks.insert(machine.block);
+}
 
 }  // namespace emulator
 
-// ---- memory of the runtime -------------------------------------------------------------------------------------------
+// ---- memory of the runtime
+// -------------------------------------------------------------------------------------------
 using emulator::arena;
 using emulator::kPage;
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   using namespace emulator;
   if (!arena) {
-    arena = static_cast<char*>(
-        mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    arena = static_cast<char*>(mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (arena == MAP_FAILED) return cudaErrorMemoryAllocation;
   }
   const std::size_t pages = (bytes + kPage - 1) / kPage + 2;  // one before it and one behind it
@@ -564,7 +594,8 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
 
-// ---- the hooks -------------------------------------------------------------------------------------------------------
+// ---- the hooks
+// -------------------------------------------------------------------------------------------------------
 #define HERE (std::uint64_t(__builtin_return_address(0)) - 1)
 extern "C" {
 void __tsan_init() {}
@@ -572,12 +603,12 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
-#define HOOKS(bytes)                                                                                            \
-  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }                          \
-  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }                          \
-  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }                \
-  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }                \
-  void __tsan_volatile_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }                 \
+#define HOOKS(bytes)                                                                             \
+  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }           \
+  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }           \
+  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); } \
+  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); } \
+  void __tsan_volatile_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }  \
   void __tsan_volatile_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }
 HOOKS(1)
 HOOKS(2)

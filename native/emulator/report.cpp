@@ -1,4 +1,5 @@
 // Places become file and line, faults of one place become one, and all of it JSON or words.
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 #include "emulator.h"
 #include "machine.h"
 
-extern "C" char __executable_start;
-
 namespace emulator {
 namespace {
 
@@ -20,6 +19,18 @@ struct Place {
   int line = 0;
 };
 std::map<std::uint64_t, Place> places;
+
+// What the loader added to the addresses of the program.
+std::uint64_t load_base() {
+  std::uint64_t base = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* to) {
+        *static_cast<std::uint64_t*>(to) = info->dlpi_addr;
+        return 1;  // the first one is the program
+      },
+      &base);
+  return base;
+}
 
 // addr2line, which comes with g++, names the inlined functions inside out: the first line that is not the emulator's.
 void resolve(const std::vector<std::uint64_t>& wanted) {
@@ -33,8 +44,7 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
     std::ostringstream command;
     command << "addr2line -a -i -e /proc/" << getpid() << "/exe" << std::hex;
     const std::size_t last = std::min(missing.size(), first + kTogether);
-    for (std::size_t k = first; k < last; ++k)
-      command << " 0x" << missing[k] - std::uint64_t(&__executable_start);
+    for (std::size_t k = first; k < last; ++k) command << " 0x" << missing[k] - load_base();
     command << " 2>/dev/null";
     std::FILE* pipe = popen(command.str().c_str(), "r");
     if (!pipe) return;
@@ -103,14 +113,21 @@ bool same_line(std::uint64_t a, std::uint64_t b) {
 }
 
 void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other) {
+  const Inside own;
   Seen& seen = faults[{kind, machine.kernel, place, other}];
   if (seen.count++ == 0) seen.words = words;
 }
 
 void add_counts(const Counted& c) {
   Counted& sum = counts[{machine.kernel, c.place, c.shared, c.write, c.bytes}];
-  sum = {c.place,           c.bytes,           c.write,         c.shared,
-         sum.accesses + c.accesses, sum.lanes + c.lanes, sum.cost + c.cost, sum.least + c.least};
+  sum = {c.place,
+         c.bytes,
+         c.write,
+         c.shared,
+         sum.accesses + c.accesses,
+         sum.lanes + c.lanes,
+         sum.cost + c.cost,
+         sum.least + c.least};
 }
 
 void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads) {
@@ -149,8 +166,16 @@ Report report() {
   for (const auto& [key, sum] : counts) {
     const Place here = places[key.place];
     Line& line = lines[{key.kernel, here.file, here.line, key.shared, key.write, key.bytes}];
-    line = {here.file,  key.kernel, here.line, key.bytes, key.write, key.shared, line.accesses + sum.accesses,
-            line.lanes + sum.lanes, line.cost + sum.cost, line.least + sum.least};
+    line = {here.file,
+            key.kernel,
+            here.line,
+            key.bytes,
+            key.write,
+            key.shared,
+            line.accesses + sum.accesses,
+            line.lanes + sum.lanes,
+            line.cost + sum.cost,
+            line.least + sum.least};
   }
   for (auto& [key, line] : lines) result.lines.push_back(std::move(line));
   for (auto& [name, kernel] : kernels) result.kernels.push_back(kernel);
@@ -204,7 +229,8 @@ std::string to_words(const Report& report) {
   }
   for (const auto& l : report.lines) {
     const double n = double(l.accesses);
-    std::snprintf(text, sizeof text, "%s:%d: %s of %d bytes a lane: %.1f %s an access of a warp, at best %.1f; %.0f %% of lanes idle\n",
+    std::snprintf(text, sizeof text,
+                  "%s:%d: %s of %d bytes a lane: %.1f %s an access of a warp, at best %.1f; %.0f %% of lanes idle\n",
                   l.file.c_str(), l.line, l.write ? "store" : "load", l.bytes, double(l.cost) / n,
                   l.shared ? "turns of the banks" : "sectors", double(l.least) / n,
                   100 - 100 * double(l.lanes) / (32 * n));

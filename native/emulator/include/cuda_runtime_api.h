@@ -23,7 +23,8 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-// ---- vector types ----------------------------------------------------------------------------------------------------
+// ---- vector types
+// ----------------------------------------------------------------------------------------------------
 namespace emulator {
 // An integer or vector as wide as the type, which g++ loads and stores by one instruction, aligned or not.
 template <std::size_t kBytes>
@@ -51,27 +52,28 @@ inline __attribute__((always_inline)) void copy_whole(T* to, const T* from) {
 }
 }  // namespace emulator
 
-#define EMULATOR_VECTOR(Vector, Member, kAlignment, PARAMETERS, LIST, ...)                                        \
-  struct alignas(kAlignment) Vector {                                                                             \
-    Member __VA_ARGS__;                                                                                           \
-    Vector() = default;                                                                                           \
-    __attribute__((always_inline)) Vector PARAMETERS : LIST {}                                                    \
-    __attribute__((always_inline)) Vector(const Vector& other) { emulator::copy_whole(this, &other); }            \
-    __attribute__((always_inline)) Vector& operator=(const Vector& other) {                                       \
-      emulator::copy_whole(this, &other);                                                                         \
-      return *this;                                                                                               \
-    }                                                                                                             \
-  };                                                                                                              \
-  template <class... Values>                                                                                      \
-  inline __attribute__((always_inline)) Vector make_##Vector(Values... values) {                                  \
-    return Vector(static_cast<Member>(values)...);                                                                \
+#define EMULATOR_VECTOR(Vector, Member, kAlignment, PARAMETERS, LIST, ...)                             \
+  struct alignas(kAlignment) Vector {                                                                  \
+    Member __VA_ARGS__;                                                                                \
+    Vector() = default;                                                                                \
+    __attribute__((always_inline)) Vector PARAMETERS : LIST {}                                         \
+    __attribute__((always_inline)) Vector(const Vector& other) { emulator::copy_whole(this, &other); } \
+    __attribute__((always_inline)) Vector& operator=(const Vector& other) {                            \
+      emulator::copy_whole(this, &other);                                                              \
+      return *this;                                                                                    \
+    }                                                                                                  \
+  };                                                                                                   \
+  template <class... Values>                                                                           \
+  inline __attribute__((always_inline)) Vector make_##Vector(Values... values) {                       \
+    return Vector(static_cast<Member>(values)...);                                                     \
   }
 #define EMULATOR_LIST2 x(a), y(b)
 #define EMULATOR_LIST4 x(a), y(b), z(c), w(d)
 #define EMULATOR_VECTOR2(Vector, Member) \
   EMULATOR_VECTOR(Vector, Member, 2 * sizeof(Member), (Member a, Member b), EMULATOR_LIST2, x, y)
-#define EMULATOR_VECTOR4(Vector, Member) \
-  EMULATOR_VECTOR(Vector, Member, 4 * sizeof(Member), (Member a, Member b, Member c, Member d), EMULATOR_LIST4, x, y, z, w)
+#define EMULATOR_VECTOR4(Vector, Member)                                                                              \
+  EMULATOR_VECTOR(Vector, Member, 4 * sizeof(Member), (Member a, Member b, Member c, Member d), EMULATOR_LIST4, x, y, \
+                  z, w)
 EMULATOR_VECTOR2(float2, float)
 EMULATOR_VECTOR4(float4, float)
 EMULATOR_VECTOR2(double2, double)
@@ -90,7 +92,8 @@ struct dim3 {
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-// ---- what the runtime is asked for -----------------------------------------------------------------------------------
+// ---- what the runtime is asked for
+// -----------------------------------------------------------------------------------
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -148,15 +151,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop);  // 0: nothing here has a time
 
-// ---- what a thread of a kernel asks for ------------------------------------------------------------------------------
+// ---- what a thread of a kernel asks for
+// ------------------------------------------------------------------------------
 namespace emulator {
 uint3 thread_index() __attribute__((const));
 uint3 block_index() __attribute__((const));
 dim3 block_size() __attribute__((const));
 dim3 grid_size() __attribute__((const));
-#define EMULATOR_COMPONENTS(name)                    \
-  unsigned name##_x() __attribute__((const));        \
-  unsigned name##_y() __attribute__((const));        \
+#define EMULATOR_COMPONENTS(name)             \
+  unsigned name##_x() __attribute__((const)); \
+  unsigned name##_y() __attribute__((const)); \
   unsigned name##_z() __attribute__((const));
 EMULATOR_COMPONENTS(threadIdx)
 EMULATOR_COMPONENTS(blockIdx)
@@ -181,7 +185,7 @@ int meet_block(bool value, bool* all);
 // One lane's value out of those met; reports a lane that took no part.
 std::uint64_t value_of(const Met& met, int lane);
 
-void atomic_access(const void* address, std::size_t bytes);  // what follows on it is one indivisible operation
+void atomic_access(const void* address, std::size_t bytes);      // what follows on it is one indivisible operation
 void copy_bytes(void* to, const void* from, std::size_t bytes);  // unseen by the hooks
 void fence();
 
@@ -211,8 +215,9 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
 template <class Body>
 void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_t dynamic_bytes = 0,
          cudaStream_t = nullptr) {
-  launch(kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
-         dynamic_bytes);
+  launch(
+      kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
+      dynamic_bytes);
 }
 
 template <class T>
@@ -333,11 +338,10 @@ EMULATOR_INLINE unsigned __match_all_sync(unsigned mask, T value, int* all) {
   *all = ::emulator::matching(met, bits) == met.mask;
   return *all ? met.mask : 0;
 }
-#define EMULATOR_REDUCE(NAME, T, EXPRESSION)                                                             \
-  EMULATOR_INLINE T __reduce_##NAME##_sync(unsigned mask, T value) {                                     \
-    return ::emulator::reduced<T>(::emulator::meet(mask, ::emulator::to_bits(value), false), [](T a, T b) { \
-      return T(EXPRESSION);                                                                              \
-    });                                                                                                  \
+#define EMULATOR_REDUCE(NAME, T, EXPRESSION)                                                 \
+  EMULATOR_INLINE T __reduce_##NAME##_sync(unsigned mask, T value) {                         \
+    return ::emulator::reduced<T>(::emulator::meet(mask, ::emulator::to_bits(value), false), \
+                                  [](T a, T b) { return T(EXPRESSION); });                   \
   }
 EMULATOR_REDUCE(add, int, a + b)
 EMULATOR_REDUCE(add, unsigned, a + b)
@@ -345,14 +349,14 @@ EMULATOR_REDUCE(min, int, a < b ? a : b)
 EMULATOR_REDUCE(min, unsigned, a < b ? a : b)
 EMULATOR_REDUCE(max, int, a < b ? b : a)
 EMULATOR_REDUCE(max, unsigned, a < b ? b : a)
-EMULATOR_REDUCE(and, unsigned, a & b)
+EMULATOR_REDUCE(and, unsigned, a& b)
 EMULATOR_REDUCE(or, unsigned, a | b)
 EMULATOR_REDUCE(xor, unsigned, a ^ b)
 
-#define EMULATOR_ATOMIC(NAME, EXPRESSION)                                                     \
-  template <class T>                                                                          \
-  EMULATOR_INLINE T atomic##NAME(T* address, std::type_identity_t<T> value) {                 \
-    return ::emulator::atomically(address, [value](T old) { return T(EXPRESSION); });         \
+#define EMULATOR_ATOMIC(NAME, EXPRESSION)                                             \
+  template <class T>                                                                  \
+  EMULATOR_INLINE T atomic##NAME(T* address, std::type_identity_t<T> value) {         \
+    return ::emulator::atomically(address, [value](T old) { return T(EXPRESSION); }); \
   }
 EMULATOR_ATOMIC(Add, old + value)
 EMULATOR_ATOMIC(Sub, old - value)
@@ -380,7 +384,8 @@ EMULATOR_INLINE T __ldg(const T* address) {
   return *address;
 }
 
-// ---- arithmetic ------------------------------------------------------------------------------------------------------
+// ---- arithmetic
+// ------------------------------------------------------------------------------------------------------
 template <class A, class B>
   requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
 constexpr std::common_type_t<A, B> min(A a, B b) {

@@ -11,7 +11,7 @@ namespace {
 
 __global__ void missing_barrier(float* y, const float* x) {
   __shared__ float tile[64];
-  tile[threadIdx.x] = x[threadIdx.x];  // fault: race in a block
+  tile[threadIdx.x] = x[threadIdx.x];       // fault: race in a block
   y[threadIdx.x] = tile[63 - threadIdx.x];  // fault: race in a block, unset
 }
 __global__ void missing_second_barrier(float* y, const float* x) {
@@ -26,7 +26,7 @@ __global__ void missing_second_barrier(float* y, const float* x) {
 }
 __global__ void missing_syncwarp(float* y, const float* x) {
   __shared__ float tile[32];
-  tile[threadIdx.x] = x[threadIdx.x];  // fault: race in a warp
+  tile[threadIdx.x] = x[threadIdx.x];       // fault: race in a warp
   y[threadIdx.x] = tile[31 - threadIdx.x];  // fault: race in a warp, unset
 }
 __global__ void partial_syncwarp(float* y, const float* x) {
@@ -48,14 +48,14 @@ __global__ void blocks_share_a_word(float* y, const float* x) {
   if (threadIdx.x == 0) y[0] = x[blockIdx.x];  // fault: race of blocks
 }
 __global__ void blocks_hand_over(float* y, const float* x) {
-  if (threadIdx.x == 0) y[blockIdx.x] = x[0];  // fault: race of blocks
+  if (threadIdx.x == 0) y[blockIdx.x] = x[0];                           // fault: race of blocks
   if (threadIdx.x == 32) y[64 + blockIdx.x] = y[(blockIdx.x + 1) % 2];  // fault: race of blocks, unset
 }
 __global__ void sum_without_atomics(float* y, const float* x) {
   y[0] += x[threadIdx.x];  // fault: race in a warp
 }
 __global__ void plain_beside_atomic(float* y, const float* x) {
-  if (threadIdx.x == 40) y[0] = 0;  // fault: race in a warp
+  if (threadIdx.x == 40) y[0] = 0;   // fault: race in a warp
   atomicAdd(&y[0], x[threadIdx.x]);  // fault: race in a warp
 }
 __global__ void read_past_the_end(float* y, const float* x) {
@@ -149,7 +149,8 @@ __global__ void no_atomics_order(int* y, int* turn) {
   if (threadIdx.x == 0) y[blockIdx.x] = turn[0]++;  // fault: race of blocks
 }
 
-// ---- right ones ------------------------------------------------------------------------------------------------------
+// ---- right ones
+// ------------------------------------------------------------------------------------------------------
 __global__ void good_tile(float* y, const float* x) {
   __shared__ float tile[64];
   for (int k = 0; k < 3; ++k) {
@@ -226,18 +227,17 @@ __global__ void good_active(float* y, const float* x) {
 // Lanes that match, reduce, vote and count.
 __global__ void good_votes(float* y, const float* x) {
   const int t = int(threadIdx.x), lane = t % 32;
-  const bool right = __match_any_sync(0xffffffff, lane / 8) == 0xffu << lane / 8 * 8 &&
-                     __reduce_add_sync(0xffffffff, lane) == 496 && __reduce_max_sync(0xffffffff, unsigned(lane)) == 31 &&
-                     __any_sync(0xffffffff, lane == 3) && !__all_sync(0xffffffff, lane == 3) &&
-                     __shfl_up_sync(0xffffffff, lane, 1) == (lane ? lane - 1 : 0) &&
-                     __shfl_sync(0xffffffff, lane, 3, 8) == lane / 8 * 8 + 3;
+  const bool right =
+      __match_any_sync(0xffffffff, lane / 8) == 0xffu << lane / 8 * 8 && __reduce_add_sync(0xffffffff, lane) == 496 &&
+      __reduce_max_sync(0xffffffff, unsigned(lane)) == 31 && __any_sync(0xffffffff, lane == 3) &&
+      !__all_sync(0xffffffff, lane == 3) && __shfl_up_sync(0xffffffff, lane, 1) == (lane ? lane - 1 : 0) &&
+      __shfl_sync(0xffffffff, lane, 3, 8) == lane / 8 * 8 + 3;
   y[t] = right ? x[t] : NAN;
   const bool counted = __syncthreads_count(t < 7) == 7 && __syncthreads_or(t == 3) && !__syncthreads_and(t == 3);
   if (!counted) y[t] = NAN;
 }
 
 }  // namespace
-
 
 const std::vector<Planted>& planted() {
   static const std::vector<Planted> kAll = {
@@ -257,8 +257,16 @@ const std::vector<Planted>& planted() {
       {"shared_past_the_end", [](float* y, const float* x) { shared_past_the_end<<<1, 64>>>(y, x); }},
       {"too_little_dynamic", [](float* y, const float* x) { too_little_dynamic<<<1, 64, 128>>>(y, x); }},
       {"null_pointer", [](float* y, const float* x) { null_pointer<<<1, 64>>>(y, x); }},
-      {"host_memory", [](float* y, const float*) { const float* x = host(); host_memory<<<1, 64>>>(y, x); }},
-      {"freed", [](float* y, const float*) { const float* x = gone(); freed<<<1, 64>>>(y, x); }},
+      {"host_memory",
+       [](float* y, const float*) {
+         const float* x = host();
+         host_memory<<<1, 64>>>(y, x);
+       }},
+      {"freed",
+       [](float* y, const float*) {
+         const float* x = gone();
+         freed<<<1, 64>>>(y, x);
+       }},
       {"unset_shared", [](float* y, const float* x) { unset_shared<<<1, 64>>>(y, x); }},
       {"unset_global", [](float* y, const float* x) { unset_global<<<1, 64>>>(y, x); }},
       {"unset_last_block", [](float* y, const float* x) { unset_last_block<<<2, 64>>>(y, x); }},
@@ -290,7 +298,8 @@ const std::vector<Planted>& right() {
        [](float* y, const float* x) {
          good_bytes<<<1, 64>>>(reinterpret_cast<unsigned char*>(y), reinterpret_cast<const unsigned char*>(x));
        }},
-      {"good_atomics", [](float* y, const float* x) { set(y, x), good_atomics<<<3, 64>>>(reinterpret_cast<int*>(y), x); }},
+      {"good_atomics",
+       [](float* y, const float* x) { set(y, x), good_atomics<<<3, 64>>>(reinterpret_cast<int*>(y), x); }},
       {"good_early_warp", [](float* y, const float* x) { good_early_warp<<<1, 64>>>(y, x); }},
       {"good_short_warp", [](float* y, const float* x) { good_short_warp<<<1, 20>>>(y, x); }},
       {"good_last_block",

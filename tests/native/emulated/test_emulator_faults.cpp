@@ -62,8 +62,9 @@ void check_planted(const Planted& one, const std::map<int, std::string>& marked)
       ++elsewhere;
   }
   testing::report(begin > 0 && found > 0 && elsewhere == 0,
-                  std::string(one.name) + ": found " + std::to_string(found) + " times, and elsewhere or as another kind " +
-                      std::to_string(elsewhere) + ":\n" + emulator::to_words({report.faults, {}, {}}),
+                  std::string(one.name) + ": found " + std::to_string(found) +
+                      " times, and elsewhere or as another kind " + std::to_string(elsewhere) + ":\n" +
+                      emulator::to_words({report.faults, {}, {}}),
                   __FILE__, __LINE__);
 }
 
@@ -102,8 +103,8 @@ void check_right(const Planted& one) {
   if (name == "good_early_warp") want = sum(32);
   if (name == "good_groups") want = sum(16);
   if (name == "good_short_warp") want = double(from[0]) + 1;
-  testing::report(std::abs(got[0] - want) < 1e-5, name + ": " + std::to_string(got[0]) + ", expected " + std::to_string(want),
-                  __FILE__, __LINE__);
+  testing::report(std::abs(got[0] - want) < 1e-5,
+                  name + ": " + std::to_string(got[0]) + ", expected " + std::to_string(want), __FILE__, __LINE__);
   if (name == "good_active") testing::report(got[1] == 16, "good_active: lanes", __FILE__, __LINE__);
 }
 

@@ -44,6 +44,11 @@ target_link_libraries(emulated_host PUBLIC emulator)
 target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
 target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
 
+# `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
+add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)
+target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
+add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
+
 foreach(_op IN ITEMS batch_norm conv2d linear log_softmax relu relu_max_pool2d sgd step)
   add_executable(emulated_${_op} tests/native/gpu/test_${_op}.cpp)
   target_link_libraries(emulated_${_op} PRIVATE emulated emulated_host emulator)

@@ -16,10 +16,10 @@ struct Fault {
   std::int64_t count = 0;
 };
 
-// What the loads or stores of one source line cost, summed over warps and launches.
+// What the loads or stores of one array in one source line cost, summed over warps and launches.
 struct Line {
-  std::string file, kernel;
-  int line = 0, bytes = 0;  // bytes: of one lane's access
+  std::string file, kernel, name;  // name: the array's
+  int line = 0, bytes = 0;         // bytes: of one lane's access
   bool write = false, shared = false;
   std::int64_t accesses = 0, lanes = 0;  // of warps; and the lanes that took part, of 32 an access
   // Global memory: sectors of 32 bytes. Shared memory: turns that the banks need. `least`: for the same bytes.

@@ -78,6 +78,7 @@ struct Counted {
   int bytes;
   bool write, shared;
   std::int64_t accesses, lanes, cost, least;
+  std::string name;
 };
 void add_counts(const Counted& counted);
 void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads);

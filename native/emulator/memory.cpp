@@ -97,6 +97,8 @@ std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomic
 std::set<std::uint32_t> acquired;                                   // by the block that runs now
 bool atomics_seen;
 
+std::string element(const Buffer& buffer, const char* address);
+
 // ---- counting
 // -------------------------------------------------------------------------------------------------------- The n-th
 // time that lanes of a warp come by one instruction counts as one access of the warp.
@@ -111,6 +113,7 @@ struct Site {
   std::vector<Group> groups;
   std::uint32_t times[kLanes] = {};
   std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
+  std::string name;
 };
 std::unordered_map<std::uint64_t, Site> sites;
 struct Cached {
@@ -121,13 +124,16 @@ Cached cache[1 << 12];  // of `sites`
 std::vector<Site*> touched;
 std::int64_t global_bytes, least_bytes;
 
-void count(std::uint64_t address, int bytes, bool write, bool shared, std::uint64_t place) {
+void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std::uint64_t place) {
+  const auto address = std::uint64_t(pointer);
   Cached& cached = cache[place % std::size(cache)];
   if (cached.place != place) {
     Site& made = sites[place];
     made.bytes = bytes;
     made.write = write;
-    made.shared = shared;
+    made.shared = buffer.shared;
+    made.name = element(buffer, pointer);
+    made.name.resize(made.name.rfind('['));
     cached = {place, &made};
   }
   Site& site = *cached.site;
@@ -319,7 +325,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
     for (Buffer* buffer : shared_now)
       if (address >= buffer->data && address + bytes <= buffer->data + buffer->bytes) {
         check(*buffer, address, bytes, write, atomic, place);
-        if (machine.counting && !atomic) count(std::uint64_t(address), bytes, write, true, place);
+        if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
         return;
       }
     const Buffer* near = nullptr;
@@ -338,7 +344,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
     if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
       return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
     check(*buffer, address, bytes, write, atomic, place);
-    if (machine.counting && !atomic) count(std::uint64_t(address), bytes, write, false, place);
+    if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
     return;
   }
   if (std::size_t(address - machine.body) < machine.body_bytes) return;  // parameters
@@ -427,7 +433,8 @@ void begin_launch() {
 void finish_counts() {
   end_warp();
   for (auto& [place, site] : sites)
-    add_counts({place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least});
+    add_counts(
+        {place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least, site.name});
   sites.clear();
   std::fill(std::begin(cache), std::end(cache), Cached{});
   add_kernel(0, global_bytes, least_bytes, 0, 0);

@@ -87,7 +87,7 @@ struct Seen {
 std::map<Key, Seen> faults;
 
 struct CountKey {
-  std::string kernel;
+  std::string kernel, name;
   std::uint64_t place;
   bool shared, write;
   int bytes;
@@ -119,15 +119,11 @@ void add_fault(const char* kind, const std::string& words, std::uint64_t place, 
 }
 
 void add_counts(const Counted& c) {
-  Counted& sum = counts[{machine.kernel, c.place, c.shared, c.write, c.bytes}];
-  sum = {c.place,
-         c.bytes,
-         c.write,
-         c.shared,
-         sum.accesses + c.accesses,
-         sum.lanes + c.lanes,
-         sum.cost + c.cost,
-         sum.least + c.least};
+  Counted& sum = counts[{machine.kernel, c.name, c.place, c.shared, c.write, c.bytes}];
+  sum.accesses += c.accesses;
+  sum.lanes += c.lanes;
+  sum.cost += c.cost;
+  sum.least += c.least;
 }
 
 void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads) {
@@ -162,20 +158,21 @@ Report report() {
     fault.count += seen.count;
   }
   for (auto& [key, fault] : by_line) result.faults.push_back(std::move(fault));
-  std::map<std::tuple<std::string, std::string, int, bool, bool, int>, Line> lines;
+  std::map<std::tuple<std::string, std::string, int, std::string, bool, int>, Line> lines;
   for (const auto& [key, sum] : counts) {
     const Place here = places[key.place];
-    Line& line = lines[{key.kernel, here.file, here.line, key.shared, key.write, key.bytes}];
-    line = {here.file,
-            key.kernel,
-            here.line,
-            key.bytes,
-            key.write,
-            key.shared,
-            line.accesses + sum.accesses,
-            line.lanes + sum.lanes,
-            line.cost + sum.cost,
-            line.least + sum.least};
+    Line& line = lines[{key.kernel, here.file, here.line, key.name, key.write, key.bytes}];
+    line.file = here.file;
+    line.kernel = key.kernel;
+    line.name = key.name;
+    line.line = here.line;
+    line.bytes = key.bytes;
+    line.write = key.write;
+    line.shared = key.shared;
+    line.accesses += sum.accesses;
+    line.lanes += sum.lanes;
+    line.cost += sum.cost;
+    line.least += sum.least;
   }
   for (auto& [key, line] : lines) result.lines.push_back(std::move(line));
   for (auto& [name, kernel] : kernels) result.kernels.push_back(kernel);
@@ -196,9 +193,10 @@ std::string to_json(const Report& report) {
   comma = "";
   for (const auto& l : report.lines) {
     out << comma << "{\"kernel\": " << quoted(l.kernel) << ", \"file\": " << quoted(l.file) << ", \"line\": " << l.line
-        << ", \"write\": " << (l.write ? "true" : "false") << ", \"memory\": \"" << (l.shared ? "shared" : "global")
-        << "\", \"bytes\": " << l.bytes << ", \"accesses\": " << l.accesses << ", \"lanes\": " << l.lanes << ", \""
-        << (l.shared ? "turns" : "sectors") << "\": " << l.cost << ", \"least\": " << l.least << "}";
+        << ", \"array\": " << quoted(l.name) << ", \"write\": " << (l.write ? "true" : "false") << ", \"memory\": \""
+        << (l.shared ? "shared" : "global") << "\", \"bytes\": " << l.bytes << ", \"accesses\": " << l.accesses
+        << ", \"lanes\": " << l.lanes << ", \"" << (l.shared ? "turns" : "sectors") << "\": " << l.cost
+        << ", \"least\": " << l.least << "}";
     comma = ", ";
   }
   out << "], \"kernels\": [";
@@ -229,11 +227,11 @@ std::string to_words(const Report& report) {
   }
   for (const auto& l : report.lines) {
     const double n = double(l.accesses);
-    std::snprintf(text, sizeof text,
-                  "%s:%d: %s of %d bytes a lane: %.1f %s an access of a warp, at best %.1f; %.0f %% of lanes idle\n",
-                  l.file.c_str(), l.line, l.write ? "store" : "load", l.bytes, double(l.cost) / n,
-                  l.shared ? "turns of the banks" : "sectors", double(l.least) / n,
-                  100 - 100 * double(l.lanes) / (32 * n));
+    std::snprintf(
+        text, sizeof text,
+        "%s:%d: %s of %s, %d bytes a lane: %.1f %s an access of a warp, at best %.1f; %.0f %% of lanes idle\n",
+        l.file.c_str(), l.line, l.write ? "store" : "load", l.name.c_str(), l.bytes, double(l.cost) / n,
+        l.shared ? "turns of the banks" : "sectors", double(l.least) / n, 100 - 100 * double(l.lanes) / (32 * n));
     out << text;
   }
   return out.str();

@@ -15,7 +15,8 @@ from pathlib import Path
 
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+)\s+(\w+)\[\];")
-SHARED = re.compile(r"__shared__\s+([^;=]*?)(\w+)((?:\[[^;]*\])?);")
+SHARED = re.compile(r"__shared__\s+([^;=]*);")
+DECLARATOR = re.compile(r"(.*?)(\w+)\s*((?:\[.*\])?)\s*", re.DOTALL)
 UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*\(?(\w*)\)?", re.MULTILINE)
 # A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
 # temporary object is in it.
@@ -65,14 +66,31 @@ def launches(text: str) -> str:
     return out + text
 
 
+def parts(text: str) -> list[str]:
+    """`text` cut at its commas, but not within brackets."""
+    found, depth = [""], 0
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return found
+
+
 def shared(match: re.Match[str]) -> str:
-    kind, name, dimensions = match[1].strip(), match[2], match[3]
-    own = f"shared_{name}_"
-    return (
-        f"static const char {own}key = 0; typedef {kind} {own}type{dimensions}; {own}type& {name} = "
-        f'*static_cast<{own}type*>(::emulator::shared_variable(&{own}key, "{name}", sizeof({own}type), '
-        f"alignof({own}type)));"
-    )
+    out, kind = [], ""
+    for part in parts(match[1]):
+        declarator = DECLARATOR.fullmatch(part)
+        assert declarator, f"not understood: {match[0]}"
+        kind = kind or declarator[1].strip()
+        name, dimensions, own = declarator[2], declarator[3], f"shared_{declarator[2]}_"
+        out.append(
+            f"static const char {own}key = 0; typedef {kind} {own}type{dimensions}; {own}type& {name} = "
+            f'*static_cast<{own}type*>(::emulator::shared_variable(&{own}key, "{name}", sizeof({own}type), '
+            f"alignof({own}type)));"
+        )
+    return " ".join(out)
 
 
 def rewrite(text: str, path: str) -> str:

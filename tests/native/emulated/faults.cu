@@ -237,6 +237,30 @@ __global__ void good_votes(float* y, const float* x) {
   if (!counted) y[t] = NAN;
 }
 
+// ---- costs, of one warp and worked out by hand
+// -----------------------------------------------------------------------
+// "// cost: N of M, L lanes": sectors or turns of the banks, the least for the same bytes, and lanes that take part.
+__global__ void costs(float* y, const float* x) {
+  __shared__ float square[32][32], padded[32][33];
+  const int t = int(threadIdx.x);
+  float sum = x[t];                                           // cost: 4 of 4, 32 lanes
+  sum += x[t * 5];                                            // cost: 20 of 4, 32 lanes
+  sum += x[7];                                                // cost: 1 of 1, 32 lanes
+  sum += x[t + 1];                                            // cost: 5 of 4, 32 lanes
+  if (t % 2 == 0) sum += x[t + 64];                           // cost: 4 of 2, 16 lanes
+  const float4 four = reinterpret_cast<const float4*>(x)[t];  // cost: 16 of 16, 32 lanes
+  for (int k = 0; k < 32; ++k) {
+    square[k][t] = sum;  // cost: 1 of 1, 32 lanes
+    padded[k][t] = sum;  // cost: 1 of 1, 32 lanes
+  }
+  __syncwarp();
+  sum += square[t][0];          // cost: 32 of 1, 32 lanes
+  sum += padded[t][0];          // cost: 1 of 1, 32 lanes
+  sum += square[0][t / 2 * 2];  // cost: 1 of 1, 32 lanes
+  sum += square[t % 4][0];      // cost: 4 of 1, 32 lanes
+  y[t] = sum + four.x;          // cost: 4 of 4, 32 lanes
+}
+
 }  // namespace
 
 const std::vector<Planted>& planted() {
@@ -288,6 +312,8 @@ const std::vector<Planted>& planted() {
   };
   return kAll;
 }
+
+void run_costs(float* y, const float* x) { costs<<<1, 32>>>(y, x); }
 
 const std::vector<Planted>& right() {
   static const std::vector<Planted> kAll = {

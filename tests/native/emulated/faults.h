@@ -9,6 +9,7 @@ struct Planted {
 };
 const std::vector<Planted>& planted();
 const std::vector<Planted>& right();
+void run_costs(float* y, const float* x);
 
 void set(float* y, const float* x, int count = 192);  // y begins as x; count 0: as zeros
 const float* host();                                  // memory that no GPU has

@@ -10,12 +10,11 @@
 
 namespace {
 
-// Line number to kind, from the comments of faults.cu.
-std::map<int, std::string> marked_lines() {
+// Line number to what follows the mark, from the comments of faults.cu.
+std::map<int, std::string> marked_lines(const std::string& mark) {
   std::map<int, std::string> lines;
   std::ifstream source(MNIST_FAULTS);
   std::string text;
-  const std::string mark = "// fault: ";
   for (int line = 1; std::getline(source, text); ++line)
     if (const auto at = text.find(mark); at != std::string::npos) lines[line] = text.substr(at + mark.size());
   return lines;
@@ -108,6 +107,36 @@ void check_right(const Planted& one) {
   if (name == "good_active") testing::report(got[1] == 16, "good_active: lanes", __FILE__, __LINE__);
 }
 
+void check_costs() {
+  float* y = nullptr;
+  cudaMalloc(&y, 256 * sizeof(float));
+  const float* x = on_gpu(testing::random_normal<float>(192, 1));
+  emulator::reset();
+  run_costs(y, x);
+  std::map<int, std::string> found;
+  const auto report = emulator::report();
+  for (const auto& line : report.lines) {
+    char text[100];
+    const double n = double(line.accesses);
+    std::snprintf(text, sizeof text, "%g of %g, %g lanes", double(line.cost) / n, double(line.least) / n,
+                  double(line.lanes) / n);
+    found[line.line] = text;
+    CHECK(line.name == (line.shared ? line.name : line.write ? "y" : "x"));
+  }
+  const auto marked = marked_lines("// cost: ");
+  int checked = 0;
+  for (const auto& [line, want] : marked) {
+    if (want.find('"') != std::string::npos || want.find('N') != std::string::npos) continue;
+    ++checked;
+    testing::report(found[line] == want, "line " + std::to_string(line) + ": " + found[line] + ", expected " + want,
+                    __FILE__, __LINE__);
+  }
+  CHECK(checked == 13);
+  CHECK(report.faults.empty());
+  CHECK(report.kernels.size() == 1 && report.kernels[0].least_bytes == 4 * (134 + 32) &&
+        report.kernels[0].bytes == 32 * (4 + 20 + 1 + 5 + 4 + 16 + 4));
+}
+
 }  // namespace
 
 void set(float* y, const float* x, int count) {
@@ -126,8 +155,9 @@ const float* gone() {
 
 int main() {
   emulator::set_orders(3);
-  const auto marked = marked_lines();
+  const auto marked = marked_lines("// fault: ");
   for (const auto& one : planted()) check_planted(one, marked);
   for (const auto& one : right()) check_right(one);
+  check_costs();
   return testing::finish();
 }

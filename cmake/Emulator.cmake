@@ -3,9 +3,14 @@
 set(_emulator "${CMAKE_CURRENT_SOURCE_DIR}/native/emulator")
 set(_rewritten "${CMAKE_CURRENT_BINARY_DIR}/emulated")
 
-# What has no inline PTX and no library in it. A list, so that a new kernel is emulated unless it says why not.
+# A new kernel is emulated unless left_out.txt says why not.
 file(GLOB _kernels CONFIGURE_DEPENDS native/gpu/kernels/*.cu native/gpu/kernels/*/*.cu)
-list(FILTER _kernels EXCLUDE REGEX "/(tensor_cores|cutlass|fft|cudnn_helpers|[a-z0-9]+_pack|fp32|tf32|bf16)[.]cu$")
+list(FILTER _kernels EXCLUDE REGEX "/fused/")
+file(STRINGS "${_emulator}/left_out.txt" _left_out REGEX "^[a-z]")
+foreach(_line IN LISTS _left_out)
+  string(REGEX REPLACE " .*" "" _name "${_line}")
+  list(FILTER _kernels EXCLUDE REGEX "/${_name}[.]cu$")
+endforeach()
 file(GLOB_RECURSE _headers CONFIGURE_DEPENDS native/gpu/kernels/*.cuh)
 list(FILTER _headers EXCLUDE REGEX "/fused/")
 foreach(_file IN LISTS _kernels _headers)
@@ -24,7 +29,6 @@ add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
   COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native" "${_rewritten}" "${_planted}"
   DEPENDS "${_emulator}/rewrite.py" "${_planted}" VERBATIM)
 
-# One load or store of the source is one of the machine, seen by a hook: nothing is merged, split or made twice.
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
 add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/report.cpp

@@ -53,7 +53,9 @@ def build() -> Path:
         native / "host" / "cpu" / "reference_ops.cpp",
     ]
     digest = hashlib.sha256(compiler.encode())
-    for path in sorted(path for path in native.rglob("*") if path.suffix in {".cu", ".cuh", ".h", ".cpp", ".py", ".txt"}):
+    for path in sorted(
+        path for path in native.rglob("*") if path.suffix in {".cu", ".cuh", ".h", ".cpp", ".py", ".txt"}
+    ):
         digest.update(str(path).encode() + path.read_bytes())
     import platformdirs
 

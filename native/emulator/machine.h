@@ -71,6 +71,8 @@ void finish_counts();            // after the first order
 void compare_memory(int order);  // reports where this order left other bits
 std::string who(int number, std::uint32_t block);
 // report.cpp
+bool known_fault(const char* kind, std::uint64_t place,
+                 std::uint64_t other = 0);  // then it counts it, and needs no words
 void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other = 0);
 bool same_line(std::uint64_t a, std::uint64_t b);
 struct Counted {

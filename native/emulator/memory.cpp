@@ -260,7 +260,7 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
         shadow.read.time == now.time)
       continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
-    if ((!write || atomic) && !buffer.set[k])
+    if ((!write || atomic) && !buffer.set[k] && !known_fault("unset", place))
       add_fault("unset",
                 who(me.number, machine.block) + " reads what nothing has written: " + element(buffer, at) + " in " +
                     (buffer.shared ? "shared" : "global") + " memory",

@@ -85,6 +85,16 @@ struct Seen {
   std::int64_t count = 0;
 };
 std::map<Key, Seen> faults;
+struct Recent {
+  const char* kind = nullptr;
+  std::uint64_t place = 0, other = 0;
+  const char* kernel = nullptr;
+  Seen* seen = nullptr;
+};
+Recent recent[64];
+Recent& recent_of(const char* kind, std::uint64_t place, std::uint64_t other) {
+  return recent[(std::uint64_t(kind) ^ place * 31 ^ other * 17) % std::size(recent)];
+}
 
 struct CountKey {
   std::string kernel, name;
@@ -112,10 +122,18 @@ bool same_line(std::uint64_t a, std::uint64_t b) {
   return places[a].line == places[b].line && places[a].file == places[b].file;
 }
 
+bool known_fault(const char* kind, std::uint64_t place, std::uint64_t other) {
+  const Recent& last = recent_of(kind, place, other);
+  if (last.kind != kind || last.place != place || last.other != other || last.kernel != machine.kernel) return false;
+  ++last.seen->count;
+  return true;
+}
+
 void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other) {
   const Inside own;
   Seen& seen = faults[{kind, machine.kernel, place, other}];
   if (seen.count++ == 0) seen.words = words;
+  recent_of(kind, place, other) = {kind, place, other, machine.kernel, &seen};
 }
 
 void add_counts(const Counted& c) {
@@ -139,6 +157,7 @@ void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, s
 
 void reset() {
   faults.clear();
+  std::fill(std::begin(recent), std::end(recent), Recent{});
   counts.clear();
   kernels.clear();
 }

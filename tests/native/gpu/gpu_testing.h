@@ -15,6 +15,8 @@
 #include "cuda/capability.h"
 #include "testing.h"
 #ifdef MNIST_EMULATED
+#include <exception>
+
 #include "emulator.h"
 #endif
 
@@ -27,12 +29,24 @@ inline constexpr std::int64_t kGuardElements = 0;  // the emulator sees the boun
 inline constexpr bool kEmulated = false;
 inline constexpr std::int64_t kGuardElements = 64;  // keeps data() aligned to 64 bytes
 #endif
-inline constexpr std::int64_t kEmulatedWork = 2'000'000;  // multiply-adds, or elements, of an op
+inline const std::vector<std::int64_t> kBatches =
+    kEmulated ? std::vector<std::int64_t>{1, 2, 3, 31, 33, 127, 1000, 4096}  // every second one, for time
+              : std::vector<std::int64_t>{1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
+inline constexpr std::int64_t kEmulatedWork = 2'000'000;  // multiply-adds of an op
 
 // Whether an op of this size is left out: beyond `most`, or more than the emulator gets done.
 inline bool too_large(std::int64_t work, std::int64_t most) {
   return work > most || (kEmulated && work > kEmulatedWork);
 }
+
+#ifdef MNIST_EMULATED
+// A launch that the emulator had to end is an exception of the launcher: its faults are printed before that.
+inline const auto kBeforeTerminate = std::set_terminate([] {
+  std::printf("the emulator ended a launch:\n%s", emulator::to_words({emulator::report().faults, {}, {}}).c_str());
+  std::fflush(stdout);
+  std::abort();
+});
+#endif
 
 inline int finish_on_gpu() {
 #ifdef MNIST_EMULATED
@@ -41,8 +55,6 @@ inline int finish_on_gpu() {
 #endif
   return finish();
 }
-
-inline const std::vector<std::int64_t> kBatches = {1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
 
 // Device memory between guard words of 0xff bytes, which are NaN as floats: an output starts as NaN and its guards
 // must survive; a read beyond an input brings a NaN into the result. Usable on every stream: what is made is complete,

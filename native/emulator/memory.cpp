@@ -227,9 +227,9 @@ void report_race(const char* what, const Buffer& buffer, const char* address, co
   const bool self = before.block == machine.block && before.thread == me.number;
   const bool in_block = before.block == machine.block && !(self && before.blocks);
   const bool in_warp = in_block && before.thread / kLanes == me.warp() && !(self && before.warps);
-  add_fault(in_warp    ? "race in a warp"
-            : in_block ? "race in a block"
-                       : "race of blocks",
+  const char* kind = in_warp ? "race in a warp" : in_block ? "race in a block" : "race of blocks";
+  if (known_fault(kind, place, program_base + before.place)) return;
+  add_fault(kind,
             who(me.number, machine.block) + " " + what + " " +
                 (self ? "another thread" : who(before.thread, before.block)) + ", of " +
                 (in_warp    ? "its own warp"

@@ -48,3 +48,22 @@ def test_a_fault_fails() -> None:
     assert not emulate.passes({**row, "error": None})
     assert not emulate.passes({**row, "report": {"faults": [{"kind": "race in a block"}]}})
     assert not emulate.passes({**row, "failed": "an illegal memory access"})
+
+
+@needs_compiler
+def test_a_broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(emulate.sources(), tmp_path / "native")
+    kernel = tmp_path / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
+    text = kernel.read_text()
+    broken = text.replace("if (k >= count) return;", "if (k >= count - 3) return;").replace(
+        "passes ? x[k] : 0;", "x[k];"
+    )
+    assert broken != text
+    kernel.write_text(broken)
+    monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    naive, float4 = emulate.rows("relu", "", 1)
+    assert not emulate.passes(naive)
+    assert naive["wrong"].startswith("output[")
+    assert " from there on X" in naive["wrong"]
+    assert emulate.passes(float4)

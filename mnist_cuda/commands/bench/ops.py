@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
         help="kernels in other languages: triton, numba or none (default: both)")  # fmt: skip
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
+        help="without a GPU: run our rows on the CPU, on N images (default: 2), find their faults and count their "
+        "memory accesses")  # fmt: skip
     code = parser.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump)")
     code.add_argument("--ptx", action="store_true", help="print its PTX, if the build keeps it")

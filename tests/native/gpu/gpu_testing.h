@@ -1,4 +1,7 @@
 // What the GPU tests of ops share: guarded buffers, the inputs of the suite, and one bound for sums in float32.
+//
+// CMake builds some of these tests a second time, for the emulator (native/emulator) and with MNIST_EMULATED: it runs
+// the smaller sizes and reports every fault of a kernel.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +14,47 @@
 #include "cuda/buffer.h"
 #include "cuda/capability.h"
 #include "testing.h"
+#ifdef MNIST_EMULATED
+#include <exception>
+
+#include "emulator.h"
+#endif
 
 namespace testing {
 
-inline const std::vector<std::int64_t> kBatches = {1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
+#ifdef MNIST_EMULATED
+inline constexpr bool kEmulated = true;
+inline constexpr std::int64_t kGuardElements = 0;  // the emulator sees the bounds, and what was never written
+#else
+inline constexpr bool kEmulated = false;
+inline constexpr std::int64_t kGuardElements = 64;  // keeps data() aligned to 64 bytes
+#endif
+inline const std::vector<std::int64_t> kBatches =
+    kEmulated ? std::vector<std::int64_t>{1, 2, 3, 31, 33, 127, 1000, 4096}  // every second one, for time
+              : std::vector<std::int64_t>{1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
+inline constexpr std::int64_t kEmulatedWork = 2'000'000;  // multiply-adds of an op
+
+// Whether an op of this size is left out: beyond `most`, or more than the emulator gets done.
+inline bool too_large(std::int64_t work, std::int64_t most) {
+  return work > most || (kEmulated && work > kEmulatedWork);
+}
+
+#ifdef MNIST_EMULATED
+// A launch that the emulator had to end is an exception of the launcher: its faults are printed before that.
+inline const auto kBeforeTerminate = std::set_terminate([] {
+  std::printf("the emulator ended a launch:\n%s", emulator::to_words({emulator::report().faults, {}, {}}).c_str());
+  std::fflush(stdout);
+  std::abort();
+});
+#endif
+
+inline int finish_on_gpu() {
+#ifdef MNIST_EMULATED
+  const auto faults = emulator::report().faults;
+  report(faults.empty(), "the emulator found faults:\n" + emulator::to_words({faults, {}, {}}), __FILE__, __LINE__);
+#endif
+  return finish();
+}
 
 // Device memory between guard words of 0xff bytes, which are NaN as floats: an output starts as NaN and its guards
 // must survive; a read beyond an input brings a NaN into the result. Usable on every stream: what is made is complete,
@@ -23,7 +63,7 @@ template <class T>
 class Guarded {
  public:
   explicit Guarded(std::int64_t count) : count_(count), buffer_(count + 2 * kGuard) {
-    mnist::cuda::fill_bytes(buffer_.data(), 0xff, buffer_.size(), nullptr);
+    if (!kEmulated) mnist::cuda::fill_bytes(buffer_.data(), 0xff, buffer_.size(), nullptr);
     MNIST_CHECK(cudaDeviceSynchronize());
   }
   explicit Guarded(const std::vector<T>& values) : Guarded(std::int64_t(values.size())) {
@@ -47,7 +87,7 @@ class Guarded {
   }
 
  private:
-  static constexpr std::int64_t kGuard = 64;  // keeps data() aligned to 64 bytes
+  static constexpr std::int64_t kGuard = kGuardElements;
   std::int64_t count_;
   mnist::cuda::DeviceBuffer<T> buffer_;
 };
@@ -99,6 +139,7 @@ inline std::vector<Input> inputs(std::int64_t count, unsigned seed) {
   };
   std::vector<float> one_hot(count, 0.0f), digits(count, -0.42421296f);
   one_hot[count / 2] = 1;
+  if (kEmulated && count > 200) return {{"normal", normal}};  // values change no access
   // Strokes: runs of equal bright values with soft ends on the flat background of a normalised digit.
   for (std::int64_t k = 0; k < count; ++k)
     if (normal[k / 7] > 0.8f) digits[k] = k % 7 == 0 || k % 7 == 6 ? 0.9f : 2.8214867f;

@@ -82,10 +82,10 @@ int main() {
   const auto forward = present(bench::batch_norm_forward_ladder(), "batch_norm forward");
   for (const auto batch : kBatches)
     for (const auto& [channels, area] : {std::pair{32, 784}, {64, 196}, {3, 1}, {2, 257}}) {
-      if (batch * channels * area > 8'000'000) continue;
+      if (too_large(10 * batch * channels * area, 80'000'000)) continue;  // forward and backward take ten an element
       for (const auto& input : inputs(batch * channels * area, 1))
         if (batch <= 64 || input.name == std::string("normal") || input.name == std::string("digits"))
           test(forward, batch, channels, area, input);
     }
-  return finish();
+  return finish_on_gpu();
 }

@@ -76,11 +76,11 @@ int main() {
   const Ladders ladders;
   for (const auto batch : kBatches)
     for (const auto& [in, out] : {std::pair{3136, 128}, {128, 10}, {5, 3}, {130, 129}}) {
-      if (batch * in * out > 52'000'000) continue;
+      if (too_large(batch * in * out, 52'000'000)) continue;
       for (const auto& input : inputs(batch * in, 1))
         if (batch <= 3 || in * out < 10'000 || input.name == std::string("normal"))
           test(ladders, batch, in, out, input);
     }
   test_nan();
-  return finish();
+  return finish_on_gpu();
 }

@@ -66,5 +66,5 @@ int main() {
     const float found = loss.read("loss")[0];
     CHECK(label < 10 ? found == 1 : std::isnan(found));
   }
-  return finish();
+  return finish_on_gpu();
 }

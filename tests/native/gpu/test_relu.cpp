@@ -38,5 +38,5 @@ int main() {
       relu_backward(dx.data(), dy.data(), gpass.data(), count, nullptr);
       CHECK_CLOSE(dx.read(what), dwant, 0, what + " backward");
     }
-  return finish();
+  return finish_on_gpu();
 }

@@ -67,11 +67,11 @@ int main() {
     if (channels < 32) std::erase_if(ladder, [](const auto& rung) { return rung.library; });  // not the network's
     for (const auto batch : kBatches) {
       const std::int64_t planes = batch * channels;
-      if (planes * side * side > 2'000'000) continue;
+      if (too_large(planes * side * side, 2'000'000)) continue;
       for (const auto& input : inputs(planes * 4 * side * side, 1))
         if (batch <= 64 || input.name == std::string("digits")) test(ladder, planes, channels, side, input);
     }
   }
   test_nan();
-  return finish();
+  return finish_on_gpu();
 }

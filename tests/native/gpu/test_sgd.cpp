@@ -1,8 +1,7 @@
 // sgd_update against the reference, with guard words behind the buffer.
 #include "cpu/reference_ops.h"
-#include "cuda/buffer.h"
+#include "gpu_testing.h"
 #include "kernels/sgd.h"
-#include "testing.h"
 
 int main() {
   testing::require_gpu();
@@ -24,5 +23,5 @@ int main() {
     CHECK_CLOSE(got, want, 1e-7, "sgd of " + std::to_string(count));
     CHECK(got[count] == w[count]);
   }
-  return testing::finish();
+  return testing::finish_on_gpu();
 }

@@ -83,5 +83,5 @@ int main() {
   require_gpu();
   test_normalize();
   for (const auto batch : kBatches) test_gather_and_record(batch);
-  return finish();
+  return finish_on_gpu();
 }

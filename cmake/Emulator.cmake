@@ -1,0 +1,72 @@
+# Our kernels on the CPU: native/emulator, and the tests of the unfused ops built a second time against it. Needs no CUDA
+# at all, only g++ for x86-64 and its addr2line.
+set(_emulator "${CMAKE_CURRENT_SOURCE_DIR}/native/emulator")
+set(_rewritten "${CMAKE_CURRENT_BINARY_DIR}/emulated")
+
+# A new kernel is emulated unless left_out.txt says why not.
+file(GLOB _kernels CONFIGURE_DEPENDS native/gpu/kernels/*.cu native/gpu/kernels/*/*.cu)
+list(FILTER _kernels EXCLUDE REGEX "/fused/")
+file(STRINGS "${_emulator}/left_out.txt" _left_out REGEX "^[a-z]")
+foreach(_line IN LISTS _left_out)
+  string(REGEX REPLACE " .*" "" _name "${_line}")
+  list(FILTER _kernels EXCLUDE REGEX "/${_name}[.]cu$")
+endforeach()
+file(GLOB_RECURSE _headers CONFIGURE_DEPENDS native/gpu/kernels/*.cuh)
+list(FILTER _headers EXCLUDE REGEX "/fused/")
+foreach(_file IN LISTS _kernels _headers)
+  file(RELATIVE_PATH _path "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_file}")
+  if(_file MATCHES "[.]cu$")
+    list(APPEND _emulated "${_rewritten}/${_path}.cpp")
+  else()
+    list(APPEND _emulated_headers "${_rewritten}/${_path}")
+  endif()
+endforeach()
+add_custom_command(OUTPUT ${_emulated} ${_emulated_headers}
+  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_rewritten}" ${_kernels} ${_headers}
+  DEPENDS "${_emulator}/rewrite.py" ${_kernels} ${_headers} VERBATIM)
+set(_planted "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/faults.cu")
+add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
+  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native" "${_rewritten}" "${_planted}"
+  DEPENDS "${_emulator}/rewrite.py" "${_planted}" VERBATIM)
+
+file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
+
+add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/report.cpp
+  ${_emulator}/runtime.cpp)
+target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include")
+target_compile_options(emulator PRIVATE ${_warnings} -O3)
+
+file(GLOB _tables CONFIGURE_DEPENDS native/gpu/kernels/*/*.cpp)
+list(FILTER _tables EXCLUDE REGEX "/fused/")
+add_library(emulated OBJECT ${_emulated} ${_emulated_headers})
+target_link_libraries(emulated PUBLIC emulator)
+target_include_directories(emulated PUBLIC "${_rewritten}" native/gpu native/host native/include)
+target_compile_options(emulated PRIVATE ${_emulated_flags})
+add_library(emulated_host OBJECT ${_tables} ${_emulator}/ladders.cpp ${_emulator}/status.cpp
+  native/host/cpu/reference_ops.cpp)
+target_link_libraries(emulated_host PUBLIC emulator)
+target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
+target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
+
+# `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
+add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)
+target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
+add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
+
+foreach(_op IN ITEMS batch_norm conv2d linear log_softmax relu relu_max_pool2d sgd step)
+  add_executable(emulated_${_op} tests/native/gpu/test_${_op}.cpp)
+  target_link_libraries(emulated_${_op} PRIVATE emulated emulated_host emulator)
+  target_include_directories(emulated_${_op} PRIVATE tests/native)
+  target_compile_definitions(emulated_${_op} PRIVATE MNIST_EMULATED)
+  add_test(NAME emulated_${_op} COMMAND emulated_${_op})
+endforeach()
+
+add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
+target_link_libraries(planted_faults PUBLIC emulator)
+target_include_directories(planted_faults PRIVATE tests/native/emulated)
+target_compile_options(planted_faults PRIVATE ${_emulated_flags})
+add_executable(test_emulator_faults tests/native/emulated/test_emulator_faults.cpp "${_emulator}/status.cpp")
+target_link_libraries(test_emulator_faults PRIVATE planted_faults emulator)
+target_include_directories(test_emulator_faults PRIVATE tests/native tests/native/emulated native/include)
+target_compile_definitions(test_emulator_faults PRIVATE "MNIST_FAULTS=\"${_planted}\"")
+add_test(NAME test_emulator_faults COMMAND test_emulator_faults)

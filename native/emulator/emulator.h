@@ -1,0 +1,50 @@
+// What a host program asks the emulator: which faults the kernels had, and what their memory accesses cost.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace emulator {
+
+// One fault of one place in the source, however often it happened.
+struct Fault {
+  std::string kind;   // as in docs/emulator.md: "race", "outside", "unset", "misaligned", "barrier", ...
+  std::string words;  // a sentence
+  std::string file, other_file;
+  int line = 0, other_line = 0;  // of the access or barrier, and of what it conflicts with; 0 if there is none
+  std::int64_t count = 0;
+};
+
+// What the loads or stores of one array in one source line cost, summed over warps and launches.
+struct Line {
+  std::string file, kernel, name;  // name: the array's
+  int line = 0, bytes = 0;         // bytes: of one lane's access
+  bool write = false, shared = false;
+  std::int64_t accesses = 0, lanes = 0;  // of warps; and the lanes that took part, of 32 an access
+  // Global memory: sectors of 32 bytes. Shared memory: turns that the banks need. `least`: for the same bytes.
+  std::int64_t cost = 0, least = 0;
+};
+
+struct Kernel {
+  std::string name;
+  std::int64_t launches = 0, blocks = 0, threads = 0, barriers = 0;
+  // Of global memory: bytes of the sectors that warps asked for, and distinct bytes, each counted once a launch.
+  std::int64_t bytes = 0, least_bytes = 0;
+};
+
+struct Report {
+  std::vector<Fault> faults;
+  std::vector<Line> lines;
+  std::vector<Kernel> kernels;
+};
+
+// How many orders of threads and blocks every launch runs in; all must leave the same bits. 1: first to last; then last
+// to first; then shuffled. Counts are those of the first order.
+void set_orders(int count);
+void reset();  // forgets what was seen; memory stays
+Report report();
+std::string to_json(const Report& report);
+std::string to_words(const Report& report);
+
+}  // namespace emulator

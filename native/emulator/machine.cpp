@@ -1,0 +1,390 @@
+// How a grid executes: blocks one after the other, the threads of a block as fibers that take turns.
+//
+// A thread runs until it waits for its warp (a meeting: shuffle, vote, __syncwarp) or for its block (__syncthreads).
+// A meeting ends when all lanes of its mask are there; a barrier ends when all threads of the block are. What never
+// comes is noticed when nothing can move any more, so no mistake of a kernel hangs the emulator.
+#include "machine.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+#include "emulator.h"
+
+#if defined(__x86_64__)
+extern "C" void emulator_switch(void** save, void* to);
+// Pushes what a callee must keep, changes stacks, pops.
+asm(".text\n.globl emulator_switch\nemulator_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+#else
+#error "the emulator switches fibers by x86-64 code"
+#endif
+
+namespace emulator {
+
+Machine machine;
+
+namespace {
+
+constexpr std::size_t kStack = 64 << 10, kStaticShared = 48 << 10;
+constexpr int kSeconds = 120;  // that a launch may take
+
+std::array<Thread, kMaxThreads> threads;
+void* host_stack;
+void (*thread_function)(const void*);
+int orders = 2, thread_count;
+cudaError_t last_error = cudaSuccess;
+std::int64_t barriers;
+int barrier_true, barrier_all;
+
+[[noreturn]] void thread_start() {
+  thread_function(machine.body);
+  machine.current->state = State::kDone;
+  void* dead;
+  emulator_switch(&dead, host_stack);
+  std::abort();
+}
+
+void wait(State state, std::uint64_t place) {
+  Thread& thread = *machine.current;
+  thread.state = state;
+  thread.place = place;
+  emulator_switch(&thread.stack_pointer, host_stack);
+}
+
+void resume(Thread& thread) {
+  machine.current = &thread;
+  emulator_switch(&host_stack, thread.stack_pointer);
+  machine.current = nullptr;
+}
+
+void too_long(int) {
+  const char text[] = "emulator: a kernel did not end in 120 s: a loop without an end, or a wait for another block\n";
+  if (::write(2, text, sizeof text - 1) < 0) std::_Exit(3);
+  std::fprintf(stderr, "emulator: in %s\n", machine.kernel);
+  std::_Exit(3);
+}
+
+struct Warp {
+  Thread* first;
+  int lanes;
+};
+
+// Ends the meeting of `group`, the lanes in `mask`.
+void end_meeting(const Warp& warp, unsigned mask) {
+  std::uint64_t values[kLanes] = {};
+  std::uint32_t latest[kLanes] = {};
+  std::uint64_t place = 0;
+  bool order = false, differ = false;
+  for (int k = 0; k < warp.lanes; ++k) {
+    if (!(mask >> k & 1)) continue;
+    const Thread& lane = warp.first[k];
+    values[k] = lane.value;
+    order |= lane.order;
+    differ |= place && place != lane.place && !same_line(place, lane.place);
+    place = lane.place;
+    for (int j = 0; j < kLanes; ++j) latest[j] = std::max(latest[j], lane.clock[j]);
+  }
+  if (differ) add_fault("meeting", "lanes of a warp wait for each other at different places", place);
+  for (int k = 0; k < warp.lanes; ++k) {
+    if (!(mask >> k & 1)) continue;
+    Thread& lane = warp.first[k];
+    std::copy(values, values + kLanes, lane.met);
+    lane.met_mask = mask;
+    if (order) {
+      std::copy(latest, latest + kLanes, lane.clock);
+      ++lane.clock[k];
+    }
+    lane.state = State::kReady;
+  }
+}
+
+// Meetings whose lanes are all there. `despite_ended`: a lane that has ended is waited for no longer, and reported.
+bool end_meetings(const Warp& warp, bool despite_ended) {
+  const unsigned exist = warp.lanes == kLanes ? ~0u : (1u << warp.lanes) - 1;
+  bool any = false;
+  for (int k = 0; k < warp.lanes; ++k) {
+    const Thread& lane = warp.first[k];
+    if (lane.state != State::kAtMeeting) continue;
+    const unsigned wanted = lane.mask & exist;
+    unsigned there = 0, ended = 0;
+    for (int j = 0; j < warp.lanes; ++j) {
+      const Thread& other = warp.first[j];
+      if (other.state == State::kAtMeeting && other.mask == lane.mask) there |= 1u << j;
+      if (other.state == State::kDone) ended |= 1u << j;
+    }
+    there &= wanted;
+    if (there != wanted &&
+        !(despite_ended && (there | ended) & wanted & ~there && (there | (ended & wanted)) == wanted))
+      continue;
+    if (there != wanted)
+      add_fault(
+          "meeting",
+          "a mask names " + std::to_string(std::popcount(wanted & ~there)) + " lanes that have ended and never come",
+          lane.place);
+    if (!(wanted >> k & 1)) continue;
+    end_meeting(warp, there);
+    any = true;
+  }
+  return any;
+}
+
+// Runs a warp until all of its lanes wait for the block or have ended, or wait for what does not come.
+bool run_warp(const Warp& warp, const std::vector<int>& lane_order) {
+  bool moved = false;
+  for (bool again = true; again && !machine.aborted;) {
+    again = false;
+    for (const int k : lane_order) {
+      if (k >= warp.lanes || warp.first[k].state != State::kReady) continue;
+      resume(warp.first[k]);
+      again = moved = true;
+      if (machine.aborted) return true;
+    }
+    if (again) end_warp();
+    if (end_meetings(warp, false)) again = moved = true;
+  }
+  return moved;
+}
+
+void end_barrier(int live) {
+  std::uint64_t place = 0;
+  for (int k = 0; k < thread_count; ++k) {
+    Thread& thread = threads[k];
+    if (thread.state != State::kAtBarrier) continue;
+    if (place && place != thread.place && !same_line(place, thread.place)) {
+      add_fault("barrier", "threads of a block wait at different barriers", place, thread.place);
+    }
+    place = thread.place;
+    thread.state = State::kReady;
+  }
+  if (live < thread_count)
+    add_fault("barrier",
+              std::to_string(thread_count - live) + " threads of the block have ended without this barrier, at which " +
+                  std::to_string(live) + " wait; undefined before compute capability 7.0",
+              place);
+  barrier_all = barrier_true == live;
+  for (int k = 0; k < thread_count; ++k) threads[k].met[0] = barrier_true, threads[k].met[1] = barrier_all;
+  barrier_true = 0;
+  ++machine.epoch;
+  if (machine.counting) ++barriers;
+}
+
+void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_order) {
+  for (int k = 0; k < thread_count; ++k) {
+    Thread& thread = threads[k];
+    thread.state = State::kReady;
+    thread.number = k;
+    const unsigned n = unsigned(k);
+    thread.index = {n % machine.block_size.x, n / machine.block_size.x % machine.block_size.y,
+                    n / machine.block_size.x / machine.block_size.y};
+    std::fill(thread.clock, thread.clock + kLanes, 0u);
+    thread.clock[thread.lane()] = 1;
+    auto** top = reinterpret_cast<void**>(machine.stacks + kStack * (k + 1));
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(thread_start);
+    for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+    thread.stack_pointer = top;
+  }
+  machine.epoch = 0;
+  barrier_true = 0;
+  for (;;) {
+    bool moved = false;
+    for (const int w : warp_order) {
+      const Warp warp{&threads[w * kLanes], std::min(kLanes, thread_count - w * kLanes)};
+      moved |= run_warp(warp, lane_order);
+      if (machine.aborted) return;
+    }
+    int live = 0, at_barrier = 0;
+    for (int k = 0; k < thread_count; ++k) {
+      live += threads[k].state != State::kDone;
+      at_barrier += threads[k].state == State::kAtBarrier;
+    }
+    if (live == 0) return;
+    if (at_barrier == live) {
+      end_barrier(live);
+      continue;
+    }
+    if (moved) continue;
+    // Nothing moves. Lanes that ask which lanes are active get those that ask at the same place.
+    for (const int w : warp_order) {
+      const Warp warp{&threads[w * kLanes], std::min(kLanes, thread_count - w * kLanes)};
+      unsigned asking = 0;
+      std::uint64_t place = 0;
+      for (int k = 0; k < warp.lanes; ++k)
+        if (warp.first[k].state == State::kActive && (!place || warp.first[k].place == place)) {
+          asking |= 1u << k;
+          place = warp.first[k].place;
+        }
+      if (asking) {
+        end_meeting(warp, asking);
+        moved = true;
+      }
+      if (!moved) moved = end_meetings(warp, true);
+    }
+    if (moved) continue;
+    const auto stuck = std::find_if(threads.begin(), threads.begin() + thread_count,
+                                    [](const Thread& thread) { return thread.state == State::kAtMeeting; });
+    const auto waiting = std::find_if(threads.begin(), threads.begin() + thread_count,
+                                      [](const Thread& thread) { return thread.state == State::kAtBarrier; });
+    add_fault("deadlock",
+              std::to_string(live - at_barrier) + " threads wait for lanes of their warp that never come, " +
+                  std::to_string(at_barrier) + " for their block",
+              stuck->place, waiting == threads.begin() + thread_count ? 0 : waiting->place);
+    machine.aborted = true;
+    set_last_error(cudaErrorLaunchTimeout);
+    return;
+  }
+}
+
+void run_grid(int order, std::size_t dynamic_bytes) {
+  ++machine.run;
+  machine.counting = order == 0;
+  machine.aborted = false;
+  barriers = 0;
+  begin_run(order == 0);
+  std::mt19937 random(unsigned(order) * 7919);
+  const auto arranged = [&](std::uint64_t count) {
+    std::vector<int> list(count);
+    std::iota(list.begin(), list.end(), 0);
+    if (order == 1) std::reverse(list.begin(), list.end());
+    if (order > 1) std::shuffle(list.begin(), list.end(), random);
+    return list;
+  };
+  const dim3 grid = machine.grid;
+  const auto lanes = arranged(kLanes), warps = arranged((thread_count + kLanes - 1) / kLanes);
+  for (const int n : arranged(std::uint64_t(grid.x) * grid.y * grid.z)) {
+    const unsigned b = unsigned(n);
+    machine.block = b + 1;
+    machine.block_index = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+    begin_block(dynamic_bytes);
+    run_block(warps, lanes);
+    if (machine.aborted) return;
+  }
+}
+
+}  // namespace
+
+void set_orders(int count) { orders = count; }
+void set_last_error(cudaError_t error) { last_error = error; }
+
+void abandon_launch() {
+  inside = 0;  // nothing returns
+  machine.aborted = true;
+  set_last_error(cudaErrorIllegalAddress);
+  void* dead;
+  emulator_switch(&dead, host_stack);
+  std::abort();
+}
+
+uint3 thread_index() { return machine.current->index; }
+uint3 block_index() { return machine.block_index; }
+dim3 block_size() { return machine.block_size; }
+dim3 grid_size() { return machine.grid; }
+#define COMPONENTS(name, value)           \
+  unsigned name##_x() { return value.x; } \
+  unsigned name##_y() { return value.y; } \
+  unsigned name##_z() { return value.z; }
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+COMPONENTS(threadIdx, machine.current->index)
+COMPONENTS(blockIdx, machine.block_index)
+COMPONENTS(blockDim, machine.block_size)
+COMPONENTS(gridDim, machine.grid)
+int lane() { return machine.current->lane(); }
+
+__attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool order) {
+  Thread& thread = *machine.current;
+  const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
+  if (!(mask >> thread.lane() & 1)) {
+    const Inside own;
+    add_fault("meeting", "a lane calls with a mask that leaves it out", place);
+    mask |= 1u << thread.lane();
+  }
+  thread.mask = mask;
+  thread.value = value;
+  thread.order = order;
+  wait(State::kAtMeeting, place);
+  return {thread.met, thread.met_mask};
+}
+
+__attribute__((noinline)) std::uint64_t value_of(const Met& met, int lane) {
+  if (!(met.mask >> lane & 1)) {
+    const Inside own;
+    if (machine.current->number / kLanes * kLanes + lane < thread_count)
+      add_fault("meeting", "a shuffle reads a lane that takes no part in it",
+                std::uint64_t(__builtin_return_address(0)) - 1);
+    return 0;
+  }
+  return met.values[lane];
+}
+
+__attribute__((noinline)) unsigned active_lanes() {
+  machine.current->order = false;
+  wait(State::kActive, std::uint64_t(__builtin_return_address(0)) - 1);
+  return machine.current->met_mask;
+}
+
+__attribute__((noinline)) int meet_block(bool value, bool* all) {
+  barrier_true += value;
+  wait(State::kAtBarrier, std::uint64_t(__builtin_return_address(0)) - 1);
+  const Thread& thread = *machine.current;
+  if (all) *all = thread.met[1];
+  return int(thread.met[0]);
+}
+
+void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
+            dim3 block, std::size_t dynamic_bytes) {
+  const std::uint64_t count = std::uint64_t(block.x) * block.y * block.z;
+  if (count < 1 || count > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+      grid.z > 65535 || dynamic_bytes > kStaticShared)
+    return set_last_error(count > kMaxThreads || dynamic_bytes > kStaticShared ? cudaErrorInvalidValue
+                                                                               : cudaErrorInvalidConfiguration);
+  if (!machine.stacks) {
+    machine.stacks_bytes = kStack * kMaxThreads;
+    machine.stacks = static_cast<char*>(mmap(nullptr, machine.stacks_bytes, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    std::signal(SIGALRM, too_long);
+  }
+  alarm(kSeconds);
+  machine.kernel = kernel;
+  machine.grid = grid;
+  machine.block_size = block;
+  machine.body = static_cast<const char*>(body);
+  machine.body_bytes = body_bytes;
+  thread_function = thread;
+  thread_count = int(count);
+  begin_launch();
+  for (int order = 0; order < orders; ++order) {
+    if (order > 0) restore_memory();
+    run_grid(order, dynamic_bytes);
+    if (order == 0) {
+      finish_counts();
+      add_kernel(barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, thread_count);
+    }
+    if (machine.aborted) break;
+    if (order > 0) compare_memory(order);
+  }
+  alarm(0);
+}
+
+cudaError_t take_last_error(bool clear) {
+  const cudaError_t error = last_error;
+  if (clear) last_error = cudaSuccess;
+  return error;
+}
+
+}  // namespace emulator
+
+cudaError_t cudaGetLastError() { return emulator::take_last_error(true); }
+cudaError_t cudaPeekAtLastError() { return emulator::take_last_error(false); }

@@ -1,0 +1,88 @@
+// What the parts of the emulator share: the block that runs now, its threads, and where they stand in time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda_runtime_api.h"
+
+namespace emulator {
+
+constexpr int kLanes = 32, kMaxThreads = 1024;
+
+enum class State { kReady, kAtBarrier, kAtMeeting, kActive, kDone };
+
+// A thread of a kernel is a fiber: it runs until it waits for others. Time has two hands. `epoch` counts the block's
+// barriers: what lies in different epochs is ordered. Within an epoch lanes order themselves by __syncwarp: clock[k] is
+// the last moment of lane k that this lane knows to lie behind it (a vector clock).
+struct Thread {
+  void* stack_pointer = nullptr;
+  State state = State::kReady;
+  int number = 0;
+  uint3 index{};
+  std::uint64_t place = 0;  // where it waits: an address of code
+  unsigned mask = 0;
+  bool order = false;
+  std::uint64_t value = 0;
+  std::uint64_t met[kLanes] = {};
+  unsigned met_mask = 0;
+  std::uint32_t clock[kLanes] = {};
+
+  int lane() const { return number % kLanes; }
+  int warp() const { return number / kLanes; }
+};
+
+struct Machine {
+  Thread* current = nullptr;
+  const char* kernel = "";
+  std::uint32_t run = 0;    // number of this pass over a grid: each order of each launch is one
+  std::uint32_t block = 0;  // number within the grid, from 1
+  std::uint32_t epoch = 0;
+  bool counting = false, aborted = false;
+  dim3 grid, block_size;
+  uint3 block_index{};
+  char* stacks = nullptr;
+  std::size_t stacks_bytes = 0;
+  const char* body = nullptr;
+  std::size_t body_bytes = 0;
+};
+extern Machine machine;
+
+// The emulator's own work on a thread's stack. The linker may take an instrumented copy of a template of the standard
+// library for it, whose hooks must find nothing to do.
+inline int inside;
+struct Inside {
+  Inside() { ++inside; }
+  ~Inside() { --inside; }
+};
+
+// machine.cpp
+[[noreturn]] void abandon_launch();  // from a thread: the launch ends here, as after an illegal address
+void set_last_error(cudaError_t error);
+// memory.cpp
+void begin_run(bool counting);
+void begin_block(std::size_t dynamic_bytes);
+void end_warp();                 // all lanes of the warp wait or have ended: its accesses are counted
+void begin_launch();             // keeps a copy of memory
+void restore_memory();           // puts it back for another order, and keeps what the first one left
+void finish_counts();            // after the first order
+void compare_memory(int order);  // reports where this order left other bits
+std::string who(int number, std::uint32_t block);
+// report.cpp
+bool known_fault(const char* kind, std::uint64_t place,
+                 std::uint64_t other = 0);  // then it counts it, and needs no words
+void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other = 0);
+bool same_line(std::uint64_t a, std::uint64_t b);
+struct Counted {
+  std::uint64_t place;
+  int bytes;
+  bool write, shared;
+  std::int64_t accesses, lanes, cost, least;
+  std::string name;
+};
+void add_counts(const Counted& counted);
+void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads);
+
+}  // namespace emulator

@@ -1,0 +1,629 @@
+// What a load or store tells: the hooks of -fsanitize=thread, buffers with guards, shadow words, sectors and banks.
+//
+// g++ compiles a kernel with -fsanitize=thread and calls a function before each load and store. Ours, not those of the
+// sanitizer's library, look the address up. Global memory is an arena of buffers with room between them, so an access
+// beside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: who wrote it last,
+// who read it last, and when. Two accesses of different threads, one of them a store, are a race unless a barrier lies
+// between them.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include "emulator.h"
+#include "machine.h"
+
+extern "C" char __executable_start, _end;
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t kPage = 64 << 10, kArena = std::size_t(64) << 30, kSharedArena = 256 << 10;
+
+struct Access {
+  std::uint32_t run = 0, block = 0, epoch = 0, time = 0;
+  std::uint32_t place = 0;  // relative to the program
+  std::uint16_t thread = 0;
+  bool atomic = false;
+  bool lanes = false, warps = false, blocks = false;  // reads: by more than one
+};
+struct Shadow {
+  Access write, read;
+};
+static_assert(sizeof(Shadow) % 8 == 0);
+
+struct Buffer {
+  std::string name;
+  char* data = nullptr;
+  std::size_t bytes = 0, granule = 4;
+  bool shared = false, freed = false;
+  std::vector<std::uint8_t> set;  // by granule: somebody wrote it
+  Shadow* shadow = nullptr;       // by granule; zero pages until touched
+  std::size_t shadow_bytes = 0;
+  std::vector<std::pair<const char*, std::pair<std::string, std::size_t>>> names;  // pointers into it, of this launch
+  std::vector<char> before, first;  // contents before the launch, and after its first order
+  std::vector<std::uint8_t> set_before;
+
+  void make_shadow() {
+    if (shadow) munmap(shadow, shadow_bytes);
+    shadow_bytes = (bytes / granule + 1) * sizeof(Shadow);
+    shadow = static_cast<Shadow*>(
+        mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  }
+  // From here on by bytes.
+  void refine() {
+    const Shadow* old = shadow;
+    const std::size_t old_bytes = shadow_bytes, count = bytes / granule;
+    std::vector<std::uint8_t> finer(bytes);
+    for (std::size_t k = 0; k < bytes; ++k) finer[k] = set[k / granule];
+    shadow = nullptr;
+    const std::size_t by = granule;
+    granule = 1;
+    make_shadow();
+    for (std::size_t k = 0; k < count; ++k)
+      if (old[k].write.run || old[k].read.run)
+        for (std::size_t j = 0; j < by; ++j) shadow[k * by + j] = old[k];
+    munmap(const_cast<Shadow*>(old), old_bytes);
+    set = std::move(finer);
+  }
+  void mark_set(std::size_t from, std::size_t count) {
+    if (count == 0) return;
+    std::fill(set.begin() + std::ptrdiff_t(from / granule),
+              set.begin() + std::ptrdiff_t((from + count - 1) / granule + 1), std::uint8_t(1));
+  }
+};
+
+char* arena;
+std::size_t arena_used;
+std::vector<Buffer*> page_owner;
+std::vector<std::unique_ptr<Buffer>> buffers;
+
+char* shared_arena;
+std::size_t shared_used;
+std::map<const void*, std::unique_ptr<Buffer>> shared_variables;  // by key; those of this block have data
+std::vector<Buffer*> shared_now;
+std::size_t dynamic_size;
+const char kDynamicKey = 0;
+
+std::uint64_t program_base;
+std::set<std::uint32_t> fenced_blocks;                              // that have executed a fence
+std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomics on an address
+std::set<std::uint32_t> acquired;                                   // by the block that runs now
+bool atomics_seen;
+
+std::string element(const Buffer& buffer, const char* address);
+
+// ---- counting
+// -------------------------------------------------------------------------------------------------------- The n-th
+// time that lanes of a warp come by one instruction counts as one access of the warp.
+struct Group {
+  unsigned lanes = 0;
+  std::uint64_t address[kLanes];
+};
+struct Site {
+  int bytes = 0;
+  bool write = false, shared = false;
+  std::size_t used = 0;
+  std::vector<Group> groups;
+  std::uint32_t times[kLanes] = {};
+  std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
+  std::string name;
+};
+std::unordered_map<std::uint64_t, Site> sites;
+struct Cached {
+  std::uint64_t place = 0;
+  Site* site = nullptr;
+};
+Cached cache[1 << 12];  // of `sites`
+std::vector<Site*> touched;
+std::int64_t global_bytes, least_bytes;
+
+void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std::uint64_t place) {
+  const auto address = std::uint64_t(pointer);
+  Cached& cached = cache[place % std::size(cache)];
+  if (cached.place != place) {
+    Site& made = sites[place];
+    made.bytes = bytes;
+    made.write = write;
+    made.shared = buffer.shared;
+    made.name = element(buffer, pointer);
+    made.name.resize(made.name.rfind('['));
+    cached = {place, &made};
+  }
+  Site& site = *cached.site;
+  if (site.used == 0) touched.push_back(&site);
+  const int lane = machine.current->lane();
+  const std::size_t n = site.times[lane]++;
+  if (n >= site.groups.size()) site.groups.emplace_back();
+  if (n >= site.used) {
+    for (std::size_t k = site.used; k <= n; ++k) site.groups[k].lanes = 0;
+    site.used = n + 1;
+  }
+  Group& group = site.groups[n];
+  group.lanes |= 1u << lane;
+  group.address[lane] = address;
+}
+
+void close(Site& site, const Group& group) {
+  std::uint64_t sorted[kLanes];
+  int count = 0;
+  for (int k = 0; k < kLanes; ++k)
+    if (group.lanes >> k & 1) sorted[count++] = group.address[k];
+  if (!std::is_sorted(sorted, sorted + count)) std::sort(sorted, sorted + count);
+  const int active = count;
+  count = int(std::unique(sorted, sorted + count) - sorted);
+  ++site.accesses;
+  site.lanes += active;
+  const std::uint64_t size = std::uint64_t(site.bytes);
+  if (!site.shared) {
+    std::uint64_t sectors = 0, next = 0;
+    for (int k = 0; k < count; ++k) {
+      const std::uint64_t from = std::max(sorted[k] / 32, next), to = (sorted[k] + size - 1) / 32;
+      if (to >= from) sectors += to - from + 1;
+      next = std::max(next, to + 1);
+    }
+    site.cost += std::int64_t(sectors);
+    site.least += std::int64_t((std::uint64_t(count) * size + 31) / 32);
+    global_bytes += std::int64_t(32 * sectors);
+  } else {
+    // The words that a bank has to give, one a turn; lanes that want the same word share it.
+    int turns[32] = {}, most = 1, words = 0;
+    std::uint64_t next = 0;
+    for (int k = 0; k < count; ++k)
+      for (std::uint64_t word = std::max(sorted[k] / 4, next); word <= (sorted[k] + size - 1) / 4; ++word) {
+        most = std::max(most, ++turns[word % 32]);
+        ++words;
+        next = word + 1;
+      }
+    site.cost += most;
+    site.least += std::max(1, (words + 31) / 32);
+  }
+}
+
+// ---- finding
+// ---------------------------------------------------------------------------------------------------------
+Buffer* global_buffer(const char* address) {
+  const std::size_t page = std::size_t(address - arena) / kPage;
+  return page < page_owner.size() ? page_owner[page] : nullptr;
+}
+
+std::string element(const Buffer& buffer, const char* address) {
+  const char* base = buffer.data;
+  std::string name = buffer.name;
+  std::size_t size = buffer.granule;
+  bool chosen = false;  // the argument closest before the address; the first one of what lies before all
+  for (const auto& [pointer, named] : buffer.names)
+    if (pointer <= address || !chosen) {
+      base = pointer;
+      name = named.first;
+      size = named.second;
+      chosen = true;
+    }
+  const std::int64_t offset = address - base;
+  const std::int64_t index =
+      offset >= 0 ? offset / std::int64_t(size) : -((-offset + std::int64_t(size) - 1) / std::int64_t(size));
+  return name + "[" + std::to_string(index) + "]" +
+         (buffer.shared ? "" : " of " + std::to_string((buffer.data + buffer.bytes - base) / std::int64_t(size)));
+}
+
+inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
+  if (before.run != machine.run) return true;
+  if (before.block != machine.block) return shared || acquired.contains(before.block);
+  if (before.epoch != machine.epoch || before.thread == me.number) return true;
+  if (before.thread / kLanes != me.warp()) return false;
+  return me.clock[before.thread % kLanes] >= before.time;
+}
+
+void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before,
+                 std::uint64_t place) {
+  const Thread& me = *machine.current;
+  // Of several readers the last one is known; where that is this thread, another one counts.
+  const bool self = before.block == machine.block && before.thread == me.number;
+  const bool in_block = before.block == machine.block && !(self && before.blocks);
+  const bool in_warp = in_block && before.thread / kLanes == me.warp() && !(self && before.warps);
+  const char* kind = in_warp ? "race in a warp" : in_block ? "race in a block" : "race of blocks";
+  if (known_fault(kind, place, program_base + before.place)) return;
+  add_fault(kind,
+            who(me.number, machine.block) + " " + what + " " +
+                (self ? "another thread" : who(before.thread, before.block)) + ", of " +
+                (in_warp    ? "its own warp"
+                 : in_block ? "another warp"
+                            : "another block") +
+                ", and no barrier lies between: " + element(buffer, address) + " in " +
+                (buffer.shared ? "shared" : "global") + " memory",
+            place, program_base + before.place);
+}
+
+void check(Buffer& buffer, const char* address, int bytes, bool write, bool atomic, std::uint64_t place) {
+  const std::size_t offset = std::size_t(address - buffer.data);
+  if (buffer.granule > 1 && (std::size_t(bytes) < buffer.granule || offset % buffer.granule)) buffer.refine();
+  const Thread& me = *machine.current;
+  Access now{machine.run,
+             machine.block,
+             machine.epoch,
+             me.clock[me.lane()],
+             std::uint32_t(place - program_base),
+             std::uint16_t(me.number),
+             atomic};
+  for (std::size_t k = offset / buffer.granule; k < (offset + std::size_t(bytes) + buffer.granule - 1) / buffer.granule;
+       ++k) {
+    Shadow& shadow = buffer.shadow[k];
+    const char* at = buffer.data + k * buffer.granule;
+    if (!write && shadow.write.run != machine.run && buffer.set[k] && shadow.read.run == machine.run &&
+        shadow.read.block == machine.block && shadow.read.thread == me.number && shadow.read.epoch == machine.epoch &&
+        shadow.read.time == now.time)
+      continue;  // as it did just before
+    const bool written = is_ordered(shadow.write, buffer.shared, me);
+    if ((!write || atomic) && !buffer.set[k] && !known_fault("unset", place))
+      add_fault("unset",
+                who(me.number, machine.block) + " reads what nothing has written: " + element(buffer, at) + " in " +
+                    (buffer.shared ? "shared" : "global") + " memory",
+                place);
+    if (write) {
+      if (!written && !(atomic && shadow.write.atomic))
+        report_race("writes what was just written by", buffer, at, shadow.write, place);
+      const Access& read = shadow.read;
+      if (read.run == machine.run && (!buffer.shared || read.block == machine.block)) {
+        const bool same_epoch = read.block == machine.block && read.epoch == machine.epoch;
+        if (read.blocks || !is_ordered(read, buffer.shared, me) || (same_epoch && (read.warps || read.lanes)))
+          if (!(atomic && read.atomic)) report_race("writes what may still be read by", buffer, at, read, place);
+      }
+      if (machine.counting && !buffer.shared && shadow.write.run != machine.run)
+        least_bytes += std::int64_t(buffer.granule);
+      shadow.write = now;
+      buffer.set[k] = 1;
+    } else {
+      if (!written) report_race("reads what was just written by", buffer, at, shadow.write, place);
+      Access& read = shadow.read;
+      const bool now_running = read.run == machine.run && (!buffer.shared || read.block == machine.block);
+      if (machine.counting && !buffer.shared && !now_running) least_bytes += std::int64_t(buffer.granule);
+      if (!now_running) {
+        read = now;
+      } else if (read.block != machine.block) {
+        now.blocks = true;
+        read = now;
+      } else if (read.epoch != machine.epoch || is_ordered(read, buffer.shared, me)) {
+        now.blocks = read.blocks;
+        if (read.epoch == machine.epoch && read.thread == me.number) {
+          now.lanes = read.lanes;
+          now.warps = read.warps;
+        }
+        read = now;
+      } else {
+        now.blocks = read.blocks;
+        now.lanes = read.thread / kLanes == me.warp() || read.lanes;
+        now.warps = read.thread / kLanes != me.warp() || read.warps;
+        read = now;
+      }
+    }
+  }
+}
+
+void outside(const std::string& what, std::uint64_t place, bool fatal) {
+  add_fault("outside", who(machine.current->number, machine.block) + " " + what, place);
+  if (fatal) abandon_launch();
+}
+
+void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place) {
+  if (!machine.current || inside) return;
+  const char* address = static_cast<const char*>(pointer);
+  if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
+  const Inside own;
+  const char* verb = write ? "writes" : "reads";
+  if (std::uint64_t(address) % std::uint64_t(bytes) && bytes <= 16)
+    add_fault("misaligned",
+              who(machine.current->number, machine.block) + " " + verb + " " + std::to_string(bytes) +
+                  " bytes at an address that is no multiple of that",
+              place);
+  if (std::size_t(address - shared_arena) < kSharedArena) {
+    for (Buffer* buffer : shared_now)
+      if (address >= buffer->data && address + bytes <= buffer->data + buffer->bytes) {
+        check(*buffer, address, bytes, write, atomic, place);
+        if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
+        return;
+      }
+    const Buffer* near = nullptr;
+    for (const Buffer* buffer : shared_now)
+      if (!near || std::abs(address - buffer->data) < std::abs(address - near->data) ||
+          (address >= buffer->data && near->data < buffer->data))
+        near = buffer;
+    return outside(
+        std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""),
+        place, false);
+  }
+  if (std::size_t(address - arena) < kArena) {
+    Buffer* buffer = global_buffer(address);
+    if (!buffer) return outside(std::string(verb) + " global memory that is no buffer's", place, true);
+    if (buffer->freed) return outside(std::string(verb) + " a buffer that was freed: " + buffer->name, place, true);
+    if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
+      return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
+    check(*buffer, address, bytes, write, atomic, place);
+    if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
+    return;
+  }
+  if (std::size_t(address - machine.body) < machine.body_bytes) return;  // parameters
+  if (address >= &__executable_start && address < &_end) return;         // constants
+  outside(verb + std::string(std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place,
+          true);
+}
+
+}  // namespace
+
+std::string who(int number, std::uint32_t block) {
+  return "thread " + std::to_string(number) + " of block " + std::to_string(block - 1);
+}
+
+void begin_run(bool counting) {
+  fenced_blocks.clear();
+  released.clear();
+  atomics_seen = false;
+  if (counting) global_bytes = least_bytes = 0;
+}
+
+void begin_block(std::size_t dynamic_bytes) {
+  if (!shared_arena) {
+    shared_arena = static_cast<char*>(
+        mmap(nullptr, kSharedArena, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    program_base = std::uint64_t(&__executable_start);
+  }
+  // What the last block left is no value: 0xff bytes, NaN as floats.
+  if (shared_used) std::memset(shared_arena, 0xff, std::min(kSharedArena, shared_used + 4096));
+  shared_used = 16;
+  shared_now.clear();
+  for (auto& [key, variable] : shared_variables) variable->data = nullptr;
+  acquired.clear();
+  dynamic_size = dynamic_bytes;
+}
+
+// A variable lies at a multiple of its alignment that is no multiple of twice that, so that no kernel relies on more.
+void* shared_variable(const void* key, const char* name, std::size_t bytes, std::size_t alignment) {
+  const Inside own;
+  auto& variable = shared_variables[key];
+  if (!variable) variable = std::make_unique<Buffer>();
+  if (variable->data) return variable->data;
+  std::size_t at = (shared_used + alignment - 1) / alignment * alignment;
+  if (at / alignment % 2 == 0) at += alignment;
+  if (at + bytes > kSharedArena / 2) {
+    add_fault("launch", "shared memory of a block ran out: " + std::to_string(at + bytes) + " bytes",
+              std::uint64_t(__builtin_return_address(0)) - 1);
+    abandon_launch();
+  }
+  shared_used = at + bytes + 64;  // a gap, where nothing may be read
+  variable->name = name;
+  variable->shared = true;
+  variable->data = shared_arena + at;
+  variable->granule = bytes % 4 == 0 && alignment % 4 == 0 ? 4 : 1;
+  variable->bytes = bytes;
+  variable->set.assign(bytes / variable->granule + 1, 0);
+  if (!variable->shadow || variable->shadow_bytes < (bytes / variable->granule + 1) * sizeof(Shadow))
+    variable->make_shadow();
+  shared_now.push_back(variable.get());
+  return variable->data;
+}
+
+void* dynamic_shared(const char* name, std::size_t alignment) {
+  return shared_variable(&kDynamicKey, name, dynamic_size, std::max<std::size_t>(alignment, 16));
+}
+
+void end_warp() {
+  for (Site* site : touched) {
+    for (std::size_t k = 0; k < site->used; ++k)
+      if (site->groups[k].lanes) close(*site, site->groups[k]);
+    site->used = 0;
+    std::fill(site->times, site->times + kLanes, 0u);
+  }
+  touched.clear();
+}
+
+void begin_launch() {
+  for (auto& buffer : buffers) {
+    if (buffer->freed) continue;
+    buffer->before.assign(buffer->data, buffer->data + buffer->bytes);
+    buffer->set_before = buffer->set;
+    buffer->first.clear();
+  }
+}
+
+void finish_counts() {
+  end_warp();
+  for (auto& [place, site] : sites)
+    add_counts(
+        {place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least, site.name});
+  sites.clear();
+  std::fill(std::begin(cache), std::end(cache), Cached{});
+  add_kernel(0, global_bytes, least_bytes, 0, 0);
+  global_bytes = least_bytes = 0;
+}
+
+void restore_memory() {
+  for (auto& buffer : buffers) {
+    if (buffer->freed) continue;
+    if (buffer->first.empty()) buffer->first.assign(buffer->data, buffer->data + buffer->bytes);
+    std::memcpy(buffer->data, buffer->before.data(), buffer->bytes);
+    if (buffer->set_before.size() != buffer->set.size()) {  // refined since
+      std::vector<std::uint8_t> finer(buffer->bytes + 1);
+      for (std::size_t k = 0; k < buffer->bytes; ++k) finer[k] = buffer->set_before[k / 4];
+      finer.resize(buffer->set.size());
+      buffer->set_before = std::move(finer);
+    }
+    buffer->set = buffer->set_before;
+  }
+}
+
+void compare_memory(int order) {
+  if (atomics_seen) return;  // they may come in any order
+  for (auto& buffer : buffers) {
+    if (buffer->freed || std::memcmp(buffer->data, buffer->first.data(), buffer->bytes) == 0) continue;
+    const auto differ = std::mismatch(buffer->first.begin(), buffer->first.end(), buffer->data);
+    const std::size_t at = std::size_t(differ.first - buffer->first.begin());
+    const Access& write = buffer->shadow[at / buffer->granule].write;
+    add_fault("order",
+              std::string("the result depends on the order of threads and blocks: first in ") +
+                  element(*buffer, buffer->data + at) +
+                  (order == 1 ? ", run last to first" : ", run in a shuffled order"),
+              write.run == machine.run ? program_base + write.place : 0);
+  }
+}
+
+void name_arguments(const char* names, const Argument* list, int count) {
+  for (auto& buffer : buffers) buffer->names.clear();
+  std::vector<std::string> words(1);
+  int depth = 0;
+  for (const char* at = names; *at; ++at) {
+    depth += (*at == '(' || *at == '[' || *at == '{') - (*at == ')' || *at == ']' || *at == '}');
+    if (*at == ',' && depth == 0)
+      words.emplace_back();
+    else if (*at != ' ' || !words.back().empty())
+      words.back() += *at;
+  }
+  if (int(words.size()) != count) return;
+  for (int k = 0; k < count; ++k) {
+    const char* pointer = static_cast<const char*>(list[k].pointer);
+    if (!pointer || std::size_t(pointer - arena) >= kArena) continue;
+    if (Buffer* buffer = global_buffer(pointer)) {
+      buffer->names.push_back({pointer, {words[std::size_t(k)], list[k].element}});
+      std::stable_sort(buffer->names.begin(), buffer->names.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
+  }
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+__attribute__((noinline)) void atomic_access(const void* address, std::size_t bytes) {
+  atomics_seen = true;
+  if (machine.current) {
+    const Inside own;
+    auto& by = released[address];
+    acquired.insert(by.begin(), by.end());
+    if (fenced_blocks.contains(machine.block)) by.insert(machine.block);
+  }
+  access(address, int(bytes), true, true, std::uint64_t(__builtin_return_address(0)) - 1);
+}
+
+void fence() {
+  const Inside own;
+  fenced_blocks.insert(machine.block);
+}
+
+}  // namespace emulator
+
+// ---- memory of the runtime
+// -------------------------------------------------------------------------------------------
+using emulator::arena;
+using emulator::kPage;
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  using namespace emulator;
+  if (!arena) {
+    arena = static_cast<char*>(mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (arena == MAP_FAILED) return cudaErrorMemoryAllocation;
+  }
+  const std::size_t pages = (bytes + kPage - 1) / kPage + 2;  // one before it and one behind it
+  if ((arena_used + pages) * kPage > kArena) return cudaErrorMemoryAllocation;
+  char* first = arena + arena_used * kPage;
+  arena_used += pages;
+  mprotect(first, pages * kPage, PROT_READ | PROT_WRITE);
+  auto buffer = std::make_unique<Buffer>();
+  buffer->name = "allocation " + std::to_string(buffers.size() + 1);
+  buffer->data = first + kPage;
+  buffer->bytes = bytes;
+  buffer->set.assign(bytes / buffer->granule + 1, 0);
+  buffer->make_shadow();
+  page_owner.resize(arena_used, buffer.get());
+  std::memset(buffer->data, 0xff, bytes);  // NaN
+  *data = buffer->data;
+  buffers.push_back(std::move(buffer));
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  using namespace emulator;
+  if (!data) return cudaSuccess;
+  Buffer* buffer = global_buffer(static_cast<char*>(data));
+  if (!buffer || buffer->data != data || buffer->freed) return cudaErrorInvalidValue;
+  munmap(buffer->shadow, buffer->shadow_bytes);
+  mmap(buffer->data - kPage, ((buffer->bytes + kPage - 1) / kPage + 2) * kPage, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  // The address is never given again, so that its use is noticed.
+  auto gone = std::find_if(buffers.begin(), buffers.end(), [&](const auto& one) { return one.get() == buffer; });
+  buffer->freed = true;
+  buffer->shadow = nullptr;
+  for (auto* list : {&buffer->before, &buffer->first}) std::vector<char>().swap(*list);
+  std::vector<std::uint8_t>().swap(buffer->set);
+  std::vector<std::uint8_t>().swap(buffer->set_before);
+  gone->release();
+  buffers.erase(gone);
+  return cudaSuccess;
+}
+
+namespace {
+bool within(const void* data, std::size_t bytes, bool write) {
+  using namespace emulator;
+  const char* address = static_cast<const char*>(data);
+  if (!arena || std::size_t(address - arena) >= kArena) return true;
+  Buffer* buffer = global_buffer(address);
+  if (!buffer || buffer->freed || address < buffer->data || address + bytes > buffer->data + buffer->bytes) {
+    add_fault("outside", "a copy or memset goes outside of a buffer", std::uint64_t(__builtin_return_address(0)) - 1);
+    return false;
+  }
+  if (write) buffer->mark_set(std::size_t(address - buffer->data), bytes);
+  return true;
+}
+}  // namespace
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (!within(from, bytes, false) || !within(to, bytes, true)) return cudaErrorInvalidValue;
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  for (std::size_t row = 0; row < height; ++row)
+    if (const auto error = cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch,
+                                           static_cast<const char*>(from) + row * from_pitch, width, kind))
+      return error;
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  if (!within(to, bytes, true)) return cudaErrorInvalidValue;
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
+
+// ---- the hooks
+// -------------------------------------------------------------------------------------------------------
+#define HERE (std::uint64_t(__builtin_return_address(0)) - 1)
+extern "C" {
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void*, void*) {}
+void __tsan_vptr_read(void*) {}
+#define HOOKS(bytes)                                                                             \
+  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }           \
+  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }           \
+  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); } \
+  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); } \
+  void __tsan_volatile_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }  \
+  void __tsan_volatile_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+// Guards of static variables in host code.
+char __tsan_atomic8_load(const volatile char* p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+void __tsan_read_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), false, false, HERE); }
+void __tsan_write_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), true, false, HERE); }
+}

@@ -1,0 +1,259 @@
+// Places become file and line, faults of one place become one, and all of it JSON or words.
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <tuple>
+
+#include "emulator.h"
+#include "machine.h"
+
+namespace emulator {
+namespace {
+
+struct Place {
+  std::string file = "?";
+  int line = 0;
+};
+std::map<std::uint64_t, Place> places;
+
+// What the loader added to the addresses of the program.
+std::uint64_t load_base() {
+  std::uint64_t base = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* to) {
+        *static_cast<std::uint64_t*>(to) = info->dlpi_addr;
+        return 1;  // the first one is the program
+      },
+      &base);
+  return base;
+}
+
+// addr2line, which comes with g++, names the inlined functions inside out: the first line that is not the emulator's.
+void resolve(const std::vector<std::uint64_t>& wanted) {
+  std::vector<std::uint64_t> missing;
+  for (const auto place : wanted)
+    if (place && !places.contains(place)) missing.push_back(place);
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  constexpr std::size_t kTogether = 500;
+  for (std::size_t first = 0; first < missing.size(); first += kTogether) {
+    std::ostringstream command;
+    command << "addr2line -a -i -e /proc/" << getpid() << "/exe" << std::hex;
+    const std::size_t last = std::min(missing.size(), first + kTogether);
+    for (std::size_t k = first; k < last; ++k) command << " 0x" << missing[k] - load_base();
+    command << " 2>/dev/null";
+    std::FILE* pipe = popen(command.str().c_str(), "r");
+    if (!pipe) return;
+    std::size_t at = first;
+    bool begun = false, found = false;
+    char text[4096];
+    while (std::fgets(text, sizeof text, pipe)) {
+      std::string line = text;
+      while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+      if (line.starts_with("0x")) {
+        if (begun) ++at;
+        begun = true;
+        found = false;
+        if (at < last) places[missing[at]] = {};
+        continue;
+      }
+      if (const auto comment = line.find(" ("); comment != std::string::npos) line.resize(comment);
+      const auto colon = line.rfind(':');
+      if (found || at >= last || colon == std::string::npos || line.find("emulator/include/") != std::string::npos ||
+          line.starts_with("/usr/"))
+        continue;
+      found = true;
+      std::string file = line.substr(0, colon);
+      if (const auto below = file.rfind("/kernels/"); below != std::string::npos) file = file.substr(below + 1);
+      places[missing[at]] = {file, std::atoi(line.c_str() + colon + 1)};
+    }
+    pclose(pipe);
+  }
+}
+
+struct Key {
+  std::string kind, kernel;
+  std::uint64_t place, other;
+  auto operator<=>(const Key&) const = default;
+};
+struct Seen {
+  std::string words;
+  std::int64_t count = 0;
+};
+std::map<Key, Seen> faults;
+struct Recent {
+  const char* kind = nullptr;
+  std::uint64_t place = 0, other = 0;
+  const char* kernel = nullptr;
+  Seen* seen = nullptr;
+};
+Recent recent[64];
+Recent& recent_of(const char* kind, std::uint64_t place, std::uint64_t other) {
+  return recent[(std::uint64_t(kind) ^ place * 31 ^ other * 17) % std::size(recent)];
+}
+
+struct CountKey {
+  std::string kernel, name;
+  std::uint64_t place;
+  bool shared, write;
+  int bytes;
+  auto operator<=>(const CountKey&) const = default;
+};
+std::map<CountKey, Counted> counts;
+std::map<std::string, Kernel> kernels;
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+bool same_line(std::uint64_t a, std::uint64_t b) {
+  resolve({a, b});
+  return places[a].line == places[b].line && places[a].file == places[b].file;
+}
+
+bool known_fault(const char* kind, std::uint64_t place, std::uint64_t other) {
+  const Recent& last = recent_of(kind, place, other);
+  if (last.kind != kind || last.place != place || last.other != other || last.kernel != machine.kernel) return false;
+  ++last.seen->count;
+  return true;
+}
+
+void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other) {
+  const Inside own;
+  Seen& seen = faults[{kind, machine.kernel, place, other}];
+  if (seen.count++ == 0) seen.words = words;
+  recent_of(kind, place, other) = {kind, place, other, machine.kernel, &seen};
+}
+
+void add_counts(const Counted& c) {
+  Counted& sum = counts[{machine.kernel, c.name, c.place, c.shared, c.write, c.bytes}];
+  sum.accesses += c.accesses;
+  sum.lanes += c.lanes;
+  sum.cost += c.cost;
+  sum.least += c.least;
+}
+
+void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads) {
+  Kernel& kernel = kernels[machine.kernel];
+  kernel.name = machine.kernel;
+  kernel.barriers += barriers;
+  kernel.bytes += bytes;
+  kernel.least_bytes += least;
+  kernel.blocks += blocks;
+  kernel.threads += blocks * threads;
+  kernel.launches += blocks > 0;
+}
+
+void reset() {
+  faults.clear();
+  std::fill(std::begin(recent), std::end(recent), Recent{});
+  counts.clear();
+  kernels.clear();
+}
+
+Report report() {
+  std::vector<std::uint64_t> wanted;
+  for (const auto& [key, seen] : faults) wanted.insert(wanted.end(), {key.place, key.other});
+  for (const auto& [key, sum] : counts) wanted.push_back(key.place);
+  resolve(wanted);
+  Report result;
+  std::map<std::tuple<std::string, std::string, int, std::string, int>, Fault> by_line;
+  for (const auto& [key, seen] : faults) {
+    const Place here = key.place ? places[key.place] : Place{}, there = key.other ? places[key.other] : Place{};
+    Fault& fault = by_line[{key.kind, here.file, here.line, there.file, there.line}];
+    if (fault.count == 0)
+      fault = {key.kind, seen.words + ", in " + key.kernel, here.file, there.file, here.line, there.line, 0};
+    fault.count += seen.count;
+  }
+  for (auto& [key, fault] : by_line) result.faults.push_back(std::move(fault));
+  std::map<std::tuple<std::string, std::string, int, std::string, bool, int>, Line> lines;
+  for (const auto& [key, sum] : counts) {
+    const Place here = places[key.place];
+    Line& line = lines[{key.kernel, here.file, here.line, key.name, key.write, key.bytes}];
+    line.file = here.file;
+    line.kernel = key.kernel;
+    line.name = key.name;
+    line.line = here.line;
+    line.bytes = key.bytes;
+    line.write = key.write;
+    line.shared = key.shared;
+    line.accesses += sum.accesses;
+    line.lanes += sum.lanes;
+    line.cost += sum.cost;
+    line.least += sum.least;
+  }
+  for (auto& [key, line] : lines) result.lines.push_back(std::move(line));
+  for (auto& [name, kernel] : kernels) result.kernels.push_back(kernel);
+  return result;
+}
+
+std::string to_json(const Report& report) {
+  std::ostringstream out;
+  const char* comma = "";
+  out << "{\"faults\": [";
+  for (const auto& f : report.faults) {
+    out << comma << "{\"kind\": " << quoted(f.kind) << ", \"words\": " << quoted(f.words)
+        << ", \"file\": " << quoted(f.file) << ", \"line\": " << f.line << ", \"other_file\": " << quoted(f.other_file)
+        << ", \"other_line\": " << f.other_line << ", \"count\": " << f.count << "}";
+    comma = ", ";
+  }
+  out << "], \"lines\": [";
+  comma = "";
+  for (const auto& l : report.lines) {
+    out << comma << "{\"kernel\": " << quoted(l.kernel) << ", \"file\": " << quoted(l.file) << ", \"line\": " << l.line
+        << ", \"array\": " << quoted(l.name) << ", \"write\": " << (l.write ? "true" : "false") << ", \"memory\": \""
+        << (l.shared ? "shared" : "global") << "\", \"bytes\": " << l.bytes << ", \"accesses\": " << l.accesses
+        << ", \"lanes\": " << l.lanes << ", \"" << (l.shared ? "turns" : "sectors") << "\": " << l.cost
+        << ", \"least\": " << l.least << "}";
+    comma = ", ";
+  }
+  out << "], \"kernels\": [";
+  comma = "";
+  for (const auto& k : report.kernels) {
+    out << comma << "{\"name\": " << quoted(k.name) << ", \"launches\": " << k.launches << ", \"blocks\": " << k.blocks
+        << ", \"threads\": " << k.threads << ", \"barriers\": " << k.barriers << ", \"bytes\": " << k.bytes
+        << ", \"least_bytes\": " << k.least_bytes << "}";
+    comma = ", ";
+  }
+  out << "]}";
+  return out.str();
+}
+
+std::string to_words(const Report& report) {
+  std::ostringstream out;
+  for (const auto& f : report.faults) {
+    out << f.file << ":" << f.line << ": " << f.kind << ": " << f.words;
+    if (f.other_line) out << "; the other is at " << f.other_file << ":" << f.other_line;
+    out << " (" << f.count << (f.count == 1 ? " time)\n" : " times)\n");
+  }
+  char text[300];
+  for (const auto& k : report.kernels) {
+    std::snprintf(text, sizeof text, "%s: %lld bytes of global memory, at least %lld; %lld barriers of %lld blocks\n",
+                  k.name.c_str(), (long long)k.bytes, (long long)k.least_bytes, (long long)k.barriers,
+                  (long long)k.blocks);
+    out << text;
+  }
+  for (const auto& l : report.lines) {
+    const double n = double(l.accesses);
+    std::snprintf(
+        text, sizeof text,
+        "%s:%d: %s of %s, %d bytes a lane: %.1f %s an access of a warp, at best %.1f; %.0f %% of lanes idle\n",
+        l.file.c_str(), l.line, l.write ? "store" : "load", l.name.c_str(), l.bytes, double(l.cost) / n,
+        l.shared ? "turns of the banks" : "sectors", double(l.least) / n, 100 - 100 * double(l.lanes) / (32 * n));
+    out << text;
+  }
+  return out.str();
+}
+
+}  // namespace emulator

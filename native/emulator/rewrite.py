@@ -1,0 +1,117 @@
+"""Turns .cu and .cuh files into C++ that g++ compiles against native/emulator/include; nothing but CUDA's own syntax.
+
+    k<<<grid, block>>>(a, b)           ::emulator::run("k", [=] { k(a, b); }, grid, block), behind the arguments' names
+    __shared__ float tile[2][3];       a reference to a variable of the thread block, by that name
+    extern __shared__ float4 all[];    a pointer to the block's dynamic shared memory
+    threadIdx.x                        ::emulator::threadIdx_x()
+    #pragma unroll                     #pragma GCC unroll, so that arrays become registers as they do under nvcc
+
+Lines keep their numbers, and #line keeps the name of the file. Usage: rewrite.py FROM TO FILE..., all FILEs below FROM.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+)\s+(\w+)\[\];")
+SHARED = re.compile(r"__shared__\s+([^;=]*);")
+DECLARATOR = re.compile(r"(.*?)(\w+)\s*((?:\[.*\])?)\s*", re.DOTALL)
+UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*\(?(\w*)\)?", re.MULTILINE)
+# A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
+# temporary object is in it.
+BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\.([xyz])\b")
+OPENING, CLOSING = "([{", ")]}"
+
+
+def closing(text: str, opening: int) -> int:
+    """Where the bracket at `opening` is closed."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += (text[at] in OPENING) - (text[at] in CLOSING)
+        if depth == 0:
+            return at
+    raise ValueError("a bracket is never closed")
+
+
+def callee_start(text: str, end: int) -> int:
+    """Where the name of the kernel that ends at `end` begins, its template arguments included."""
+    at = len(text[:end].rstrip())
+    if text[at - 1] == ">":
+        depth = 0
+        while True:
+            at -= 1
+            depth += (text[at] == ">") - (text[at] == "<")
+            if depth == 0:
+                break
+    while at > 0 and re.match(r"[\w:]", text[at - 1]):
+        at -= 1
+    return at
+
+
+def launches(text: str) -> str:
+    out = ""
+    while (at := text.find("<<<")) >= 0:
+        start, end = callee_start(text, at), text.index(">>>", at)
+        callee, configuration = text[start:at].strip(), text[at + 3 : end]
+        opening = text.index("(", end)
+        last = closing(text, opening)
+        given = text[opening + 1 : last]
+        name, words = re.sub(r"\s+", "", callee), " ".join(given.split())
+        lines = "\n" * text[at : opening + 1].count("\n")
+        named = f'::emulator::arguments("{words}", {words}), ' if words and '"' not in words else ""
+        out += text[:start] + f"({named}"
+        out += f'::emulator::run("{name}", [=] {{ {callee}({given}); }}, {" ".join(configuration.split())})){lines}'
+        text = text[last + 1 :]
+    return out + text
+
+
+def parts(text: str) -> list[str]:
+    """`text` cut at its commas, but not within brackets."""
+    found, depth = [""], 0
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return found
+
+
+def shared(match: re.Match[str]) -> str:
+    out, kind = [], ""
+    for part in parts(match[1]):
+        declarator = DECLARATOR.fullmatch(part)
+        assert declarator, f"not understood: {match[0]}"
+        kind = kind or declarator[1].strip()
+        name, dimensions, own = declarator[2], declarator[3], f"shared_{declarator[2]}_"
+        out.append(
+            f"static const char {own}key = 0; typedef {kind} {own}type{dimensions}; {own}type& {name} = "
+            f'*static_cast<{own}type*>(::emulator::shared_variable(&{own}key, "{name}", sizeof({own}type), '
+            f"alignof({own}type)));"
+        )
+    return " ".join(out)
+
+
+def rewrite(text: str, path: str) -> str:
+    text = COMMENT_OR_STRING.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)
+    text = EXTERN_SHARED.sub(r'\2* \3 = static_cast<\2*>(::emulator::dynamic_shared("\3", alignof(\2)));', text)
+    text = SHARED.sub(shared, text)
+    text = BUILT_IN.sub(r"::emulator::\1_\2()", text)
+    text = UNROLL.sub(lambda m: f"{m[1]}#pragma GCC unroll {m[2] or 64}", text)
+    return f'#line 1 "{path}"\n{launches(text)}'
+
+
+def main(source: Path, target: Path, files: list[str]) -> None:
+    for file in files:
+        path = Path(file)
+        relative = path.relative_to(source)
+        to = target / (f"{relative}.cpp" if path.suffix == ".cu" else relative)
+        text = rewrite(path.read_text(encoding="utf-8"), str(path))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists() or to.read_text(encoding="utf-8") != text:
+            to.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

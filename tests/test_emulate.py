@@ -1,0 +1,69 @@
+"""`bench ops --emulate`: right rows, and one line where there is no g++."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnist_cuda.bench import emulate
+
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
+
+
+def bench(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", "--emulate", *flags]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+@needs_compiler
+def test_rows_of_an_op(tmp_path: Path) -> None:
+    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
+    assert set(rows) == {"naive", "online", "warp"}
+    for row in rows.values():
+        assert row["error"] <= row["bound"]
+        assert row["report"]["faults"] == []
+        # 3 rows of 10 numbers are read and written: 240 bytes.
+        assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
+    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=str(tmp_path)).returncode == 2  # by the same program
+    table = bench("3", "--op", "relu", XDG_CACHE_HOME=str(tmp_path))
+    assert table.returncode == 0
+    assert "float4" in table.stdout
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    done = bench(PATH=str(tmp_path))
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1].endswith("apt install g++")
+
+
+def test_a_fault_fails() -> None:
+    row = {"absent": "", "error": 0.0, "bound": 1e-6, "failed": "", "report": {"faults": []}}
+    assert emulate.passes(row)
+    assert not emulate.passes({**row, "error": None})
+    assert not emulate.passes({**row, "report": {"faults": [{"kind": "race in a block"}]}})
+    assert not emulate.passes({**row, "failed": "an illegal memory access"})
+
+
+@needs_compiler
+def test_a_broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(emulate.sources(), tmp_path / "native")
+    kernel = tmp_path / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
+    text = kernel.read_text()
+    broken = text.replace("if (k >= count) return;", "if (k >= count - 3) return;").replace(
+        "passes ? x[k] : 0;", "x[k];"
+    )
+    assert broken != text
+    kernel.write_text(broken)
+    monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    naive, float4 = emulate.rows("relu", "", 1)
+    assert not emulate.passes(naive)
+    assert naive["wrong"].startswith("output[")
+    assert " from there on X" in naive["wrong"]
+    assert emulate.passes(float4)

@@ -92,9 +92,9 @@ def initial_weights(seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
-def mean_over_ranks(share: jax.Array) -> jax.Array:
-    """Of means of equal shares."""
-    return lax.pmean(share, AXIS) if baseline.RANKS > 1 else share
+def mean_over_ranks(shares: Any) -> Any:
+    """Of means of equal shares, or of a tuple of them."""
+    return lax.pmean(shares, AXIS) if baseline.RANKS > 1 else shares
 
 
 @jax.custom_vjp
@@ -124,7 +124,7 @@ batch_norm.defvjp(_batch_norm, _batch_norm_gradient)
 
 def one_pass_statistics(z: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and biased variance by channel."""
-    mean, square = mean_over_ranks(jnp.stack([z.mean((0, 1, 2)), (z * z).mean((0, 1, 2))]))
+    mean, square = mean_over_ranks((z.mean((0, 1, 2)), (z * z).mean((0, 1, 2))))
     return mean, jnp.maximum(square - mean * mean, 0)
 
 

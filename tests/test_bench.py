@@ -438,7 +438,8 @@ def test_rows_on_several_gpus():
     assert rows[2].command[1:] == ("-m", "mnist_cuda.bench.fan_out", "2", "python", "both.py")
     peers = peer_competitors(["torch:", "jax:"], ["cuda"], Path(sys.executable))
     assert [row.label for row in peers if row.shares_batches] == [
-        f"torch {mode} {layout}" for mode in ("eager", "graph") for layout in ("NCHW", "NHWC")
+        *(f"torch {mode} {layout}" for mode in ("eager", "graph", "compile") for layout in ("NCHW", "NHWC")),
+        "jax scan",
     ]
 
 

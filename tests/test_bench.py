@@ -257,10 +257,12 @@ def test_the_untimed_run_repeats_the_steps(fake):
     assert rows[0].common_loss == compare.COMMON_STEPS
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize(("share", "sound"), [(1.019, True), (1.021, False)])
-def test_a_peer_with_another_loss_than_ours_has_no_figures(fake, share, sound):
-    """Even if it repeats itself, as one that computes something else does."""
+def test_a_peer_with_another_loss_than_ours_has_no_figures(fake, share, sound, gpus):
+    """Even if it repeats itself, as one that computes something else does, and on several GPUs."""
     rows = [fake("ours", 1000), fake("peer", 10, f"times {share}", peer=True), fake("good peer", 2000, peer=True)]
+    rows[1].competitor = replace(rows[1].competitor, gpus=gpus)
     run(rows)
     assert (rows[1].fault == "") == sound
     if not sound:

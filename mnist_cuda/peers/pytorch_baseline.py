@@ -11,9 +11,9 @@ float16, with the loss scaled and a step skipped as GradScaler does it), `floats
 beforehand, and is kept in the type that the first layer takes).
 
 Started by torchrun, or with its variables, it is a rank, and the statistics are those of the whole batch, of which each
-rank has an equal share: DistributedDataParallel with SyncBatchNorm in modes `eager` and `graph`. In a compiled mode, and
-on a CPU, batch norm is a function of this file, which has one sum forward and one backward and which the compiler fuses;
-`whole` has the sum of the gradients in the compiled function, too, in place of DistributedDataParallel.
+rank has an equal share: DistributedDataParallel with SyncBatchNorm in modes `eager` and `graph`. In a compiled mode,
+and on a CPU, batch norm is a function of this file, which has one sum forward and one backward and which the compiler
+fuses; `whole` has the sum of the gradients in the compiled function, too, in place of DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class BatchNormOfRanks(torch.autograd.Function):
     """Batch norm of z (N, C, H, W) by the statistics of all ranks' z, of which each has as many values."""
 
     @staticmethod
-    def forward(
-        ctx: Any, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         x = z.to(weight.dtype)
         count = baseline.RANKS * z.numel() // z.shape[1]
         mean, square = (sum_over_ranks(torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))])) / count).unbind()

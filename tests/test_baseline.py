@@ -15,7 +15,12 @@ import pytest
 from conftest import ROOT
 
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
+from mnist_cuda.bench.process import CompetitorProcess
 from mnist_cuda.tolerances import error_of
+
+COMPILES = pytest.mark.skipif(
+    not os.environ.get("MNIST_CUDA_TEST_FULL"), reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1"
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,40 @@ def test_options_of_jax_compute_the_same(peer, jax_peer):
                 assert error_of(probe[name], value) <= 1e-9, name
 
 
+def steps_of(command, setup, count):
+    """The losses of so many single steps, twice, with what the weights were set to in between."""
+    with CompetitorProcess(command) as process:
+        process.ask(cmd="setup", **setup)
+        losses = []
+        for _ in range(2):
+            losses.append([process.ask(cmd="run", steps=1)["losses"][0] for _ in range(count)])
+            process.ask(cmd="restart")
+        return losses
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("torch", ("eager",)),
+        pytest.param("torch", ("compile",), marks=COMPILES),
+        pytest.param("torch", ("compile", "whole"), marks=COMPILES),
+        ("jax", ()),
+        ("jax", ("one-pass",)),
+        ("jax", ("vjp",)),
+    ],
+)
+def test_ranks_train_as_one(request, peer, files, framework, words):
+    """In float64: with statistics of a share, or its gradients alone, other losses would follow."""
+    who = peer if framework == "torch" else request.getfixturevalue("jax_peer")
+    mode, options = (words[0], words[1:]) if framework == "torch" else ("scan", words)
+    setup = files | {"mode": mode, "options": options, "precision": "fp64", "batch_size": 8, "threads": 1}
+    (expected, _) = steps_of([*who.command, "--serve"], setup, 8)
+    fan_out = [sys.executable, "-m", "mnist_cuda.bench.fan_out", "2", *who.command, "--serve"]
+    found = steps_of(fan_out, setup, 8)
+    assert found[0] == found[1]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9)
+
+
 def test_fp16_skips_steps_until_its_scale_fits(peer, jax_peer):
     """The same batch over and over: a step that overflows leaves the loss as it was, in either framework's scaler."""
     order = np.tile(np.arange(8), 10)
@@ -76,7 +115,7 @@ def test_fp16_skips_steps_until_its_scale_fits(peer, jax_peer):
     assert not all(found[0])
 
 
-@pytest.mark.skipif(not os.environ.get("MNIST_CUDA_TEST_FULL"), reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1")
+@COMPILES
 @pytest.mark.parametrize("options", [[], ["whole"], ["whole", "floats"]])
 def test_a_compiled_step_trains_as_an_eager_one(options, peer, files):
     setup = {"cmd": "setup", "batch_size": 8, "precision": "fp64", "threads": 1, **files}

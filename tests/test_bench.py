@@ -257,10 +257,12 @@ def test_the_untimed_run_repeats_the_steps(fake):
     assert rows[0].common_loss == compare.COMMON_STEPS
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize(("share", "sound"), [(1.019, True), (1.021, False)])
-def test_a_peer_with_another_loss_than_ours_has_no_figures(fake, share, sound):
-    """Even if it repeats itself, as one that computes something else does."""
+def test_a_peer_with_another_loss_than_ours_has_no_figures(fake, share, sound, gpus):
+    """Even if it repeats itself, as one that computes something else does, and on several GPUs."""
     rows = [fake("ours", 1000), fake("peer", 10, f"times {share}", peer=True), fake("good peer", 2000, peer=True)]
+    rows[1].competitor = replace(rows[1].competitor, gpus=gpus)
     run(rows)
     assert (rows[1].fault == "") == sound
     if not sound:
@@ -438,7 +440,8 @@ def test_rows_on_several_gpus():
     assert rows[2].command[1:] == ("-m", "mnist_cuda.bench.fan_out", "2", "python", "both.py")
     peers = peer_competitors(["torch:", "jax:"], ["cuda"], Path(sys.executable))
     assert [row.label for row in peers if row.shares_batches] == [
-        f"torch {mode} {layout}" for mode in ("eager", "graph") for layout in ("NCHW", "NHWC")
+        *(f"torch {mode} {layout}" for mode in ("eager", "graph", "compile") for layout in ("NCHW", "NHWC")),
+        "jax scan",
     ]
 
 

@@ -192,7 +192,7 @@ def run_cell(
 
 def compare_losses(rows: Iterable[Row], steps: int) -> None:
     """Void each peer that has another loss than our first engine here after so many steps from the same weights."""
-    alike = [row for row in rows if not row.fault and row.competitor.models == row.competitor.gpus == 1]
+    alike = [row for row in rows if not row.fault and row.competitor.models == 1]
     ours = next((row for row in alike if not row.competitor.peer), None)
     for row in alike if ours else []:
         assert ours

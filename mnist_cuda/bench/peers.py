@@ -72,7 +72,7 @@ def torch_variants() -> Iterator[Variant]:
                 f"torch {label}",
                 device,
                 {"mode": mode, "channels_last": layout == "NHWC"},
-                ranks=device == "cuda" and mode in ("eager", "graph") and not half + images,
+                ranks=device == "cuda" and mode != "max-autotune",
                 options=tuple(filter(None, (region, half, images))),
                 allocator=allocator,
                 usual=label in usual[device],
@@ -97,6 +97,7 @@ def jax_variants() -> Iterator[Variant]:
             yield Variant(
                 f"jax scan {label}".strip(),
                 device,
+                ranks=device == "cuda",
                 options=tuple(filter(None, options)),
                 allocator=allocator,
                 usual=label in usual[device],

@@ -65,6 +65,7 @@ WARM_UP_SECONDS = 0.5
 MINIMUM_BLOCKS = 10
 EVALUATION_BATCH = 1000
 TRACED_STEPS = 10
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's variables
 
 
 class BaselineError(Exception):
@@ -133,13 +134,24 @@ class Data:
 now = time.perf_counter
 
 
+def require_shares(setup: Setup) -> None:
+    """Refuse what several ranks cannot do together: each has an equal share of every batch, and all images."""
+    if setup.data == "host":
+        raise BaselineError("several ranks: expected data on the device")
+    if setup.batch_size % RANKS:
+        raise BaselineError(f"batch size {setup.batch_size} cannot be cut into {RANKS} equal shares")
+
+
 _held: list[Any] = []  # the lock's file, within `alone`
 
 
 @contextlib.contextmanager
 def alone(setup: Setup) -> Iterator[None]:
-    """Wait until no other process holds setup.tuning_lock, and hold it: kernels are not timed beside others."""
-    if setup.tuning_lock is None or _held:
+    """Wait until no other process holds setup.tuning_lock, and hold it: kernels are not timed beside others.
+
+    Of several ranks the first holds it for all, as they wait for each other meanwhile.
+    """
+    if setup.tuning_lock is None or _held or RANK > 0:
         yield
         return
     with open(setup.tuning_lock, "a") as file:

@@ -10,6 +10,9 @@ hand), `products` (convolutions are matrix products of the 3x3 windows), `conv1-
 float16, with a scaled loss and steps skipped as PyTorch's GradScaler does it), `tf32x3` (matrix products are sums of
 three products of tf32 terms), `floats` (the data set is normalised beforehand, and is kept in the type that the first
 layer takes), `graphs` (XLA's loop becomes a CUDA graph), `search` (XLA tries more tilings and cuDNN's matrix products).
+
+Started with torchrun's variables, it is a rank: shard_map of the loop, so that each has an equal share of every batch,
+the statistics are those of the whole batch, and XLA adds up the gradients.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ try:
     import jax
     import jax.numpy as jnp
     from jax import lax
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 except ImportError as error:
     sys.exit(f"error: {sys.executable} has no JAX ({error}); install jax and numpy, or run scripts/peers --jax")
 
@@ -52,6 +57,7 @@ XLA_OPTIONS = {
     },
     "search": {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_level": 3},
 }
+AXIS = "ranks"
 FIRST_SCALE, SCALE_INTERVAL = 65536.0, 2000  # of the loss, and the steps after which it is doubled
 Params = dict[str, Any]
 
@@ -86,6 +92,11 @@ def initial_weights(seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
+def mean_over_ranks(shares: Any) -> Any:
+    """Of means of equal shares, or of a tuple of them."""
+    return lax.pmean(shares, AXIS) if baseline.RANKS > 1 else shares
+
+
 @jax.custom_vjp
 def batch_norm(z: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
     """Of z (N, H, W, C) by its own statistics, with the gradient that both passes over z compute."""
@@ -101,8 +112,9 @@ def _batch_norm(z: jax.Array, scale: jax.Array, shift: jax.Array) -> tuple[jax.A
 def _batch_norm_gradient(saved: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array, ...]:
     z, mean, inverse, scale = saved
     normal = (z.astype(scale.dtype) - mean) * inverse
-    dshift, dscale = dy.sum((0, 1, 2)), (dy * normal).sum((0, 1, 2))
-    count = z.size // z.shape[-1]
+    sums = dy.sum((0, 1, 2)), (dy * normal).sum((0, 1, 2))
+    dshift, dscale = lax.psum(sums, AXIS) if baseline.RANKS > 1 else sums
+    count = baseline.RANKS * z.size // z.shape[-1]
     dz = (inverse * scale) * (dy - dshift / count - normal * (dscale / count))
     return dz.astype(z.dtype), dscale, dshift
 
@@ -112,8 +124,14 @@ batch_norm.defvjp(_batch_norm, _batch_norm_gradient)
 
 def one_pass_statistics(z: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and biased variance by channel."""
-    mean = z.mean((0, 1, 2))
-    return mean, jnp.maximum((z * z).mean((0, 1, 2)) - mean * mean, 0)
+    mean, square = mean_over_ranks((z.mean((0, 1, 2)), (z * z).mean((0, 1, 2))))
+    return mean, jnp.maximum(square - mean * mean, 0)
+
+
+def two_pass_statistics(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same, the variance about the mean."""
+    mean = mean_over_ranks(z.mean((0, 1, 2)))
+    return mean, mean_over_ranks(jnp.square(z - mean).mean((0, 1, 2)))
 
 
 class Trainer:
@@ -131,6 +149,9 @@ class Trainer:
     ) -> None:
         if setup.data == "host":
             raise BaselineError("data host: this baseline keeps the data set on the device")
+        if baseline.RANKS > 1:
+            baseline.require_shares(setup)
+            join(setup)
         self.device = find_device(setup)
         # XLA's gradients of convolutions are slow on a CPU, its matrix products are not.
         usual = "products" if self.device.platform == "cpu" else "convolutions"
@@ -158,9 +179,10 @@ class Trainer:
             "device": self.device.device_kind.replace(" ", "-"),
         }
         self.set_weights(weights or initial_weights(setup.seed))
-        self.images, self.labels = jnp.asarray(data.images), jnp.asarray(data.labels, jnp.int32)
+        images = jnp.asarray(data.images)
         if "floats" in setup.options:
-            self.images = jax.jit(self._pixels)(self.images)[..., 0]
+            images = jax.jit(self._pixels)(images)[..., 0]
+        self.images, self.labels = self._placed(images), self._placed(jnp.asarray(data.labels, jnp.int32))
         self.set_order(order)
         self.rates = None  # a constant rate is part of the compiled step
         if rates is not None:
@@ -172,21 +194,27 @@ class Trainer:
             self.loops = {first: self._compile(first)}
         self.loops |= {length: self._compile(length) for length in others}
 
+    def _placed(self, value: jax.Array, *axes: str | None) -> jax.Array:
+        """On the device; with several ranks on all of their devices, or cut among them along AXIS."""
+        if baseline.RANKS == 1:
+            return value
+        return jax.device_put(np.asarray(value), NamedSharding(mesh_of_ranks(self.setup), PartitionSpec(*axes)))
+
     def set_order(self, order: np.ndarray) -> None:
-        self.order = jnp.asarray(order, jnp.int32)
-        self.position = jnp.zeros((), jnp.int32)
+        self.order = self._placed(jnp.asarray(order, jnp.int32), None, AXIS)
+        self.position = self._placed(jnp.zeros((), jnp.int32))
 
     def set_rates(self, rates: np.ndarray) -> None:
-        self.rates = jnp.asarray(rates, self.dtype)
+        self.rates = self._placed(jnp.asarray(rates, self.dtype))
 
     def set_weights(self, weights: dict[str, np.ndarray]) -> None:
         self.initial = {name: from_torch(name, weight) for name, weight in weights.items()}
 
     def restart(self) -> None:
-        self.params = {name: jnp.array(weight, self.dtype) for name, weight in self.initial.items()}
-        self.position = jnp.zeros((), jnp.int32)
-        self.scale = jnp.array(FIRST_SCALE, self.dtype) if self.scaled else None  # of the loss
-        self.sound_steps = jnp.zeros((), jnp.int32) if self.scaled else None  # since it was last changed
+        self.params = {name: self._placed(jnp.array(weight, self.dtype)) for name, weight in self.initial.items()}
+        self.position = self._placed(jnp.zeros((), jnp.int32))
+        self.scale = self._placed(jnp.array(FIRST_SCALE, self.dtype)) if self.scaled else None  # of the loss
+        self.sound_steps = self._placed(jnp.zeros((), jnp.int32)) if self.scaled else None  # since it was last changed
 
     # ---- the network ----
 
@@ -215,7 +243,7 @@ class Trainer:
             z = z.astype(self.dtype)
             if statistics is None:
                 one_pass = "one-pass" in self.setup.options
-                statistics = one_pass_statistics(z) if one_pass else (z.mean((0, 1, 2)), z.var((0, 1, 2)))
+                statistics = one_pass_statistics(z) if one_pass else two_pass_statistics(z)
             mean, var = statistics
             y = scale * (z - mean) * lax.rsqrt(var + baseline.EPSILON) + shift
         n, height, width, channels = z.shape
@@ -237,7 +265,7 @@ class Trainer:
         h = jax.nn.relu(self._linear(params, "fc1", a2.reshape(len(a2), -1)))
         logits = self._linear(params, "fc2", h).astype(self.dtype)
         log_p = jax.nn.log_softmax(logits)
-        loss = -jnp.take_along_axis(log_p, labels[:, None], 1).mean()
+        loss = mean_over_ranks(-jnp.take_along_axis(log_p, labels[:, None], 1).mean())
         return loss, {"a1": a1, "a2": a2, "h": h, "logits": logits}
 
     # ---- training ----
@@ -257,7 +285,12 @@ class Trainer:
 
     def _compile(self, length: int) -> Callable[..., Any]:
         arguments = (*self._state(), self.images, self.labels, self.order, self.rates)
-        lowered = jax.jit(self._loop(length), donate_argnums=(0, 1, 2, 3)).lower(*arguments)
+        loop = self._loop(length)
+        if baseline.RANKS > 1:
+            of_order = PartitionSpec(None, AXIS)
+            specs = tuple(of_order if argument is self.order else PartitionSpec() for argument in arguments)
+            loop = jax.shard_map(loop, mesh=mesh_of_ranks(self.setup), in_specs=specs, out_specs=PartitionSpec())
+        lowered = jax.jit(loop, donate_argnums=(0, 1, 2, 3)).lower(*arguments)
         return lowered.compile(compiler_options=self.xla_options)
 
     def _loop(self, length: int) -> Callable[..., Any]:
@@ -301,6 +334,8 @@ class Trainer:
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         jax.block_until_ready(self._state())
+        if baseline.RANKS > 1:
+            multihost_utils.sync_global_devices("run")  # all begin together
         start = baseline.now()
         first = None
         while steps > 0:
@@ -339,7 +374,8 @@ class Trainer:
         )
 
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
-        params, chunk = self.params, baseline.EVALUATION_BATCH
+        chunk = baseline.EVALUATION_BATCH
+        params, trained_on = jax.tree.map(lambda value: value.addressable_data(0), (self.params, self.images))
         of_conv1, of_conv2, classes = self._passes
 
         def statistics(
@@ -350,12 +386,12 @@ class Trainer:
             Sums of chunks are of the compute type and added in float64. They are taken about the mean of the first
             chunk, so that the square of a large mean does not hide a small variance.
             """
-            parts = [self.images[first : first + chunk] for first in range(0, len(self.images), chunk)]
+            parts = [trained_on[first : first + chunk] for first in range(0, len(trained_on), chunk)]
             total, _ = sums_of(params, parts[0], jnp.zeros(channels, self.dtype), *rest)
             middle = total / (len(parts[0]) * area)
             queued = [sums_of(params, part, middle, *rest) for part in parts]
             total, squares = (sum(np.asarray(part[k], np.float64) for part in queued) for k in (0, 1))
-            count = len(self.images) * area
+            count = len(trained_on) * area
             mean, var = np.asarray(middle, np.float64) + total / count, squares / count - (total / count) ** 2
             return jnp.asarray(mean, self.dtype), jnp.asarray(var, self.dtype)
 
@@ -391,12 +427,26 @@ class Trainer:
         return arrays
 
 
+def join(setup: Setup) -> None:
+    """Meet the other ranks, each with a GPU. NVLink multicast stays off, as in what this is compared with."""
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    if not jax.distributed.is_initialized():
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        gpu = int(os.environ["LOCAL_RANK"]) if setup.device == "cuda" else None
+        jax.distributed.initialize(address, baseline.RANKS, baseline.RANK, gpu)
+
+
+def mesh_of_ranks(setup: Setup) -> Mesh:
+    """A device of each rank."""
+    return Mesh(np.array(jax.devices(setup.device)), (AXIS,))
+
+
 def find_device(setup: Setup) -> jax.Device:
-    """The CPU or the first GPU; BaselineError where JAX has no GPU or the precision needs one."""
+    """The CPU or this process's first GPU; BaselineError where JAX has no GPU or the precision needs one."""
     if setup.precision == "tf32" and setup.device != "cuda":
         raise BaselineError("precision tf32 needs --device cuda", 4)
     try:
-        return jax.devices(setup.device)[0]
+        return jax.local_devices(backend=setup.device)[0]
     except RuntimeError:
         raise BaselineError(f"device {setup.device}: JAX finds none", 4) from None
 

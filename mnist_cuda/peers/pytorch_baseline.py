@@ -10,8 +10,10 @@ Options: `whole` (a compiled mode has the gradients and the update in the same c
 float16, with the loss scaled and a step skipped as GradScaler does it), `floats` (the data set is normalised
 beforehand, and is kept in the type that the first layer takes).
 
-Started by torchrun, or with its variables, it is a rank: DistributedDataParallel with SyncBatchNorm, so that the
-statistics are those of the whole batch, of which each rank has an equal share. Modes `eager` and `graph` alone.
+Started by torchrun, or with its variables, it is a rank, and the statistics are those of the whole batch, of which each
+rank has an equal share: DistributedDataParallel with SyncBatchNorm in modes `eager` and `graph`. In a compiled mode,
+and on a CPU, batch norm is a function of this file, which has one sum forward and one backward and which the compiler
+fuses; `whole` has the sum of the gradients in the compiled function, too, in place of DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,59 @@ MODES = ("eager", "compile", "max-autotune", "graph")
 COMPILER_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}  # the graph is our own
 WARM_UP_STEPS = 3
 RANKS_WARM_UP_STEPS = 11  # as PyTorch asks for before DistributedDataParallel is captured
+
+
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """A sum that torch.compile keeps in its graph."""
+    collectives = torch.distributed._functional_collectives
+    return collectives.wait_tensor(collectives.all_reduce(values, "sum", torch.distributed.group.WORLD))
+
+
+class BatchNormOfRanks(torch.autograd.Function):
+    """Batch norm of z (N, C, H, W) by the statistics of all ranks' z, of which each has as many values."""
+
+    @staticmethod
+    def forward(ctx: Any, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        x = z.to(weight.dtype)
+        count = baseline.RANKS * z.numel() // z.shape[1]
+        mean, square = (sum_over_ranks(torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))])) / count).unbind()
+        inverse = torch.rsqrt((square - mean * mean).clamp(min=0) + baseline.EPSILON)
+        ctx.save_for_backward(z, weight, mean, inverse)
+        scale = inverse * weight
+        return (x * _by_channel(scale) + _by_channel(bias - mean * scale)).to(z.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z, weight, mean, inverse = ctx.saved_tensors
+        dy = dy.to(weight.dtype)
+        normal = (z.to(weight.dtype) - _by_channel(mean)) * _by_channel(inverse)
+        own = torch.stack([dy.sum((0, 2, 3)), (dy * normal).sum((0, 2, 3))])
+        dbias, dweight = (sum_over_ranks(own) / (baseline.RANKS * z.numel() // z.shape[1])).unbind()
+        dz = _by_channel(inverse * weight) * (dy - _by_channel(dbias) - normal * _by_channel(dweight))
+        return dz.to(z.dtype), own[1], own[0]
+
+
+def _by_channel(values: torch.Tensor) -> torch.Tensor:
+    return values[:, None, None]
+
+
+class BatchNormByFunction(nn.BatchNorm2d):
+    """BatchNormOfRanks as a layer."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return BatchNormOfRanks.apply(z, self.weight, self.bias)
+
+
+class Loss(nn.Module):
+    """What DistributedDataParallel wraps: the loss of the next batch, whoever computes it."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self) -> torch.Tensor:
+        return self.loss()
 
 
 class Net(nn.Module):
@@ -181,7 +236,7 @@ class Trainer:
         require_device(setup)
         self.setup = setup
         self.cuda = setup.device == "cuda"
-        self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank, self.ranks = baseline.RANK, baseline.RANKS
         if self.ranks > 1:
             self._join()
         self.compiled = setup.mode in COMPILER_MODES
@@ -209,7 +264,8 @@ class Trainer:
         self.scaled = "fp16" in setup.options
         self.scaler = torch.amp.GradScaler(setup.device, enabled=self.scaled)
         self.scaler_at_first = self.scaler.state_dict()
-        self.scores_of = self._distributed() if self.ranks > 1 else self.model
+        if self.ranks > 1:
+            self._share_batch_norms()
         if self.whole:
             self.scale = torch.ones((), device=setup.device)
             self.sound_steps = torch.zeros((), dtype=torch.int32, device=setup.device)
@@ -235,6 +291,8 @@ class Trainer:
             self._step = self._compile(self._whole_step)
         elif self.compiled:
             self._loss = self._compile(self._loss)
+        if self.ranks > 1 and not self.whole:
+            self._loss = self._distributed()
         with tuned_alone(setup):
             self._warm_up(WARM_UP_STEPS if self.ranks == 1 else RANKS_WARM_UP_STEPS)
         self._capture()
@@ -242,32 +300,39 @@ class Trainer:
 
     def _join(self) -> None:
         """Meet the other ranks, each with a GPU. NVLink multicast stays off, as in what this is compared with."""
-        setup = self.setup
-        if not self.cuda or setup.data == "host" or setup.mode not in ("eager", "graph"):
-            raise BaselineError("several ranks: expected device cuda, data on it, and mode eager or graph")
-        if setup.batch_size % self.ranks:
-            raise BaselineError(f"batch size {setup.batch_size} cannot be cut into {self.ranks} equal shares")
+        baseline.require_shares(self.setup)
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # or it cannot be captured
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        if self.cuda:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("nccl")
+            torch.distributed.init_process_group("nccl" if self.cuda else "gloo")
+
+    def _share_batch_norms(self) -> None:
+        """Let the statistics be those of the whole batch."""
+        if self.compiled or not self.cuda:  # SyncBatchNorm is for GPUs
+            self.model.bn1.__class__ = self.model.bn2.__class__ = BatchNormByFunction
+            return
+        self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        if self.setup.precision == "bf16" or self.scaled:  # without running statistics it takes no 16 bits
+            for bn in (self.model.bn1, self.model.bn2):
+                bn.track_running_stats = True
+                bn.running_mean, bn.running_var = torch.zeros_like(bn.weight), torch.ones_like(bn.weight)
+                bn.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=bn.weight.device)
 
     def _distributed(self) -> nn.Module:
-        """The model with sums over all ranks: of batch norm's statistics, and of the gradients."""
-        self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        for bn in (self.model.bn1, self.model.bn2):  # without running statistics it takes no bfloat16
-            bn.track_running_stats = True
-            bn.running_mean, bn.running_var = torch.zeros_like(bn.weight), torch.ones_like(bn.weight)
-            bn.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=bn.weight.device)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        """The loss, whose gradients are averaged over all ranks."""
+        torch._dynamo.config.optimize_ddp = False  # it would cut the graph between buckets, and there is one
+        stream = torch.cuda.Stream() if self.cuda else None
+        if stream:
+            stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # where it will be captured
-            model = nn.parallel.DistributedDataParallel(
-                self.model, device_ids=[torch.cuda.current_device()], broadcast_buffers=False
+            loss = nn.parallel.DistributedDataParallel(
+                Loss(self.model, self._loss), broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True
             )
-        torch.cuda.current_stream().wait_stream(stream)
-        return model
+        if stream:
+            torch.cuda.current_stream().wait_stream(stream)
+        return loss
 
     def set_order(self, order: np.ndarray) -> None:
         share = order.shape[1] // self.ranks
@@ -363,7 +428,7 @@ class Trainer:
         """Batch load and forward."""
         images, labels = self._next_batch()
         with autocast(self.setup):
-            return F.cross_entropy(self.scores_of(self._pixels(images)), labels)
+            return F.cross_entropy(self.model(self._pixels(images)), labels)
 
     def _step(self) -> torch.Tensor:
         """Batch load, forward, backward, update, zero grad; the loss stays on the device."""
@@ -380,12 +445,12 @@ class Trainer:
         values = list(self.model.parameters())
         rate = self.setup.lr if self.rate is None else self.rate
         if not self.scaled:
-            gradients = torch.autograd.grad(loss, values)
+            gradients = self._mean_over_ranks(torch.autograd.grad(loss, values))
             with torch.no_grad():
                 for value, gradient in zip(values, gradients, strict=True):
                     value.sub_(rate * gradient)
             return loss.detach()
-        gradients = torch.autograd.grad(loss * self.scale, values)
+        gradients = self._mean_over_ranks(torch.autograd.grad(loss * self.scale, values))
         with torch.no_grad():
             gradients = [gradient / self.scale for gradient in gradients]
             sound = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
@@ -397,6 +462,14 @@ class Trainer:
             self.scale.mul_(torch.where(sound, factor, self.scaler_at_first["backoff_factor"]))
             self.sound_steps.copy_(torch.where(sound & ~grows, sound_steps, 0))
         return loss.detach()
+
+    def _mean_over_ranks(self, gradients: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """By one sum of all of them."""
+        if self.ranks == 1:
+            return gradients
+        means = sum_over_ranks(torch.cat([gradient.flatten() for gradient in gradients])) / self.ranks
+        parts = means.split([gradient.numel() for gradient in gradients])
+        return [part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
 
     def _synchronise(self) -> None:
         if self.cuda:
@@ -418,7 +491,11 @@ class Trainer:
             if k == 0:
                 first = loss.clone()  # a replay writes to the same tensor again
         self._synchronise()
-        return baseline.now() - start, [first.item(), loss.item()]
+        seconds = baseline.now() - start
+        losses = torch.stack([first, loss])
+        if self.ranks > 1:  # of the whole batch
+            torch.distributed.all_reduce(losses)
+        return seconds, (losses / self.ranks).tolist()
 
     @torch.no_grad()
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
         help="memory of the training images: device, host, or both in two tables (default: device)")  # fmt: skip
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
-        help="GPUs that share a step, one row per number; for the engine fused and torch (default: 1)")  # fmt: skip
+        help="GPUs that share a step, one row per number; for fused, torch and jax (default: 1)")  # fmt: skip
     add("-t", "--threads", type=threads, default=0, metavar="N", help="CPU threads of each (default: one per core)")
     add_block_flags(group)
     add_data_flags(parser, "auto")

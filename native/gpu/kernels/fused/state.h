@@ -23,11 +23,11 @@ inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  //
 inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
-inline constexpr int kRoutedTapColumns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
-inline constexpr int kConv1Blocks = 4;        // of update, for conv1's channels
-inline constexpr int kDhTile = 128;           // samples of a tile of fc1_backward by wgmma
-inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
-inline constexpr int kFc1Columns = 32;        // of fc1.weight, that a block of fc1_backward owns:
+inline constexpr int kRoutedTapColumns = 16;    // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kConv1Blocks = 4;          // of update, for conv1's channels
+inline constexpr int kDhTile = 128;             // samples of a tile of fc1_backward by wgmma
+inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, which make dy2
+inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;

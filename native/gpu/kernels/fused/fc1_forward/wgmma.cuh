@@ -166,8 +166,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const auto relu = [&](int k) {
-              return relu_keep_nan(
-                  fmaf(scale[2 * eight + k], __uint_as_float(x[2 * k + i]), shift[2 * eight + k]));
+              return relu_keep_nan(fmaf(scale[2 * eight + k], __uint_as_float(x[2 * k + i]), shift[2 * eight + k]));
             };
             split_bounded(relu(0), relu(1), a[eight / 2][eight % 2 * 2 + i], a[2 + eight / 2][eight % 2 * 2 + i]);
           }

@@ -210,8 +210,8 @@ __device__ __forceinline__ float a2_terms_scale(const State& s, int lane) {
   return make_a2_scale(s, lane, z2);
 }
 
-// Where a feature is among its 8 neighbours in fc1_terms: 0 4 1 5 2 6 3 7. A lane gets features t and t + 4 of them from
-// floats in shared memory without bank conflicts, and operands have them next to each other.
+// Where a feature is among its 8 neighbours in fc1_terms: 0 4 1 5 2 6 3 7. A lane gets features t and t + 4 of them
+// from floats in shared memory without bank conflicts, and operands have them next to each other.
 __device__ __forceinline__ constexpr int fc1_place(int feature) {
   return (feature & ~7) | (feature & 3) << 1 | (feature >> 2 & 1);
 }

@@ -187,7 +187,8 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
 
 template <class P>
 __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* shared,
-                                                Fc1BackwardTermsShared::Arrived& arrived, int column0) {
+                                                Fc1BackwardTermsShared::Arrived& arrived, int column0,
+                                                float fc1_scale) {
   using Shared = Fc1BackwardTermsShared;
   __shared__ float inv_sigma[32], warp_sums[kRoleThreads / 32][2][32];
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
@@ -227,11 +228,10 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
     mean[i] = bn2.mean(column(i));
   }
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
-  const float weight_scale = s.fc1_scales[blockIdx.x];
   wait_for_predecessor();  // head: dh
   trace(s, Phase::kFc1Backward, 1, tid == 0);
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
-  const float scale_of_sums = s.scales[kDhScale] * weight_scale;
+  const float scale_of_sums = s.scales[kDhScale] * fc1_scale;
 
   const int first_row = warp * 16;
 #pragma unroll 1
@@ -294,9 +294,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_terms_kernel(Mod
   __shared__ Fc1BackwardTermsShared::Arrived arrived;
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
   if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
-  __syncthreads();
+  const float fc1_scale = s.fc1_scales[blockIdx.x];
+  __syncthreads();  // the barriers are ready, and nobody reads the scale any more, which wgrad overwrites
   if (uniform(threadIdx.x / kRoleThreads) == 0)
-    fc1_dgrad_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns);
+    fc1_dgrad_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns, fc1_scale);
   else
     fc1_weight_gradient_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns);
 #endif

@@ -1202,6 +1202,29 @@ FUSED = [
         precision="bf16",
     ),
     *of(
+        "native/gpu/kernels/fused/fc1_backward/fp16_terms.cuh",
+        ("ctest test_fused_fc1",),
+        (
+            "float-dy2-of-the-last-sample-not-stored",
+            "boundary",
+            "if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample + 1 < s.batch)",
+        ),
+        (
+            "small-terms-of-b-left-out",
+            "rounding",
+            "product(sums[0], step, 0, 1, true);",
+            "product(sums[0], step, 1, 0, true);",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/gpu/kernels/fused/shared/scales.cuh",
+        ("ctest test_fused_update",),
+        ("terms-in-the-order-of-features", "layout", "fc1_place(column))] = terms[term].x", "column)] = terms[term].x"),
+        precision="fp32",
+    ),
+    *of(
         "native/gpu/kernels/fused/head.cuh",
         ("ctest test_fused_head", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
         (

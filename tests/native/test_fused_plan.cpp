@@ -91,10 +91,9 @@ void test_h200() {
   check_plan(kBf16, h200, {2049, 14, true, 128, 14, kChunks, 132, 6, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8448, 14, true, 128, 14, kChunks, 132, 2, 132, 132}, "bf16");
   check_plan(kBf16, h200, {8449, 14, true, 128, 14, kChunks, 132, 1, 132, 132}, "bf16");
-  for (const Rows& rows : {kBf16, kTf32})
+  for (const Rows& rows : {kBf16, kTf32, kFp32})
     for (const int batch : {256, 257, 4096})
       CHECK((*plan_for(rows, h200, batch))[Phase::kFc1Forward].wgmma == (batch > 256));
-  CHECK(!(*plan_for(kFp32, h200, 4096))[Phase::kFc1Forward].wgmma);
   check_plan(kFp32, h200, {66, 7, false, 16, 7, kFp16Terms, 132, 26, 9, 132}, "parts");
   check_plan(kFp32, h200, {1024, 14, true, 64, 14, kFp16Terms, 132, 8, 128, 132}, "parts");
 }
@@ -104,7 +103,8 @@ void test_fc1_backward() {
     return plan_for(rows, gpu, batch).value()[Phase::kFc1Backward].wgmma;
   };
   CHECK(!by_wgmma(kBf16, {132, kHopper, true}, 128) && by_wgmma(kBf16, {132, kHopper, true}, 129));
-  CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129) && !by_wgmma(kFp32, {132, kHopper, true}, 129));
+  CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129));
+  CHECK(by_wgmma(kFp32, {132, kHopper, true}, 1) && !by_wgmma(kFp32, {132, kHopper, false}, 129));
 }
 
 // A share of an H200, for one of several models.

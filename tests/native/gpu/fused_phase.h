@@ -67,7 +67,13 @@ inline std::uint16_t bits_of(Precision precision, double x, double unit) {
   return precision == Precision::kBf16 ? bits_of_bf16(to_bf16(float(x))) : bits_of_fp16(float(x / unit));
 }
 
-// How many terms of fp16 conv2's operands are, where they are: see scales.cuh.
+// Values times a power of two.
+inline std::vector<double> times(double factor, std::vector<double> values) {
+  for (auto& x : values) x *= factor;
+  return values;
+}
+
+// How many terms of fp16 conv2's and fc1's operands are, where they are: see scales.cuh.
 inline int fp16_terms(Precision precision) { return precision == Precision::kFp32 ? 2 : 0; }
 // And those of conv1's weights, everywhere.
 inline int conv1_terms(Precision precision) { return precision == Precision::kBf16 ? 1 : 2; }
@@ -252,6 +258,11 @@ class PhaseMemory {
     std::ranges::transform(values, bits.begin(), [&](double x) { return bits_of(precision_, x, unit); });
     give(static_cast<const std::uint16_t*>(to), bits);
   }
+  void give_fp16(const void* to, const std::vector<double>& values) {
+    std::vector<std::uint16_t> bits(values.size());
+    std::ranges::transform(values, bits.begin(), [](double x) { return bits_of_fp16(float(x)); });
+    give(static_cast<const std::uint16_t*>(to), bits);
+  }
   void give_scale(fused::Scale scale, double value) { give_as(state_.scales + scale, {value}); }
 
   // run(state, stream), then all memory is here.
@@ -279,6 +290,11 @@ class PhaseMemory {
     auto values = result(static_cast<const std::uint16_t*>(from), count);
     for (auto& value : values)
       value = scaled(precision_) ? unit * from_fp16(std::uint16_t(value)) : from_bf16(std::uint16_t(value));
+    return values;
+  }
+  std::vector<double> fp16_result(const void* from, std::int64_t count) {
+    auto values = result(static_cast<const std::uint16_t*>(from), count);
+    for (auto& value : values) value = from_fp16(std::uint16_t(value));
     return values;
   }
   // A scale that the phase has chosen. `name` is of what it divides.
@@ -463,16 +479,56 @@ inline std::vector<double> moments_of(const std::uint8_t* image) {
 
 // ---- dh -------------------------------------------------------------------------------------------------------------
 
-// Where dh of sample b and hidden unit h lies, and how many values there are: tiles of samples for fc1's backward by
-// wgmma, which end in zeros.
+// Where dh of sample b and hidden unit h lies, of which a term may be one of several, and how many values there are:
+// tiles of samples for fc1's backward by wgmma, which end in zeros.
 struct DhOrder {
   bool tiles;
+  int terms;  // of fp16, or 0
+
+  explicit DhOrder(const Case& now)
+      : tiles(now.plan[Phase::kFc1Backward].wgmma), terms(tiles ? fp16_terms(now.precision) : 0) {}
   std::int64_t count(std::int64_t batch) const {
-    return (tiles ? (batch + fused::kDhTile - 1) / fused::kDhTile * fused::kDhTile : batch) * kHidden;
+    return (tiles ? (batch + fused::kDhTile - 1) / fused::kDhTile * fused::kDhTile : batch) * kHidden *
+           std::max(terms, 1);
   }
-  std::int64_t at(std::int64_t b, int h) const {
+  std::int64_t at(std::int64_t b, int h, int term = 0) const {
     if (!tiles) return b * kHidden + h;
-    return ((b / fused::kDhTile * (kHidden / 8) + h / 8) * fused::kDhTile + b % fused::kDhTile) * 8 + h % 8;
+    const std::int64_t chunk = (b / fused::kDhTile * std::max(terms, 1) + term) * (kHidden / 8) + h / 8;
+    return (chunk * fused::kDhTile + b % fused::kDhTile) * 8 + h % 8;
+  }
+};
+
+// ---- fc1.weight as terms --------------------------------------------------------------------------------------------
+
+// (term, hidden unit, feature) divided by the scale of the feature's group, in the order of memory; and the scales.
+struct Fc1Terms {
+  std::vector<double> terms = std::vector<double>(2 * kHidden * kFeatures), scales;
+
+  explicit Fc1Terms(const std::vector<double>& weight) {
+    constexpr int kOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    for (int group = 0; group < fused::kFc1Groups; ++group) {
+      double largest = 0;
+      for (int h = 0; h < kHidden; ++h)
+        for (int c = 0; c < fused::kFc1Columns; ++c)
+          largest = std::max(largest, std::abs(weight[h * kFeatures + group * fused::kFc1Columns + c]));
+      scales.push_back(scale_of(largest));
+    }
+    for (int h = 0; h < kHidden; ++h)
+      for (int at = 0; at < kFeatures; ++at) {
+        const double x = weight[h * kFeatures + at / 8 * 8 + kOrder[at % 8]];
+        const auto two = terms_of(x / scales[at / fused::kFc1Columns], 2);
+        for (int term = 0; term < 2; ++term) terms[(term * kHidden + h) * kFeatures + at] = two[term];
+      }
+  }
+  void give(PhaseMemory& memory) const {
+    memory.give_fp16(memory.state().fc1_terms, terms);
+    memory.give_as(memory.state().fc1_scales, scales);
+  }
+  void check(PhaseMemory& memory, const std::string& where) const {
+    check_equal("fc1_scales", where, {{"group", fused::kFc1Groups}},
+                memory.result(memory.state().fc1_scales, fused::kFc1Groups), scales);
+    check_equal("fc1_terms", where, {{"term", 2}, {"hidden unit", kHidden}, {"place", kFeatures}},
+                memory.fp16_result(memory.state().fc1_terms, std::int64_t(terms.size())), terms);
   }
 };
 

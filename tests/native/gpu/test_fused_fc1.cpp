@@ -29,6 +29,7 @@ struct Inputs {
     memory.give_stored(s.pooled_z2, pooled_z2, z2_unit);
     memory.give_stored(s.fc1, weight, fc1_unit);
     for (auto& x : weight) x = stored(now.precision, x, fc1_unit);
+    if (s.fc1_terms) Fc1Terms(weight).give(memory);
   }
 };
 
@@ -62,12 +63,6 @@ Expected product(const Case& now, A a, std::int64_t rows, const std::vector<doub
   }
   for (auto& bound : want.bound) bound *= multiplying(now.precision) + summing(double(count));
   return want;
-}
-
-// Values times a power of two.
-std::vector<double> times(double factor, std::vector<double> values) {
-  for (auto& x : values) x *= factor;
-  return values;
 }
 
 // bn2 from conv forward's sums, of which four at a time are exact as floats. In tf32 it is of z2 in its unit.
@@ -117,6 +112,10 @@ void test_forward(Case now, bool population) {
     memory.give_as(&s.bn2.shift(0), beta);
     for (int c = 0; c < kConv2Channels; ++c)  // 2^16 is more than any value of fp16
       largest_a2 = std::max(largest_a2, std::ldexp(std::abs(gamma[c]) * inputs.z2_unit, 16) + std::abs(beta[c]));
+    if (s.fc1_terms) {  // z2 ends at 288 products of these
+      memory.give_as(&s.bn1.largest_a1(0), now.random.values(kConv1Channels, 0.5, 0.75));
+      memory.give_as(s.conv2_max, now.random.values(fused::kConv2Values / 32, 0.02, 0.03));
+    }
   } else {
     memory.give_as(s.parameters + kParameters[kBn2Weight].offset, gamma);
     memory.give_as(s.parameters + kParameters[kBn2Bias].offset, beta);
@@ -177,10 +176,22 @@ void test_backward(Case now, bool reports_gradients) {
                next_unit = units ? 2 * inputs.fc1_unit : 1;
   double dy2_unit = 1;
   for (auto& x : dh) x = now.random.bits() % 4 ? stored(now.precision, x, dh_unit) : 0;
-  const DhOrder order{now.plan[Phase::kFc1Backward].wgmma};
+  const DhOrder order(now);
   std::vector<double> ordered(order.count(batch));
-  for (std::int64_t i = 0; i < batch * kHidden; ++i) ordered[order.at(i / kHidden, int(i % kHidden))] = dh[i];
-  memory.give_stored(s.dh, ordered, dh_unit);
+  if (order.terms > 0) {
+    const double unit = std::ldexp(1.0, -15);
+    for (std::int64_t i = 0; i < batch * kHidden; ++i)
+      for (int term = 0; term < order.terms; ++term)
+        ordered[order.at(i / kHidden, int(i % kHidden), term)] = terms_of(dh[i] / unit, order.terms)[term];
+    memory.give_fp16(s.dh, ordered);
+    memory.give_scale(fused::kDhScale, unit);
+    // a2 ends at sqrt(N) deviations.
+    memory.give_as(s.parameters + kParameters[kBn2Weight].offset, now.random.values(kConv2Channels, -1, 1));
+    memory.give_as(s.parameters + kParameters[kBn2Bias].offset, now.random.values(kConv2Channels, -0.5, 0.5));
+  } else {
+    for (std::int64_t i = 0; i < batch * kHidden; ++i) ordered[order.at(i / kHidden, int(i % kHidden))] = dh[i];
+    memory.give_stored(s.dh, ordered, dh_unit);
+  }
   if (units) {
     float largest_dh = 0, largest_weight = 0;
     for (const double x : dh) largest_dh = std::max(largest_dh, float(std::abs(x)));
@@ -262,6 +273,7 @@ void test_backward(Case now, bool reports_gradients) {
   std::ranges::transform(got, copy.begin(), [&](double x) { return stored(now.precision, x, next_unit); });
   check_equal("fc1", with_unit(now.name, now.precision, next_unit), weights,
               memory.stored_result(s.fc1, kHidden * kFeatures, next_unit), copy);
+  if (order.terms > 0) Fc1Terms(got).check(memory, now.name);
   if (units) {
     std::vector<double> largest_weights(kFeatures / 32);
     for (std::size_t i = 0; i < got.size(); ++i) {

@@ -45,19 +45,22 @@ void test(Case now) {
   memory.give_as(s.parameters + kParameters[kFc2Weight].offset, weight);
   memory.give_as(s.parameters + kParameters[kFc2Bias].offset, class_bias);
   memory.give_as(s.upstream, {upstream});
+  const DhOrder order(now);
   double dh_unit = 1;
   if (scaled(now.precision)) {  // and what it hands on of fc1's weights
     auto largest = now.random.values(2 * fused::kCells2 * fused::kGradientWarps, 0, 0.3);
     largest[700] = 0.75;
     memory.give_as(s.fc1_max(), largest);
+  }
+  if (scaled(now.precision) || order.terms > 0) {
     float of_fc2 = 0;
     for (const double x : weight) of_fc2 = std::max(of_fc2, float(std::abs(x)));
     dh_unit = scale_of(2 * (float(upstream) / float(batch)) * of_fc2);
   }
   memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kHead, s, stream); });
 
+  if (scaled(now.precision) || order.terms > 0) memory.check_scale("dh", now.name, fused::kDhScale, dh_unit);
   if (scaled(now.precision)) {
-    memory.check_scale("dh", now.name, fused::kDhScale, dh_unit);
     memory.check_scale("fc1's largest weight", now.name, fused::kLargestFc1, 0.75);
     memory.check_scale("fc1's next weights", now.name, fused::kNextFc1Scale, weight_scale(0.75));
   }
@@ -126,21 +129,24 @@ void test(Case now) {
       if (h > 0) {
         const Drawn rounded = rounds_by_draws(now.precision, batch)
                                   ? rounded_by_draw(value, bound, draw_of(b, unit) >> 19)
-                                  : Drawn{value, storing(now.precision) * std::abs(value)};
+                              : order.terms > 0 ? Drawn{value, std::ldexp(1.001, -22) * std::abs(value)}
+                                                : Drawn{value, storing(now.precision) * std::abs(value)};
         dh.value[i] = rounded.value;
-        dh.bound[i] = bound + rounded.bound + storing_small(now.precision, dh_unit);
+        dh.bound[i] = bound + rounded.bound +
+                      (order.terms > 0 ? std::ldexp(dh_unit, -25) : storing_small(now.precision, dh_unit));
       }
       if (h > 0) add(d_bias + unit, value, bound);
     }
   }
-  const DhOrder order{now.plan[Phase::kFc1Backward].wgmma};
-  auto ordered = memory.stored_result(s.dh, order.count(batch), dh_unit);
-  std::vector<double> got_dh;
-  for (std::int64_t i = 0; i < batch * kHidden; ++i) {
-    auto& value = ordered[order.at(i / kHidden, int(i % kHidden))];
-    got_dh.push_back(value);
-    value = 0;
-  }
+  auto ordered = order.terms > 0 ? times(dh_unit, memory.fp16_result(s.dh, order.count(batch)))
+                                 : memory.stored_result(s.dh, order.count(batch), dh_unit);
+  std::vector<double> got_dh(batch * kHidden);
+  for (std::int64_t i = 0; i < batch * kHidden; ++i)
+    for (int term = 0; term < std::max(order.terms, 1); ++term) {
+      auto& value = ordered[order.at(i / kHidden, int(i % kHidden), term)];
+      got_dh[i] += value;
+      value = 0;
+    }
   check_elements("dh", with_unit(now.name, now.precision, dh_unit), {{"sample", batch}, {"hidden unit", kHidden}},
                  got_dh, dh);
   check_room("dh", now.name, now.precision, got_dh, dh_unit);

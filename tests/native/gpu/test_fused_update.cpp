@@ -465,6 +465,7 @@ void test_pack(Case now) {
     fc1_scale = weight_scale(largest_of(fc1));
     memory.check_scale("fc1", now.name, fused::kFc1Scale, fc1_scale);
   }
+  if (memory.state().fc1_terms) Fc1Terms(fc1).check(memory, now.name);
   std::vector<double> copy(fc1.size());
   std::ranges::transform(fc1, copy.begin(), [&](double x) { return stored(now.precision, x, fc1_scale); });
   check_equal("fc1", with_unit(now.name, now.precision, fc1_scale), {{"hidden unit", kHidden}, {"feature", kFeatures}},

@@ -21,6 +21,10 @@ void for_arrays_of_engine(State& s, Precision precision, Place place) {
   place("conv2_max", s.conv2_max, (kConv2Values / 32 + 2 * kCells2 * kGradientWarps) * 4);
   // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.
   if (precision != Precision::kFp32) place("fc1", s.fc1, kHidden * kFeatures * value_bytes);
+  if (precision == Precision::kFp32 && s.wgmma) {
+    place("fc1_terms", s.fc1_terms, 2 * kHidden * kFeatures * 2);
+    place("fc1_scales", s.fc1_scales, kFc1Groups * 4);
+  }
   place("conv1", s.conv1, 2 * 4 * kConv1Channels * 16 * 2);
   place("bn1", s.bn1.values, Bn1Operand::kRows * kConv1Channels * 4);
   place("bn2", s.bn2.values, Bn2Operand::kRows * kConv2Channels * 4);

@@ -26,7 +26,7 @@ class FusedEngine final : public GpuEngine {
     const std::string name = Engine::arithmetic();
     const bool wgmma = steps_.gpu().limits.wgmma;
     if (options().precision == Precision::kFp32)
-      return name + (wgmma ? " (3xfp16 in convolutions, 3xtf32)" : " (3xtf32)");
+      return name + (wgmma ? " (3xfp16; 3xtf32 in fc1 of small batches)" : " (3xtf32)");
     if (options().precision == Precision::kTf32)
       return name + " (fp16 in units of powers of two; activations have 11 bits)";
     return name;

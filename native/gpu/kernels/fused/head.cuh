@@ -26,11 +26,12 @@ __device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCou
   for (int r = 0; r < kCount; ++r) sums[r] = x[r][0] + __shfl_xor_sync(0xffffffffu, x[r][0], 1);
 }
 
-// Where a lane's four values of dh go if fc1_backward reads them by wgmma.
+// Where a lane's four values of dh go if fc1_backward reads them by wgmma, all of a value's terms at once.
 template <class P>
-__device__ __forceinline__ typename P::T* dh_chunk(const State& s, int row, int lane) {
-  const int chunk = row / kDhTile * (kHidden / 8) + lane / 2;
-  return static_cast<typename P::T*>(s.dh) + (std::size_t(chunk) * kDhTile + row % kDhTile) * 8 + lane % 2 * 4;
+__device__ __forceinline__ std::uint16_t* dh_chunk(const State& s, int row, int lane, int term = 0) {
+  constexpr int kTerms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
+  const int chunk = (row / kDhTile * kTerms + term) * (kHidden / 8) + lane / 2;
+  return static_cast<std::uint16_t*>(s.dh) + (std::size_t(chunk) * kDhTile + row % kDhTile) * 8 + lane % 2 * 4;
 }
 
 // One warp a sample at a time; lane l owns hidden units 4l .. 4l+3, and class l / 2. head_sums of a block: d
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   const float class_bias = my_class < kClasses ? s.parameters[kParameters[kFc2Bias].offset + my_class] : 0.f;
   const float upstream = *s.upstream / float(s.batch);
   float dh_scale = 1, largest_dh = 0;
-  if constexpr (P::kScaled) {
+  if constexpr (P::kScaled || P::kFp16Terms > 0) {
     float largest = 0;
 #pragma unroll
     for (int k = 0; k < kClasses; ++k)
@@ -93,6 +94,8 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         s.scales[kNextFc1Scale] = weight_scale(largest);
       }
     }
+  if constexpr (P::kFp16Terms > 0)
+    if (s.fc1_backward_wgmma && blockIdx.x == 0 && tid == 0) s.scales[kDhScale] = dh_scale;
   wait_for_predecessor();  // fc1_forward: h_slices
   trace(s, Phase::kHead, 1, tid == 0);
   float4 dw[kClasses] = {}, dbias = {};
@@ -178,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       const int sample = row + 8 * r;
       auto* out = static_cast<typename P::T*>(s.dh) + std::size_t(sample) * kHidden + 4 * lane;
       if constexpr (sizeof(typename P::T) == 2) {
-        if (s.fc1_backward_wgmma) out = dh_chunk<P>(s, sample, lane);
+        if (s.fc1_backward_wgmma) out = reinterpret_cast<typename P::T*>(dh_chunk<P>(s, sample, lane));
         const auto store = [&](int i, float x, float y) {
           if constexpr (P::kScaled) {
             x = round_dh(s, x * inverse_of(dh_scale), sample, 4 * lane + 2 * i);
@@ -193,6 +196,16 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
         };
         store(0, d.x, d.y);
         store(1, d.z, d.w);
+      } else if (P::kFp16Terms > 0 && s.fc1_backward_wgmma) {
+        const float inverse = inverse_of(dh_scale);
+        __half2 terms[2][2];
+        split(d.x * inverse, d.y * inverse, terms[0]);
+        split(d.z * inverse, d.w * inverse, terms[1]);
+#pragma unroll
+        for (int term = 0; term < 2; ++term)
+          *reinterpret_cast<uint2*>(dh_chunk<P>(s, sample, lane, term)) =
+              make_uint2(reinterpret_cast<const std::uint32_t&>(terms[0][term]),
+                         reinterpret_cast<const std::uint32_t&>(terms[1][term]));
       } else {
         *reinterpret_cast<float4*>(out) = make_float4(P::store(d.x), P::store(d.y), P::store(d.z), P::store(d.w));
       }
@@ -213,12 +226,13 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       samples(std::integral_constant<int, 14>(), row, last);
   }
 
-  if constexpr (sizeof(typename P::T) == 2)
-    if (s.fc1_backward_wgmma) {  // zeros up to the end of the last tile
-      const int tiles_end = (s.batch + kDhTile - 1) / kDhTile * kDhTile;
-      for (int beyond = s.batch + int(blockIdx.x) * 8 + warp; beyond < tiles_end; beyond += int(gridDim.x) * 8)
-        *reinterpret_cast<uint2*>(dh_chunk<P>(s, beyond, lane)) = make_uint2(0, 0);
-    }
+  if (s.fc1_backward_wgmma) {  // zeros up to the end of the last tile
+    const int tiles_end = (s.batch + kDhTile - 1) / kDhTile * kDhTile;
+    for (int beyond = s.batch + int(blockIdx.x) * 8 + warp; beyond < tiles_end; beyond += int(gridDim.x) * 8)
+#pragma unroll
+      for (int term = 0; term < (P::kFp16Terms > 0 ? P::kFp16Terms : 1); ++term)
+        *reinterpret_cast<uint2*>(dh_chunk<P>(s, beyond, lane, term)) = make_uint2(0, 0);
+  }
 
   trace(s, Phase::kHead, 2, tid == 0);
   moments[group][column] = moment;

@@ -23,10 +23,12 @@ inline constexpr int kConv2Values = kConv2Channels * kConv1Channels * kTaps;  //
 inline constexpr int kHeadValues =
     kClasses * kHidden + kHidden + kClasses + 2;  // d fc2.weight, fc1.bias, fc2.bias, loss, hits
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
-inline constexpr int kRoutedTapColumns = 16;  // of a channel's routed sums: 9 taps, their total, 6 unused
-inline constexpr int kConv1Blocks = 4;        // of update, for conv1's channels
-inline constexpr int kDhTile = 128;           // samples of a tile of fc1_backward by wgmma
-inline constexpr int kGradientWarps = 8;      // of a block of fc1_backward, which make dy2
+inline constexpr int kRoutedTapColumns = 16;    // of a channel's routed sums: 9 taps, their total, 6 unused
+inline constexpr int kConv1Blocks = 4;          // of update, for conv1's channels
+inline constexpr int kDhTile = 128;             // samples of a tile of fc1_backward by wgmma
+inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, which make dy2
+inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
+inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.
@@ -113,6 +115,9 @@ struct Arrays {
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
                             // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
   void* fc1;                // fc1.weight in T, engine's order
+  void* fc1_terms;          // in fp32 for wgmma: (term, 128, 3136) of fp16, every 8 features in the order of
+                            // fc1_place(), divided by the scale of their group
+  float* fc1_scales;        // (kFc1Groups)
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
   Bn2Operand bn2;
@@ -126,7 +131,7 @@ struct Arrays {
   float* h_slices;    // (fc1_forward slices, B, 128)
   float* h;           // (B, 128) after relu
   float* logits;      // (B, 10)
-  void* dh;           // (B, 128) T; for fc1_backward by wgmma (tiles of kDhTile samples, 16 chunks, kDhTile, 8)
+  void* dh;           // (B, 128) T; for fc1_backward by wgmma (tiles of kDhTile samples, [term,] 16 chunks, kDhTile, 8)
   float* head_sums;   // (head blocks, kHeadValues)
   void* dy2;          // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat

@@ -7,6 +7,7 @@
 #include "kernels/fused/conv2_backward/whole_images.cuh"
 #include "kernels/fused/conv_forward/mma.cuh"
 #include "kernels/fused/conv_forward/wgmma.cuh"
+#include "kernels/fused/fc1_backward/fp16_terms.cuh"
 #include "kernels/fused/fc1_backward/mma.cuh"
 #include "kernels/fused/fc1_backward/wgmma.cuh"
 #include "kernels/fused/fc1_forward/wgmma.cuh"
@@ -61,14 +62,12 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     add({.phase = kConvForward, .rows = kHalf, .persistent = true}, kConvThreads, conv_forward_halves_kernel<P, Models>,
         0, sizeof(ConvForwardHalvesMemory<P>));
 
-  if constexpr (!kFloats) {
-    constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
-    if constexpr (kOne)
-      add({.phase = kFc1Forward, .rows = 128, .stages = k128, .wgmma = true, .min_batch = kLargestOfPack + 1},
-          kFc1WgmmaThreads, fc1_forward_wgmma_kernel<P, 128, k128, Models>, 0, Fc1WgmmaShared<128, k128>::kBytes);
-    add({.phase = kFc1Forward, .rows = 64, .stages = k64, .wgmma = true, .min_batch = 257}, kFc1WgmmaThreads,
-        fc1_forward_wgmma_kernel<P, 64, k64, Models>, 0, Fc1WgmmaShared<64, k64>::kBytes);
-  }
+  constexpr int k64 = kFc1WgmmaStages<64>, k128 = kFc1WgmmaStages<128>;
+  if constexpr (kOne)
+    add({.phase = kFc1Forward, .rows = 128, .stages = k128, .wgmma = true, .min_batch = kLargestOfPack + 1},
+        kFc1WgmmaThreads, fc1_forward_wgmma_kernel<P, 128, k128, Models>, 0, Fc1WgmmaShared<128, k128>::kBytes);
+  add({.phase = kFc1Forward, .rows = 64, .stages = k64, .wgmma = true, .min_batch = 257}, kFc1WgmmaThreads,
+      fc1_forward_wgmma_kernel<P, 64, k64, Models>, 0, Fc1WgmmaShared<64, k64>::kBytes);
   // Fewer stages hold the same tiles, so their sums are the same bits.
   const auto add_fc1_forward = [&]<int kRows, int kStages>(int min_batch, int below_sms_per_16_samples) {
     KernelRow row{.phase = kFc1Forward, .rows = kRows, .stages = kStages, .min_batch = min_batch};
@@ -83,7 +82,16 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   add({.phase = kHead, .rows = kThreads / 32, .other_rows = kThreads / 64}, kThreads, head_kernel<P, Models>,
       sizeof(float[8][kHeadValues]) + sizeof(double[4][64]) + (P::kScaled ? sizeof(float[kThreads / 32]) : 0), 0);
 
-  if constexpr (!kFloats) {
+  // In fp32 on Hopper all batches take one kernel, so that one alone leaves the terms of fc1.weight.
+  if constexpr (P::kFp16Terms > 0) {
+    using Shared = Fc1BackwardTermsShared;
+    add({.phase = kFc1Backward,
+         .rows = Shared::kSamplesPerTile,
+         .stages = Shared::kStages,
+         .wgmma = true,
+         .blocks = kFc1Groups},
+        kConvThreads, fc1_backward_terms_kernel<P, Models>, Shared::kFixed, Shared::kBytes);
+  } else {
     using Shared = Fc1BackwardWgmmaShared;
     add({.phase = kFc1Backward,
          .rows = Shared::kSamplesPerTile,

@@ -25,6 +25,8 @@ __global__ void repack_weights_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int lane = threadIdx.x & 31;
+  if constexpr (P::kFp16Terms > 0)
+    if (s.wgmma && blockIdx.x < kFc1Groups) leave_fc1_terms<256>(s, int(blockIdx.x));
   float fc1_scale = 1;
   if constexpr (P::kScaled) {
     fc1_scale = weight_scale(largest_of<2 * kCells2 * kGradientWarps>(s.fc1_max(), lane));

@@ -1,0 +1,306 @@
+// fc1_backward in fp32 on Hopper, by wgmma of fp16 terms: see shared/scales.cuh.
+//
+// It computes what mma.cuh says, and its roles and operands are those of wgmma.cuh. dh comes from head as terms, the
+// weights lie in memory as terms, a2 becomes terms here. Where two neighbours are an operand's columns, they are
+// features four apart (fc1_place()): so lanes find their floats in shared memory without bank conflicts.
+//
+// Each product is three: small terms by big ones, big by small, big by big. The tensor cores truncate as they add; so
+// the small products come first, the big ones are cut into two sums of four k-steps, and both leave the tensor cores
+// after each tile.
+//
+// A block's 32 columns of fc1.weight have a scale of their own. It is that of the weights as they have just been
+// updated, so the terms that this kernel leaves are those that leave_fc1_terms() makes of the same weights.
+#pragma once
+
+#include "kernels/device/wgmma.cuh"
+#include "kernels/fused/fc1_backward/columns.cuh"
+
+namespace mnist::fused {
+
+// Two stages of 128 samples fill shared memory: a tile's copies start when the tile before the last is done.
+struct Fc1BackwardTermsShared {
+  static constexpr int kSamplesPerTile = kDhTile, kStages = 2;
+  static constexpr int kDhChunk = kSamplesPerTile * 16, kDhTerm = kHidden / 8 * kDhChunk;
+  // Chunks lie apart so that those of a row are in different banks when threads write them.
+  static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = kFc1Columns / 8;
+  static constexpr int kColumnTerm = kColumnChunks * kColumnChunk;
+  static constexpr int kRowPitch = kFc1Columns * 4 + 16;  // floats of a sample: rows next to each other in other banks
+  struct Stage {
+    unsigned char dh[2 * kDhTerm];
+    unsigned char pooled_z2[kSamplesPerTile * kRowPitch];  // and dy2, once it is made
+    unsigned char a2[2 * kColumnTerm];
+  };
+  struct Memory {
+    Stage stages[kStages];
+    unsigned char weights[2 * kColumnTerm];  // a row a hidden unit
+  };
+  static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
+  static_assert(sizeof(Stage) % 16 == 0);
+  static constexpr int kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
+                       kWeights = offsetof(Memory, weights);
+  static constexpr int kBytes = sizeof(Memory);
+  using Arrived = Ring<kStages>;  // of a tile's copies
+  static constexpr int kFixed =
+      sizeof(Arrived) + sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + sizeof(float[kRoleThreads / 32]);
+  static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// The role of wgrad waits at Ready(tile) for nothing and dgrad for wgrad: see Fc1TileReady of wgmma.cuh.
+using Fc1TermsReady = NamedBarrier<1, kConvThreads, 2>;
+using Fc1TermsWgrad = NamedBarrier<3, kRoleThreads>;
+using Fc1TermsDgrad = NamedBarrier<4, kRoleThreads>;
+
+// Sums of 8 k-steps as three products, the operands' second terms so many bytes behind the first; from one k-step to
+// the next so many.
+template <bool kMnMajorA, int kTermOfA, int kTermOfB, int kStepOfA, int kStepOfB>
+__device__ __forceinline__ void multiply_terms(float (&sums)[2][16], std::uint64_t a, std::uint64_t b) {
+  const auto product = [&](float (&to)[16], int step, int term_of_a, int term_of_b, bool adds) {
+    wgmma_columns<__half, kMnMajorA>(to, a + (step * kStepOfA + term_of_a * kTermOfA) / 16,
+                                     b + (step * kStepOfB + term_of_b * kTermOfB) / 16, adds);
+  };
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 8; ++step) product(sums[0], step, 1, 0, step > 0);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) product(sums[0], step, 0, 1, true);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) product(sums[step / 4], step, 0, 0, step != 4);
+  wgmma_commit();
+}
+
+template <class P>
+__device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsigned char* shared,
+                                                          Fc1BackwardTermsShared::Arrived& arrived, int column0) {
+  using Shared = Fc1BackwardTermsShared;
+  __shared__ float largest_of_warps[kRoleThreads / 32];
+  const int tid = threadIdx.x - kRoleThreads, lane = tid & 31, warp = uniform(tid >> 5);
+  const auto [g, t] = fragment_place(lane);
+  const std::uint32_t base = shared_address(shared);
+  const int unit0 = warp * 16 + g;  // and unit0 + 8
+  const std::size_t at0 = std::size_t(unit0) * kFeatures + column0 + t;
+  // Sum 4 n + 2 u + k of a lane is unit unit0 + 8 u, column 8 n + 4 k + t.
+  const auto at = [&](int n, int u, int k) { return at0 + std::size_t(u * 8) * kFeatures + n * 8 + k * 4; };
+  float* const master = s.parameters + kParameters[kFc1Weight].offset;
+
+  constexpr int kRowChunks = 2 * Shared::kColumnChunks;  // chunk % 4 of term chunk / 4
+  static_assert(kRowChunks == 8);
+#pragma unroll
+  for (int i = tid; i < kHidden * kRowChunks; i += kRoleThreads) {
+    const int chunk = i % kRowChunks, unit = i / kRowChunks, term = chunk / Shared::kColumnChunks,
+              column = chunk % Shared::kColumnChunks;
+    copy_async_16(base + Shared::kWeights + term * Shared::kColumnTerm + column * Shared::kColumnChunk + unit * 16,
+                  static_cast<const __half*>(s.fc1_terms) + fc1_term_at(term, unit, column0 + column * 8));
+  }
+  copy_async_commit();
+  const float a2_scale = a2_terms_scale(s, lane);
+  const int chunk = tid % Shared::kColumnChunks;
+  float weights[16], scale[8], shift[8];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) weights[i] = master[at(i / 4, i / 2 % 2, i % 2)];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int channel = column0 % kConv2Channels + chunk * 8 + i;
+    scale[i] = s.bn2.scale(channel) * inverse_of(a2_scale);
+    shift[i] = s.bn2.shift(channel) * inverse_of(a2_scale);
+  }
+  const float rate = *s.learning_rate;
+  copy_async_wait<0>();
+  wait_for_predecessor();  // so that its successor may start
+  trace(s, Phase::kFc1Backward, 3, tid == 0);
+  const float scale_of_sums = a2_scale * s.scales[kDhScale];
+
+  const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
+  const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
+  float dw[16] = {}, sums[2][16];
+  const auto add = [&] {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) wgmma_results(sums[i]);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) dw[i] += sums[0][i] + sums[1][i];
+  };
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int stage = Shared::stage(tile);
+    const TracedItem traced(s, Phase::kFc1Backward, {.first = 16, .points = 8, .from = 8, .to = 12}, tile, tid == 0);
+    traced(0);
+    arrived.wait(tile);
+    traced(1);
+#pragma unroll
+    for (int k = 0; k < Shared::kSamplesPerTile * Shared::kColumnChunks / kRoleThreads; ++k) {
+      const int row = (tid + k * kRoleThreads) / Shared::kColumnChunks;
+      const auto* from =
+          reinterpret_cast<const float4*>(shared + stage + Shared::kPooledZ2 + row * Shared::kRowPitch + chunk * 32);
+      const float4 low = from[0], high = from[1];
+      const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      std::uint32_t big[4], small[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto relu = [&](int i) { return relu_keep_nan(fmaf(scale[i], x[i], shift[i])); };
+        split_bounded(relu(i), relu(i + 4), big[i], small[i]);
+      }
+      auto* const to = shared + stage + Shared::kA2 + chunk * Shared::kColumnChunk + row * 16;
+      *reinterpret_cast<uint4*>(to) = make_uint4(big[0], big[1], big[2], big[3]);
+      *reinterpret_cast<uint4*>(to + Shared::kColumnTerm) = make_uint4(small[0], small[1], small[2], small[3]);
+    }
+    traced(2);
+    wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
+    if (tile > 0) add();
+    traced(3);
+    Fc1TermsWgrad::sync();  // a2 is complete
+    traced(4);
+    Fc1TermsReady::arrive(tile & 1);
+    multiply_terms<true, Shared::kDhTerm, Shared::kColumnTerm, 16 * 16, 16 * 16>(
+        sums, wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk),
+        wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk));
+  }
+  add();
+
+  float largest = 0;  // weight
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const std::size_t here = at(i / 4, i / 2 % 2, i % 2);
+    const float d = dw[i] * scale_of_sums;
+    if (s.gradients) s.gradients[kParameters[kFc1Weight].offset + here] = d;
+    weights[i] = sgd(weights[i], d, rate);
+    master[here] = weights[i];
+    largest = fmaxf(largest, fabsf(weights[i]));
+  }
+  largest = warp_max(largest);
+  if (lane == 0) largest_of_warps[warp] = largest;
+  Fc1TermsWgrad::sync();  // all warps' largest are there
+  const float next_scale = scale_of(warp_max(largest_of_warps[lane % (kRoleThreads / 32)]));
+  if (tid == 0) s.fc1_scales[blockIdx.x] = next_scale;
+#pragma unroll
+  for (int i = 0; i < 16; i += 2) {  // neighbours in memory
+    __half2 terms[2];
+    split(weights[i] * inverse_of(next_scale), weights[i + 1] * inverse_of(next_scale), terms);
+#pragma unroll
+    for (int term = 0; term < 2; ++term)
+      *reinterpret_cast<__half2*>(static_cast<__half*>(s.fc1_terms) +
+                                  fc1_term_at(term, unit0 + i / 2 % 2 * 8, column0 + i / 4 * 8 + 2 * t)) = terms[term];
+  }
+  trace(s, Phase::kFc1Backward, 8, tid == 0);
+}
+
+template <class P>
+__device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* shared,
+                                                Fc1BackwardTermsShared::Arrived& arrived, int column0,
+                                                float fc1_scale) {
+  using Shared = Fc1BackwardTermsShared;
+  __shared__ float inv_sigma[32], warp_sums[kRoleThreads / 32][2][32];
+  const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
+  const auto [g, t] = fragment_place(lane);
+  const std::uint32_t base = shared_address(shared);
+  const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
+
+  // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
+  const auto fetch_pooled = [&](int tile) {
+    const int first = tile * Shared::kSamplesPerTile, chunk = tid % 8, row0 = tid / 8;
+    const float* from =
+        static_cast<const float*>(s.pooled_z2) + std::size_t(first + row0) * kFeatures + column0 + chunk * 4;
+    const std::uint32_t to = base + Shared::stage(tile) + Shared::kPooledZ2 + row0 * Shared::kRowPitch + chunk * 16;
+#pragma unroll
+    for (int row = 0; row < Shared::kSamplesPerTile; row += kRoleThreads / 8)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * Shared::kRowPitch),
+                   "l"(from + std::size_t(row) * kFeatures),
+                   "r"(first + row0 + row < s.batch ? 16 : 0)  // beyond the batch zeros
+                   : "memory");
+    arrived[tile].arrive_after_copies();
+  };
+  const auto fetch_dh = [&](int tile) {
+    if (tid != 0) return;
+    MBarrier& barrier = arrived[tile];
+    barrier.expect(2 * Shared::kDhTerm);
+    copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * 2 * Shared::kDhTerm,
+              2 * Shared::kDhTerm, barrier);
+  };
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
+  const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
+  const auto column = [&](int i) { return i / 2 * 8 + i % 2 * 4 + t; };  // of a lane's 8 values of a row
+  float scale[8], shift[8], mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    scale[i] = bn2.scale(column(i));
+    shift[i] = bn2.shift(column(i));
+    mean[i] = bn2.mean(column(i));
+  }
+  if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
+  wait_for_predecessor();  // head: dh
+  trace(s, Phase::kFc1Backward, 1, tid == 0);
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
+  const float scale_of_sums = s.scales[kDhScale] * fc1_scale;
+
+  const int first_row = warp * 16;
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
+    traced(0);
+    Fc1TermsReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
+    traced(1);
+    if (tile > 0 && tile + 1 < tiles) {
+      fetch_pooled(tile + 1);
+      fetch_dh(tile + 1);
+    }
+    arrived.wait(tile);  // it has: wgrad waited for it
+    traced(2);
+    const int stage = Shared::stage(tile);
+    float sums[2][16];
+    multiply_terms<false, Shared::kDhTerm, Shared::kColumnTerm, 2 * Shared::kDhChunk, 16 * 16>(
+        sums, wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16),
+        wgmma_operand(base + Shared::kWeights, 8 * 16, Shared::kColumnChunk));
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) wgmma_results(sums[i]);
+    traced(3);
+    auto* const rows = shared + stage + Shared::kPooledZ2 + first_row * Shared::kRowPitch;
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& place = *reinterpret_cast<float*>(rows + (g + upper * 8) * Shared::kRowPitch + column(i) * 4);
+        const int k = i / 2 * 4 + upper * 2 + i % 2;
+        const float z = place, y = scale_of_sums * (sums[0][k] + sums[1][k]);
+        const float x = fmaf(scale[i], z, shift[i]) > 0.f ? y : 0.f;
+        place = x;
+        sum[i] += x;
+        sum_xhat[i] = fmaf(x, z - mean[i], sum_xhat[i]);
+        largest = fmaxf(largest, fabsf(x));
+      }
+    traced(4);
+    __syncwarp();  // dy2 leaves in rows of 128 bytes, eight lanes each
+#pragma unroll
+    for (int row = lane / 8; row < 16; row += 4)
+      if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample < s.batch)
+        __stwb(reinterpret_cast<float4*>(static_cast<float*>(s.dy2) + std::size_t(sample) * kFeatures + column0) +
+                   lane % 8,
+               reinterpret_cast<const float4*>(rows + row * Shared::kRowPitch)[lane % 8]);
+  }
+
+  store_dy2_sums<P, Fc1TermsDgrad>(s, warp_sums, warp, sum, sum_xhat, column, largest, 1.f, inv_sigma, column0, warp,
+                                   lane);
+  trace(s, Phase::kFc1Backward, 7, tid == 0);
+}
+
+#endif
+
+template <class P, class Models>
+__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_terms_kernel(Models models) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const auto& s = state_of_block(models);
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Fc1BackwardTermsShared::Arrived arrived;
+  trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
+  if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
+  const float fc1_scale = s.fc1_scales[blockIdx.x];
+  __syncthreads();  // the barriers are ready, and nobody reads the scale any more, which wgrad overwrites
+  if (uniform(threadIdx.x / kRoleThreads) == 0)
+    fc1_dgrad_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns, fc1_scale);
+  else
+    fc1_weight_gradient_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns);
+#endif
+}
+
+}  // namespace mnist::fused

@@ -139,7 +139,8 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
 
   if constexpr (kOne) {
     if constexpr (P::kScaled) add({.phase = kLargestFc1, .blocks = kFc1MaxThreads / 256}, 256, fc1_max_kernel<P>, 0, 0);
-    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>, 0, 0);
+    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>,
+        P::kFp16Terms > 0 ? sizeof(float[256 / 32]) : 0, 0);
   }
   add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, start_bn1_kernel<P, Models>,
       sizeof(Bn1Scratch), 0);

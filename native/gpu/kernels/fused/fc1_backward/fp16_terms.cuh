@@ -19,7 +19,7 @@ namespace mnist::fused {
 
 // Two stages of 128 samples fill shared memory: a tile's copies start when the tile before the last is done.
 struct Fc1BackwardTermsShared {
-  static constexpr int kSamplesPerTile = kDhTile, kStages = 2;
+  static constexpr int kSamplesPerTile = kSamplesPerDhTile, kStages = 2;
   static constexpr int kDhChunk = kSamplesPerTile * 16, kDhTerm = kHidden / 8 * kDhChunk;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
   static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = kFc1Columns / 8;
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_terms_kernel(Mod
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
   if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
   const float fc1_scale = s.fc1_scales[blockIdx.x];
-  __syncthreads();  // the barriers are ready, and nobody reads the scale any more, which wgrad overwrites
+  __syncthreads();  // the barriers are ready, and no thread reads the scale any more, which wgrad overwrites
   if (uniform(threadIdx.x / kRoleThreads) == 0)
     fc1_dgrad_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns, fc1_scale);
   else

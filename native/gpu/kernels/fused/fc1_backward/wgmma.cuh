@@ -17,7 +17,7 @@
 namespace mnist::fused {
 
 struct Fc1BackwardWgmmaShared {
-  static constexpr int kSamplesPerTile = kDhTile, kStages = 3;
+  static constexpr int kSamplesPerTile = kSamplesPerDhTile, kStages = 3;
   static constexpr int kDhChunk = kSamplesPerTile * 16, kDhChunks = kHidden / 8;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
   static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns

@@ -1180,7 +1180,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/columns.cuh",
         ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",

@@ -42,7 +42,7 @@ inline float to_fp16(float x) { return __half2float(__float2half_rn(x)); }
 inline bool in_16_bits(Precision precision) { return precision != Precision::kFp32; }
 inline bool scaled(Precision precision) { return precision == Precision::kTf32; }
 
-// As a precision stores it, and its relative error at most; beside that, what fp16 may lose of a small one.
+// As a precision stores it, and its relative error at most; and what fp16 may lose of a small one.
 inline double stored(Precision precision, double x, double unit = 1) {
   return precision == Precision::kBf16   ? to_bf16(float(x))
          : precision == Precision::kTf32 ? unit * to_fp16(float(x / unit))

@@ -66,17 +66,17 @@ class FusedEngine final : public GpuEngine {
     const auto guard = select();
     std::ranges::copy(values, pinned_.data());
     cuda::upload(staging_.data(), {pinned_.data(), values.size()}, stream());
-    take_exchange();
+    take_staging();
   }
 
   void do_initialize_parameters(const Pcg64& from) override {
     const auto guard = select();
     initialize_slab(staging_.data(), from, stream());
-    take_exchange();
+    take_staging();
   }
 
   // The parameters are those in staging_ from now on.
-  void take_exchange() {
+  void take_staging() {
     slab_to_engine(steps_.arena().parameters(), staging_.data(), stream());
     steps_.repack_weights();
     compute().synchronize();

@@ -39,7 +39,7 @@ struct Ranks::Card {
 
   bool same_machine(const Card& other) const { return std::strcmp(machine, other.machine) == 0; }
   // Why it and another one cannot wait for each other in kernels; empty if they can.
-  std::string why_not_beside(const Card& other) const {
+  std::string why_not_with(const Card& other) const {
     if (!same_machine(other)) return "";
     if (process == other.process) return "is a thread of the same process";
     if (std::strcmp(bus, other.bus) == 0) return "has the same GPU";
@@ -104,7 +104,7 @@ void Ranks::choose(int device, const std::string& asked) {
   if (settle("nccl", [&]() -> std::string {
         for (int a = 0; a < size(); ++a)
           for (int b = 0; b < a; ++b)
-            if (const std::string why = cards[a].why_not_beside(cards[b]); !why.empty())
+            if (const std::string why = cards[a].why_not_with(cards[b]); !why.empty())
               return "rank " + std::to_string(a) + " " + why + " as rank " + std::to_string(b);
         try {
           (void)nccl::api();
@@ -135,7 +135,7 @@ std::string Ranks::why_no_peers(std::span<const Card> cards) {
     if (other == rank()) continue;
     const std::string name = "rank " + std::to_string(other);
     if (!cards[other].same_machine(cards[rank()])) return name + " is on another machine";
-    if (const std::string why = cards[other].why_not_beside(cards[rank()]); !why.empty()) return name + " " + why;
+    if (const std::string why = cards[other].why_not_with(cards[rank()]); !why.empty()) return name + " " + why;
     int device = 0, can = 0;
     if (cudaDeviceGetByPCIBusId(&device, cards[other].bus) != cudaSuccess) {
       (void)cudaGetLastError();

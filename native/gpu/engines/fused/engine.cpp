@@ -315,7 +315,7 @@ class FusedEngine final : public GpuEngine {
       scratch_.fill(0, images.data() + first * kImagePixels, nullptr, count, stream());
       const Samples samples = scratch_.samples(scoring_.identity_order(count));
       if (population) {
-        if (first == 0) scoring_.prepare(samples);
+        if (first == 0) scoring_.bind_statistics(samples);
         scoring_.queue(logits, samples, count);
       } else {
         const PlannedStep pass = steps_.evaluation_pass(count, samples);

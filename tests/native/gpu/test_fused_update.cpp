@@ -1,5 +1,5 @@
-// update of `fused` by itself, and what a training starts from (pack and prepare): gradients and parameters from the
-// sums that other phases left, conv1's in closed form, and what the next step's kernels read.
+// update of `fused` by itself, and what a training starts from (repack_weights and start_bn1): gradients and parameters
+// from the sums that other phases left, conv1's in closed form, and what the next step's kernels read.
 #include "fused_phase.h"
 #include "kernels/fused/shared/pixels.h"
 

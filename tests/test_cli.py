@@ -115,8 +115,9 @@ def test_help_fits(command, columns, monkeypatch, capsys):
         cli.main([*command, "--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
+    kept = {line for line in (parsers()[tuple(command)].description or "").splitlines() if line.startswith(" ")}
     # argparse breaks between words only; the longest are a flag with its choices.
-    assert max(len(line) for line in text.splitlines()) <= max(columns, 60)
+    assert max(len(line) for line in text.splitlines() if line not in kept) <= max(columns, 60)
     assert text.startswith("usage: mnist-cuda")
 
 

@@ -1,10 +1,10 @@
 """Print a shell's completion of this program's commands and flags.
 
-To keep it, run the line of your shell:
+To keep it, run the command of your shell:
 
-  mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
-  mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda
-  mkdir -p ~/.config/fish/completions && mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish
+  bash: mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
+  zsh: mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda
+  fish: mkdir -p ~/.config/fish/completions && mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish
 """
 
 from __future__ import annotations

@@ -15,8 +15,20 @@ _Commands = argparse._SubParsersAction
 _NUMBER = re.compile(r"-\.?\d")  # negative: no option, and no argument that is missing
 
 
+class Formatter(argparse.HelpFormatter):
+    """Wraps each paragraph of a description by itself, and leaves one that is indented as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(part if part.startswith(" ") else fill(part, width, indent) for part in paragraphs)
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong and what may have been meant, instead of after a screen of usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=Formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""

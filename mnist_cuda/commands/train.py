@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
     add_evaluation_flag(group)
     add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="multiprocessors for fused; to repeat a sweep's model, those in sweep.csv (default: all)")  # fmt: skip
+        help="how many multiprocessors (SMs) fused uses; to repeat a model of a sweep, take the number from its "
+        "sweep.csv (default: all)")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument

@@ -84,6 +84,13 @@ def taken_for(answers: Answers, index: int) -> str:
     return "nothing" if taken < 0 else str(taken)
 
 
+def mistake(answers: Answers, index: int) -> str:
+    """Which class a wrong image has and what it was taken for, for people."""
+    label = answers.labels[index]
+    share = f"{label} got {100 * answers.probabilities[index, label]:.2g} %"
+    return f"{label}, taken for {taken_for(answers, index)} ({share})"
+
+
 def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: BatchNorm = "population") -> Answers:
     """Score images (N,28,28) uint8 as `evaluate` does: `batch` normalises each BATCH_SIZE of them by their own."""
     size = BATCH_SIZE if batch_norm == "batch" else max(BATCH_SIZE, engine.evaluation_chunk())

@@ -175,6 +175,9 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
         if file.is_file() and not file.stat().st_size:
             raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
         config: dict[str, Any] = read_json(file, kinds)
+        options = config.get("options")
+        if isinstance(options, dict) and "data" in options:  # what --placement was called before
+            options.setdefault("placement", options.pop("data"))
         return config
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's or sweep's folder or {CONFIG_FILE}") from None

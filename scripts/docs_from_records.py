@@ -10,7 +10,8 @@ load is refused.
     in each cell, with its name; the text itself where it is a .txt, whose circumstances are in the .json of its name;
     of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`;
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of
+    `bench --all-batches`;
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->

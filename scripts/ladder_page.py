@@ -41,11 +41,15 @@ The header of an op, such as [linear.h](../native/gpu/kernels/linear/linear.h), 
 # What is not an op: technique, file, command.
 AROUND = (
     ("A first kernel, one thread per output", "native/gpu/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
-    ("Streams, events that one waits for", "native/gpu/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
+    (
+        "Streams, events that one waits for",
+        "native/gpu/cuda/stream.h",
+        "mnist-cuda train --engine cudnn --placement host",
+    ),
     (
         "Pinned memory, copies beside the computation",
         "native/gpu/engines/host_feed.h",
-        "mnist-cuda train --engine fused --data host",
+        "mnist-cuda train --engine fused --placement host",
     ),
     ("CUDA graphs", "native/gpu/cuda/graph.h", "mnist-cuda train --engine naive"),
     ("Launches by the host", "native/gpu/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),

@@ -560,7 +560,7 @@ PICTURES = [
 
 BENCH = [
     *of(
-        "mnist_cuda/bench/compare.py",
+        "mnist_cuda/bench/step.py",
         ("test_bench.py", REPORTED),
         (
             "void-peers-count",
@@ -608,7 +608,7 @@ BENCH = [
         ),
     ),
     *of(
-        "mnist_cuda/compare.py",
+        "mnist_cuda/bench/check.py",
         ("test_compare.py",),
         (
             "a-nan-holds",

@@ -275,7 +275,7 @@ def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["evaluate", "--engine", "reference"]) == 2
     assert capsys.readouterr().err == (
-        "mnist-cuda: error: there is no run with a model in runs/; name a model file or the folder of a run\n"
+        "mnist-cuda: error: there is no run with a model in runs/; name the folder or a file of one\n"
     )
     path = model(True)
     for age, name in enumerate(["a", "z", "m"]):

@@ -133,7 +133,6 @@ def test_the_commands_write_beside_the_model_or_where_they_are_told(saved, capsy
         (["onnx", "--out", "{}/no/folder/model.onnx"], 6, "cannot write it"),
         (["onnx", "--model", "{}/gone"], 6, "no such file"),
         (["onnx", "--input", "int8"], 2, "int8"),
-        ([], 2, "COMMAND"),
     ],
 )
 def test_errors_take_one_line(saved, argv, code, words, capsys):

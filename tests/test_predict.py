@@ -201,7 +201,7 @@ def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     assert cli.main(["predict", picture, "--model", str(tmp_path / "early.safetensors"), *CPU]) == 6
     assert "has no population statistics" in capsys.readouterr().err
     assert cli.main(["predict", picture, "--model", str(tmp_path / "gone"), *CPU]) == 6
-    assert capsys.readouterr().err.endswith("gone: no such file; expected a model's, or the folder of a run\n")
+    assert capsys.readouterr().err.endswith("gone: no such file or folder, and no run of that name in runs/\n")
     other = Model(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0

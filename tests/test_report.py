@@ -243,8 +243,8 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["none"], 6, "none: there is no such run, and none of that name in runs; see `mnist-cuda runs`"),
-        (["x.json"], 6, "x.json: cannot read it: No such file or directory"),
+        (["none"], 6, "none: no such file or folder, and no run of that name in runs/"),
+        (["x.json"], 6, "x.json: no such file or folder, and no run of that name in runs/"),
         (
             ["list.json"],
             2,

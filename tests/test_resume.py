@@ -253,7 +253,7 @@ def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
     Path("runs").mkdir()
     shutil.move("run", "runs/a")
     train("--resume", "b", code=6)
-    assert "b: no such file; expected a run's or sweep's folder or config.json" in capsys.readouterr().err
+    assert "b: no such file or folder, and no run of that name in runs/" in capsys.readouterr().err
     Path("runs/killed").mkdir()  # before it began: RunFolder made its empty config.json, and nothing else
     Path("runs/killed/config.json").touch()
     train("--resume", "runs/killed", code=6)

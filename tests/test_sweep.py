@@ -614,7 +614,7 @@ def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
 
 def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
     assert tiny(*GRID, "--out", "out", "--quiet") == 0
-    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
+    flags = {f"--{name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
     flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
     for flag, value in (flags | {"--seeds": "3"}).items():
         assert tiny("--resume", "out", flag, value) == 2

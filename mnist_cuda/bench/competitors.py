@@ -106,6 +106,14 @@ def whole_numbers(flag: str, arguments: Iterable[str], *, some: bool = True) -> 
     return numbers
 
 
+def the_engine(names: Sequence[str], flag: str) -> EngineInfo:
+    """The only engine of --engines, for a flag that takes one. Raises UsageError."""
+    found = some_words("--engines", names)
+    if len(found) > 1:
+        raise UsageError(f"--engines is {' '.join(names)}, expected one engine with {flag}")
+    return find_engine(found[0])
+
+
 def engine_competitor(info: EngineInfo) -> Competitor:
     """An engine in a worker process."""
     command = (sys.executable, "-m", "mnist_cuda.bench.worker", info.name)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import console, memory
-from mnist_cuda.bench import report
+from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.bench.record import Record
@@ -368,7 +368,7 @@ def command(options: TimeToAccuracyOptions) -> int:
         raise UsageError(
             f"the {count} training images less {options.hold_out} held out do not fill a batch of {largest}"
         )
-    facts = report.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
+    facts = tables.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
     out = console.make_console(stderr=output.on_stdout)
     out.print(f"training time to {options.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 

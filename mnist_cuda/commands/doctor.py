@@ -1,4 +1,4 @@
-"""List GPU, driver, toolkits, libraries, engines and caches, and say what is wrong and how to fix it.
+"""List GPU, driver, toolkits, libraries and caches, and say what is wrong and how to fix it.
 
 Exit code 4 where a GPU is there and no engine can use it.
 """
@@ -12,6 +12,8 @@ from mnist_cuda.commands.flags import add_json_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+EXAMPLES = ("mnist-cuda doctor", "mnist-cuda doctor --json doctor.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,12 +85,6 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         found = f"{library['version'] or 'of unknown version'}, {library['path']}" if library["path"] else "not found"
         use = "; only `bench ops` uses it" if library["name"] == "cufft" else ""
         yield "library", f"{library['name']} {found}{use}"
-    for row in facts["engines"]:
-        reasons = dict.fromkeys(row["unavailable_precisions"].values())
-        here = [p for p in row["precisions"] if p not in row["unavailable_precisions"]]
-        can = f"runs in {', '.join(here)}" if here else "cannot run"
-        yield "engine", "; ".join([f"{row['name']} {can}", *reasons])
-    yield "engine", f"`--engine auto` takes {facts['auto']}"
     for cache in facts["caches"]:
         held = _size(cache["bytes"]) if cache["bytes"] else "nothing yet"
         yield "cache", f"{cache['folder'] or 'no folder'}: {held}"

@@ -10,6 +10,8 @@ from mnist_cuda.commands.flags import add_json_flag
 if TYPE_CHECKING:
     from mnist_cuda.engine import EngineInfo
 
+EXAMPLES = ("mnist-cuda engines", "mnist-cuda engines --json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

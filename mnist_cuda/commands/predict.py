@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag, model_file
+from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag
 from mnist_cuda.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SURE = 0.7
 
 _BAR = 24  # characters of a bar for 100 %
+
+EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --model first")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +49,12 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.engine import Engine
     from mnist_cuda.evaluation import predict, set_model
     from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run.names import find_run
 
     require_pillow()
     output = JsonOutput(args.json)
     out = console.make_console(stderr=output.on_stdout)
-    file = model_file(args.model)
+    file = find_run(args.model)
     model = load_model(file)
     if model.statistics is None:
         raise no_statistics(str(file))
@@ -138,13 +141,12 @@ def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report
     """Print the answer, and the pixels beside the bars."""
     from rich.text import Text
 
-    from mnist_cuda.console import on_terminal, print_warning
+    from mnist_cuda.console import coloured, on_terminal, print_warning
     from mnist_cuda.data.picture import render
 
     if report["digit"] is not None:
         out.print(f"{report['file']}: {', '.join(_answer(report))}")
-        colour = on_terminal(out) and out.color_system is not None and not out.no_color
-        lines = render(digit.pixels, colour=colour, encoding=out.encoding).splitlines()
+        lines = render(digit.pixels, colour=coloured(out), encoding=out.encoding).splitlines()
         full = "=" if out.options.ascii_only else "━"
         length = min(_BAR, max(0, out.width - 41)) if on_terminal(out) else _BAR  # 41: what stands around a bar
         for row, line in enumerate(lines, start=-2):  # the bars stand in the middle

@@ -16,6 +16,8 @@ from mnist_cuda.commands.flags import (
     positive,
 )
 
+EXAMPLES = ("mnist-cuda profile --engine cpu", "mnist-cuda profile -b 1024 --trace trace.json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

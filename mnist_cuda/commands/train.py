@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnist_cuda.commands.flags import (
-    NEWEST,
-    RUNS,
+    RUN,
     add_data_flags,
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
     add_placement_flag,
-    newest_run,
+    add_rare_group,
     non_negative,
     positive,
     processes,
@@ -29,6 +28,7 @@ from mnist_cuda.commands.flags import (
 )
 from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
 from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.names import LATEST, find_folder, find_run
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
@@ -43,9 +43,16 @@ if TYPE_CHECKING:
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
-    *("engine", "precision", "multiprocessors", "threads", "device", "data", "dataset", "data_dir"),
+    *("engine", "precision", "multiprocessors", "threads", "device", "placement", "dataset", "data_dir"),
     *("save_every", "keep", "save_best"),
     *("processes", "gpus"),
+)
+
+EXAMPLES = (
+    "mnist-cuda train",
+    "mnist-cuda train --engine cpu --epochs 1 --out runs/first",
+    "mnist-cuda train --resume latest --epochs 6",
+    "mnist-cuda train --config first --lr 0.1",
 )
 
 
@@ -64,13 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
-    add("--init", type=run_path, metavar="RUN|FILE",
-        help="start from a run, a saved model or a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
+    add("--init", type=run_path, metavar="RUN",
+        help=f"start from the weights of {RUN}; also from a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
-    add_evaluation_flag(group)
-    add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="multiprocessors for fused; to repeat a sweep's model, those in sweep.csv (default: all)")  # fmt: skip
+    add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
@@ -79,27 +84,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="start N on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
-    add(
-        "--wait",
-        type=positive,
-        default=120,
-        metavar="SECONDS",
-        help="for all ranks of torchrun to start (default: %(default)s)",
-    )
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")
     add("--save-every", default="1epochs", metavar="N[steps|epochs]",
         help="how often to save a checkpoint; the end and a stop save one too (default: every epoch)")  # fmt: skip
-    add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
-    group.add_argument("--resume", nargs="?", type=run_path, const=NEWEST, metavar="RUN",
-        help="continue a run in its folder (default: the newest in runs/)")  # fmt: skip
-    group.add_argument("--config", type=Path, metavar="FILE",
-        help="repeat the run with this config.json; other flags on the command line win")  # fmt: skip
+    group.add_argument("--resume", nargs="?", type=run_path, const=LATEST, metavar="RUN",
+        help=f"continue in its folder {RUN} (default: latest)")  # fmt: skip
+    group.add_argument("--config", type=run_path, metavar="RUN",
+        help="repeat this run, or the one with this config.json; other flags on the command line win")  # fmt: skip
+    group = add_rare_group(parser)
+    add = group.add_argument
+    add_evaluation_flag(group)
+    add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
+    add("--multiprocessors", type=positive, default=0, metavar="N",
+        help="multiprocessors for fused; to repeat a sweep's model, those in sweep.csv (default: all)")  # fmt: skip
+    add("--wait", type=positive, default=120, metavar="SECONDS",
+        help="for all ranks of torchrun to start (default: %(default)s)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,6 +144,7 @@ def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World |
     if ranks and ranks.rank:
         return _follow(args, engine, config, ranks)
     if args.init:
+        args.init = find_run(args.init)
         engine.set_parameters(load_model(args.init).parameters)
         _check_init(args, engine)
     else:
@@ -203,7 +209,7 @@ def _train(
 
 def _options(args: argparse.Namespace) -> TrainOptions:
     return TrainOptions(
-        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.data, args.validation
+        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.placement, args.validation
     )
 
 
@@ -318,11 +324,10 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     from mnist_cuda.run_folder import read_config
     from mnist_cuda.training_run import FIXED
 
-    if args.resume == NEWEST:
-        newest = newest_run("config.json")
-        if newest is None:
-            raise UsageError(f"there is no run in {RUNS}/; name the folder of one: --resume RUN")
-        args.resume = newest
+    if args.resume:
+        args.resume = find_folder(args.resume)
+    elif args.config.suffix != ".json":
+        args.config = find_folder(args.config)
     config = read_config(args.resume or args.config)
     options = config["options"] | {name: config["engine"].get(name) for name in ("precision",)}
     options |= {"engine": config["engine"].get("name"), "dataset": config["data"].get("name")}
@@ -337,7 +342,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(
                     f"{flag} is {value}, and {args.resume} was begun with {was}: that would change its result; leave "
-                    f"it out, or begin another run by --config {args.resume / 'config.json'}"
+                    f"it out, or begin another run by --config {args.resume}"
                 )
     left_to_flags = {*given, *(["precision"] if "engine" in given else [])}
     left_to_flags |= {"data_dir"} if given & {"dataset", "mirror"} else set()

@@ -11,6 +11,19 @@ from pathlib import Path
 
 from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positive
 
+# As native/gpu/bench/op_cases.cpp has them, for a shell's completion.
+OPS = (
+    *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight", "relu"),
+    *("relu_max_pool2d", "relu_max_pool2d_backward", "batch_norm_statistics", "batch_norm_forward"),
+    *("batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
+)
+
+EXAMPLES = (
+    "mnist-cuda bench ops --op conv2d",
+    "mnist-cuda bench ops --op relu --variant float4 --sass",
+    "mnist-cuda bench ops --emulate --op linear",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

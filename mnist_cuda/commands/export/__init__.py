@@ -12,6 +12,8 @@ COMMANDS = {
     "state-dict": "as a state dict, for PyTorch",
 }
 
+EXAMPLES = ("mnist-cuda export onnx", "mnist-cuda export state-dict --model first")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The commands."""

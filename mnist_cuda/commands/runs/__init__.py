@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import RUNS, add_json_flag
+from mnist_cuda.commands.flags import RUN, add_json_flag, run_path
 from mnist_cuda.commands.parser import add_commands
+from mnist_cuda.run.names import RUNS
 
 COMMANDS = {
     "show": "what a run recorded",
@@ -22,8 +23,10 @@ def add_folder_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """One run, or as many as `nargs` says."""
-    text = "a run's folder, or its name in the folder of runs"
-    parser.add_argument("run_folder", nargs=nargs, type=Path, metavar="RUN", help=text)
+    parser.add_argument("run_folder", nargs=nargs, type=run_path, metavar="RUN", help=RUN)
+
+
+EXAMPLES = ("mnist-cuda runs", "mnist-cuda runs show latest", "mnist-cuda runs compare first second")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ import argparse
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 from mnist_cuda.errors import UsageError
 
+EXAMPLES = ("mnist-cuda runs remove first", "mnist-cuda runs remove first second --yes")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -23,6 +25,9 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.console import plural
 
     found = {one.path.resolve(): one for one in (runs.find(name, args.dir) for name in args.run_folder)}
+    for name in args.run_folder:
+        if name.is_file():
+            raise UsageError(f"{name}: a file; a run is removed as a whole: name it or its folder")
     for one in found.values():
         runs.own_files(one)
     if not args.yes:

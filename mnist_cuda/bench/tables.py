@@ -15,7 +15,7 @@ from mnist_cuda.machine import cpu_model, gpu
 from mnist_cuda.timing import ITERATION
 
 if TYPE_CHECKING:
-    from mnist_cuda.bench.compare import Row
+    from mnist_cuda.bench.step import Row
 
 COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "ratio")
 OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.argv = list(sys.argv[1:] if argv is None else argv)
         finally:
             sys.stdout.flush()  # --help ends the program there
-        from mnist_cuda import signals
+        from mnist_cuda.terminal import signals
 
         with signals.Interruptible():
             code: int = args.run(args)

@@ -15,19 +15,22 @@ from test_ranks import on_all
 from test_ranks_processes import running
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native, cli, console, machine
+from mnist_cuda import _native, cli, machine
 from mnist_cuda.bench import competitors, step, tables
 from mnist_cuda.bench.competitors import Competitor, peer_competitors
-from mnist_cuda.bench.peers import PEERS
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
-from mnist_cuda.bench.step import Cell, Row, plan, run_cell, set_ratios
-from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.bench.rows import Cell, Row
+from mnist_cuda.bench.step import plan, run_cell, set_ratios
+from mnist_cuda.bench.variants import PEERS
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import BLOCK_SECONDS, summarise
 from mnist_cuda.errors import UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.timing import BLOCK_SECONDS, summarise
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 CELL = Cell(10, "device", "fp32")
 

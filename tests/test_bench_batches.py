@@ -11,8 +11,8 @@ from mnist_cuda.bench import batches
 from mnist_cuda.bench.batches import Cost, batch_sizes, measure, rises
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.timing import Steps, summarise
 from mnist_cuda.errors import OutOfMemoryError
-from mnist_cuda.timing import Steps, summarise
 
 
 def test_sizes_are_a_grid_and_both_sides_of_each_threshold():

@@ -11,7 +11,7 @@ from mnist_cuda import cli
 from mnist_cuda.bench.check import Row, compare, tensors_of
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
 
 
 @pytest.fixture(autouse=True)

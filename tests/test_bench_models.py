@@ -14,13 +14,13 @@ from tiny import ENVIRONMENT, tiny_dataset
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import models
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, peer_competitors
-from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.process import CompetitorProcess
+from mnist_cuda.bench.variants import SWEEP_PEERS
 from mnist_cuda.bench.worker import Worker
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
-from mnist_cuda.model import init_parameters
-from mnist_cuda.training import epoch_order
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.run.training import epoch_order
 
 BATCH, STEPS = 10, 4
 

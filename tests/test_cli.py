@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import __version__, _native, cli, console, errors, signals
-from mnist_cuda.checkpoint import load_model
+from mnist_cuda import __version__, _native, cli, errors
 from mnist_cuda.commands import COMMANDS, data, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.commands.flags import run_path
 from mnist_cuda.commands.parser import RENAMED
 from mnist_cuda.engine import engines
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.terminal import console, signals
 
 ALL_COMMANDS = [
     [],
@@ -375,7 +376,7 @@ def test_a_closed_pipe_costs_no_training(tmp_path):
 
 def test_no_colour_codes_in_a_file_or_under_no_color():
     code = (
-        "import sys; from mnist_cuda import console; c = console.make_console(); "
+        "import sys; from mnist_cuda.terminal import console; c = console.make_console(); "
         "c.print('text', style='bold red'); console.print_table(c, ('a', 'b'), [('1', '2')])"
     )
     assert python(code).stdout == "text\na  b\n1  2\n"

@@ -11,7 +11,7 @@ import pytest
 
 from mnist_cuda import _native, cli, doctor, machine, memory
 from mnist_cuda.engine import engines
-from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
+from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, find_libraries
 
 GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 80 << 30}
 STATUS = {

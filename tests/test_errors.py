@@ -10,10 +10,11 @@ import pytest
 from test_cli import parsers
 from tiny import tiny_dataset
 
-from mnist_cuda import cli, evaluation
+from mnist_cuda import cli
 from mnist_cuda.bench import competitors, tables
 from mnist_cuda.data import dataset
-from mnist_cuda.json_output import dumps
+from mnist_cuda.run import evaluation
+from mnist_cuda.terminal.json_output import dumps
 
 REFERENCE = ("--engine", "reference")
 
@@ -184,7 +185,7 @@ def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
 def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
     monkeypatch.setattr(
-        "mnist_cuda.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
+        "mnist_cuda.run.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
     )
     assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out

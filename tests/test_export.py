@@ -13,11 +13,12 @@ from safetensors.numpy import load_file
 from tiny import ENVIRONMENT
 
 from mnist_cuda import bench, cli
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS
 from mnist_cuda.errors import CheckpointError, UnavailableError
-from mnist_cuda.model import PARAMETERS, STATISTICS
-from mnist_cuda.onnx_export import onnx_model
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.onnx_export import onnx_model
+from mnist_cuda.run.results import Model
 
 onnx = pytest.importorskip("onnx", reason="the package onnx, which the extra `test` installs, is not here")
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime, which the extra `test` installs, is not here")

@@ -15,8 +15,8 @@ from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UsageError
-from mnist_cuda.model import init_parameters
 
 LIMIT = 2.0
 

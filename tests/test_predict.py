@@ -12,11 +12,12 @@ from PIL import Image
 from tiny import ENVIRONMENT, Terminal
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.engine import Engine
-from mnist_cuda.evaluation import predict
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.evaluation import predict
+from mnist_cuda.run.results import Model
 
 EACH = 20  # digits of MNIST's test images in each style, and as many drawn strokes, half of them thin
 CPU = ("--engine", "cpu")

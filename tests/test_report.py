@@ -16,8 +16,9 @@ import pytest
 from browser import CHROMIUM, Browser
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import UsageError, charts, cli
+from mnist_cuda import UsageError, cli
 from mnist_cuda.data import dataset
+from mnist_cuda.report import charts
 from mnist_cuda.report.page import figure_of
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import read

@@ -17,18 +17,20 @@ import pytest
 from conftest import engine_params
 from tiny import tiny_dataset
 
-from mnist_cuda import _native, cli, console, timing
+from mnist_cuda import _native, cli
 from mnist_cuda.bench import accuracy
 from mnist_cuda.bench import step as bench_step
 from mnist_cuda.bench.time_to_accuracy import Budget, EngineTrainee, Recipe
 from mnist_cuda.bench.worker import Worker
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, timing
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
 EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6

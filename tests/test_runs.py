@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from tiny import Stop, Terminal, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, confusion, runs, training_run
+from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.evaluation import Predictions
-from mnist_cuda.training import Trainer
+from mnist_cuda.run import confusion, listing, training_run
+from mnist_cuda.run.evaluation import Predictions
+from mnist_cuda.run.training import Trainer
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_a_run_that_was_stopped_within_an_epoch(
     *_, table = run(capsys, "runs", "show", "one").split("\n\n")
     lines = table.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [str(epoch + 1) for epoch in range(done + 1)]
-    facts = runs.flat(runs.load_run(here / "runs/one"))
+    facts = listing.flat(listing.load_run(here / "runs/one"))
     results = {name: facts.get(f"result.{name}") for name in ("loss", "train_accuracy", "test_loss", "test_accuracy")}
     assert results == {name: f"{last[name]:.6g}" if last else None for name in results}
     assert facts["result.epochs"] == str(done)
@@ -262,6 +263,6 @@ def test_a_run_from_before_placement_had_its_name_keeps_it(here: Path) -> None:
     config = json.loads((here / "runs/one/config.json").read_text())
     config["options"]["data"] = config["options"].pop("placement")
     (here / "runs/one/config.json").write_text(json.dumps(config))
-    assert runs.load_run(here / "runs/one").config["options"]["placement"] == "host"
+    assert listing.load_run(here / "runs/one").config["options"]["placement"] == "host"
     train("two", "--config", "one")
     assert json.loads((here / "runs/two/config.json").read_text())["options"]["placement"] == "host"

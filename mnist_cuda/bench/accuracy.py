@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import console, memory
+from mnist_cuda import memory
 from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
 from mnist_cuda.bench.record import Record
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.engine import engines
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console

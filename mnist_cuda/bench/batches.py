@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import console
 from mnist_cuda.bench.competitors import some_words, the_engine
 from mnist_cuda.bench.record import Record
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.timing import Summary, summarise, time_steps
 from mnist_cuda.errors import OutOfMemoryError
 from mnist_cuda.machine import gpu
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.timing import Summary, summarise, time_steps
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
+from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.options import DataOptions, OutputOptions
+from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.names import find_run
-from mnist_cuda.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
+from mnist_cuda.run.options import DataOptions, OutputOptions
+from mnist_cuda.terminal import console
+from mnist_cuda.terminal.json_output import JsonOutput
 
 Tensors = dict[str, NDArray[Any]]
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.bench.peers import PEERS, Peer, chosen_variants, words_of_peers
+from mnist_cuda.bench.variants import PEERS, Peer, chosen_variants, words_of_peers
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, did_you_mean
 from mnist_cuda.machine import CHECKOUT

@@ -16,9 +16,10 @@ from mnist_cuda.bench.competitors import (
     whole_numbers,
     words,
 )
-from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.record import Record
-from mnist_cuda.bench.step import BenchOptions, Row, cells_of, measure, plan
+from mnist_cuda.bench.rows import Row
+from mnist_cuda.bench.step import BenchOptions, cells_of, measure, plan
+from mnist_cuda.bench.variants import SWEEP_PEERS
 from mnist_cuda.engine import EngineInfo
 from mnist_cuda.errors import UnavailableError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import threading
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import console
 from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
@@ -29,13 +27,16 @@ from mnist_cuda.bench.competitors import (
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.bench.record import Record
-from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.bench.rows import Cell, Row
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, summarise
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
 LEARNING_RATE = 1e-3
@@ -43,34 +44,6 @@ MINIMUM_BLOCKS = 3
 # A peer must have our engine's loss after the same steps, relatively: formats differ, and fp16 skips its first steps.
 COMMON_STEPS = 50
 COMMON_TOLERANCE = 2e-2
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What the competitors of one comparison have in common."""
-
-    batch_size: int
-    data: str
-    precision: str
-
-
-@dataclass
-class Row:
-    """A competitor in a cell: its figures, or in `fault` why there are none. `absent`: it could not even start."""
-
-    competitor: Competitor
-    cell: Cell
-    fault: str = ""
-    absent: bool = False
-    setup_seconds: float = math.nan
-    versions: dict[str, str] | None = None
-    precision_pinned: str = ""
-    steps_per_block: int = 0
-    samples_us: list[float] | None = None
-    timing: Summary | None = None
-    losses: tuple[float, float] = (math.nan, math.nan)  # after the first timed block, and of the untimed run
-    common_loss: float = math.nan  # after the steps that all competitors of the cell made
-    ratio: float | None = None  # of the best peer's median in this cell to this one
 
 
 class Contestant:

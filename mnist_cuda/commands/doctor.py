@@ -23,9 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts as a table, then a line for each problem."""
-    from mnist_cuda import console, doctor
+    from mnist_cuda import doctor
     from mnist_cuda.errors import UnavailableError
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
     facts = doctor.examine()

@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the registry as a table."""
     from dataclasses import asdict
 
-    from mnist_cuda import console
     from mnist_cuda.engine import engines, find_engine
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     auto = find_engine("auto").name
     output = JsonOutput(args.json)

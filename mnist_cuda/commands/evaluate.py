@@ -33,14 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate, and print a line or an object."""
     from mnist_cuda.run.names import find_run
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.startup import Startup
 
     Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import confusion, console
-    from mnist_cuda.checkpoint import load_model
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import evaluate, set_model
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run import confusion
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.evaluation import evaluate, set_model
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
     file = find_run(args.run_path)
@@ -93,10 +94,12 @@ def run(args: argparse.Namespace) -> int:
             columns = confusion.COLUMNS
             console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
         if args.mistakes and answers:
+            from mnist_cuda.data.picture import print_image
+
             wrong = answers.mistakes()
             for index in wrong[: args.mistakes]:
                 title = f"{data.name} test {index}: {confusion.mistake(answers, index)}"
-                console.print_image(out, data.test_images[index], title)
+                print_image(out, data.test_images[index], title)
             shown = len(wrong[: args.mistakes])
             out.print(f"{len(wrong)} of {len(answers.labels)} test images are wrong, {shown} of them shown")
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None

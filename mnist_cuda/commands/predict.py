@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
     """Predict."""
     import numpy as np
 
-    from mnist_cuda import console
-    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.data.picture_file import require_pillow
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import predict, set_model
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run.checkpoint import load_model, no_statistics
+    from mnist_cuda.run.evaluation import predict, set_model
     from mnist_cuda.run.names import find_run
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     require_pillow()
     output = JsonOutput(args.json)
@@ -97,9 +97,9 @@ def _files(named: Path) -> list[tuple[Path, bool]]:
 
 def _digits(paths: list[Path], out: Console) -> list[Digit | DataError]:
     """For each file its digit, or why it cannot be read."""
-    from mnist_cuda.console import LiveLine
     from mnist_cuda.data.digit import as_mnist
     from mnist_cuda.data.picture_file import read_picture
+    from mnist_cuda.terminal.console import LiveLine
 
     digits: list[Digit | DataError] = []
     with LiveLine(out, enabled=len(paths) > 1) as line:
@@ -141,8 +141,8 @@ def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report
     """Print the answer, and the pixels beside the bars."""
     from rich.text import Text
 
-    from mnist_cuda.console import coloured, on_terminal, print_warning
     from mnist_cuda.data.picture import render
+    from mnist_cuda.terminal.console import coloured, on_terminal, print_warning
 
     if report["digit"] is not None:
         out.print(f"{report['file']}: {', '.join(_answer(report))}")

@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Profile."""
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.startup import Startup
 
     Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import profile
+    from mnist_cuda.bench import profile
 
     return profile.command(options_of(profile.ProfileOptions, args))

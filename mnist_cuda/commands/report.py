@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the text; a run whose model cannot be tested here is shown without."""
-    from mnist_cuda import console, machine
+    from mnist_cuda import machine
+    from mnist_cuda.terminal import console
 
     if args.text and (args.out or args.figures):
         raise UsageError("--text prints and writes no file: leave out --out and --figures")
@@ -99,11 +100,12 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
     """Everything as text on standard output."""
     import sys
 
-    from mnist_cuda import console, runs
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal import console
 
     out = console.make_console()
     if found.runs:
-        console.print_table(out, runs.COLUMNS, [runs.row(tested.run) for tested in found.runs])
+        console.print_table(out, listing.COLUMNS, [listing.row(tested.run) for tested in found.runs])
     colour = console.coloured(out)
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")

@@ -21,8 +21,8 @@ from mnist_cuda.commands.flags import (
     rate,
     run_path,
 )
-from mnist_cuda.options import TrainOptions
 from mnist_cuda.run.names import LATEST
+from mnist_cuda.run.options import TrainOptions
 
 EXAMPLES = (
     "mnist-cuda sweep --seeds 3 --lr 0.05 0.1 --epochs 1",

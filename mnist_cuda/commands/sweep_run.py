@@ -14,22 +14,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mnist_cuda import console, machine, streams
-from mnist_cuda.checkpoint import Model
+from mnist_cuda import machine
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.names import find_folder
-from mnist_cuda.run_folder import ResumedFolder, RunFolder
-from mnist_cuda.signals import StopRequest, exit_code
-from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training_run import with_recorded_warning
+from mnist_cuda.sweeps.grid import grid, read_runs
 from mnist_cuda.sweeps.recipes import Recipe, deviation, recipes_of, table
-from mnist_cuda.sweeps.runs import grid, read_runs
+from mnist_cuda.sweeps.store import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
-from mnist_cuda.training_run import with_recorded_warning
+from mnist_cuda.terminal import console, streams
+from mnist_cuda.terminal.json_output import JsonOutput
+from mnist_cuda.terminal.signals import StopRequest, exit_code
 
 PARQUET_FILE = "sweep.parquet"
 REPORTS = 10  # lines while it runs

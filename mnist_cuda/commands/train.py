@@ -27,17 +27,17 @@ from mnist_cuda.commands.flags import (
     run_path,
 )
 from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
-from mnist_cuda.options import TrainOptions
 from mnist_cuda.run.names import LATEST, find_folder, find_run
+from mnist_cuda.run.options import TrainOptions
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.ranks.group import Ranks
     from mnist_cuda.ranks.world import World
-    from mnist_cuda.resume import Saved
-    from mnist_cuda.run_folder import RunFolder
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.folder import RunFolder
+    from mnist_cuda.run.resume import Saved
+    from mnist_cuda.run.startup import Startup
 
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
@@ -117,15 +117,16 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World | None, ranks: Ranks | None) -> int:
     import threading
 
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.startup import Startup
 
     device = _device(args, world)
     startup = Startup(args.engine, device, args.dataset)
-    from mnist_cuda import console, machine
-    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda import machine
     from mnist_cuda.engine import Engine, engines
-    from mnist_cuda.json_output import JsonOutput
-    from mnist_cuda.run_folder import ResumedFolder, RunFolder
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.folder import ResumedFolder, RunFolder
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
@@ -165,10 +166,10 @@ def _train(
     import numpy as np
 
     from mnist_cuda.data.catalogue import without_password
-    from mnist_cuda.resume import remove_later
-    from mnist_cuda.run_folder import ResumedFolder
-    from mnist_cuda.training import State, Trainer, require_possible
-    from mnist_cuda.training_run import Saving, TrainingRun
+    from mnist_cuda.run.folder import ResumedFolder
+    from mnist_cuda.run.resume import remove_later
+    from mnist_cuda.run.training import State, Trainer, require_possible
+    from mnist_cuda.run.training_run import Saving, TrainingRun
 
     options = _options(args)
     if args.save_best and not options.validation:
@@ -284,7 +285,7 @@ def _threads(args: argparse.Namespace, world: World | None) -> int:
 def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
     """What all ranks must have in common, by the error where they have not."""
     from mnist_cuda import _native, machine
-    from mnist_cuda.training_run import fixed_options
+    from mnist_cuda.run.training_run import fixed_options
 
     options = fixed_options(vars(args)) | {"epochs": args.epochs}
     del options["init_sha256"]  # rank 0 gives all of them its parameters
@@ -301,8 +302,8 @@ def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type
 def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, ranks: Ranks) -> int:
     """Train as another rank than 0: the same steps, without output and files."""
     from mnist_cuda.ranks.session import share_state
-    from mnist_cuda.signals import StopRequest
-    from mnist_cuda.training import Trainer
+    from mnist_cuda.run.training import Trainer
+    from mnist_cuda.terminal.signals import StopRequest
 
     data = _load(args, config)
     ranks.require_facts(_facts(args, engine, data))
@@ -321,8 +322,8 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
-    from mnist_cuda.run_folder import read_config
-    from mnist_cuda.training_run import FIXED
+    from mnist_cuda.run.folder import read_config
+    from mnist_cuda.run.training_run import FIXED
 
     if args.resume:
         args.resume = find_folder(args.resume)
@@ -379,7 +380,7 @@ def _checked(values: dict[str, Any], source: Path) -> dict[str, Any]:
 
 def _check_init(args: argparse.Namespace, engine: Engine) -> None:
     """Note which parameters a run begins with; raise UsageError if they are not those that it began with before."""
-    from mnist_cuda.model import digest
+    from mnist_cuda.engine.model import digest
 
     found, expected = digest(engine.parameters), getattr(args, "init_sha256", None)
     if expected not in (None, found) and "init" not in args.given:
@@ -390,7 +391,7 @@ def _check_init(args: argparse.Namespace, engine: Engine) -> None:
 def _load(args: argparse.Namespace, config: dict[str, Any] | None) -> Dataset:
     """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
     from mnist_cuda.data import dataset
-    from mnist_cuda.training_run import with_recorded_warning
+    from mnist_cuda.run.training_run import with_recorded_warning
 
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     _check_data(args, config, data)
@@ -412,11 +413,11 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, rank
     """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
     import sys
 
-    from mnist_cuda.console import plural, print_warning
     from mnist_cuda.errors import CheckpointError
     from mnist_cuda.machine import versions
-    from mnist_cuda.resume import checkpoints, load_state
-    from mnist_cuda.training_run import fixed_options
+    from mnist_cuda.run.resume import checkpoints, load_state
+    from mnist_cuda.run.training_run import fixed_options
+    from mnist_cuda.terminal.console import plural, print_warning
 
     found = None
     for path in checkpoints(folder.path):

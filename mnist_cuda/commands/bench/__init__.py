@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.bench.peers import words_of_peers
+from mnist_cuda.bench.variants import words_of_peers
 from mnist_cuda.commands.flags import (
     add_data_flags,
     add_rare_group,

@@ -19,8 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each image; UsageError for an index that the data set does not have."""
-    from mnist_cuda.console import make_console, print_image, print_warning
     from mnist_cuda.data import dataset
+    from mnist_cuda.data.picture import print_image
+    from mnist_cuda.terminal.console import make_console, print_warning
 
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     if data.warning:

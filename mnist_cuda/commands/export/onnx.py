@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    from mnist_cuda.checkpoint import load_model
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
-    from mnist_cuda.onnx_export import onnx_model
+    from mnist_cuda.run.checkpoint import load_model
     from mnist_cuda.run.names import find_run
+    from mnist_cuda.run.onnx_export import onnx_model
 
     file = find_run(args.model)
     model = load_model(file)

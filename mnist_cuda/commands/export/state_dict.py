@@ -15,7 +15,7 @@ from mnist_cuda.commands.flags import add_model_flag
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mnist_cuda.checkpoint import Model
+    from mnist_cuda.run.results import Model
 
 
 def _state_file(text: str) -> Path:
@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Export."""
     from safetensors.numpy import save
 
-    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
+    from mnist_cuda.run.checkpoint import load_model, no_statistics
     from mnist_cuda.run.names import find_run
 
     file = find_run(args.model)

@@ -38,16 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table; runs that cannot be read below it."""
-    from mnist_cuda import console, runs
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
-    found, faults = runs.list_runs(args.dir)
-    output.write({"folder": str(args.dir), "runs": [runs.as_dict(one) for one in found], "faults": faults})
+    found, faults = listing.list_runs(args.dir)
+    output.write({"folder": str(args.dir), "runs": [listing.as_dict(one) for one in found], "faults": faults})
     if not output.on_stdout:
         out = console.make_console()
         console.print_table(
-            out, runs.COLUMNS, [runs.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
+            out, listing.COLUMNS, [listing.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
             optional=("data", "lr", "batch"),
         )  # fmt: skip
         for fault in faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -15,10 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from mnist_cuda.streams import Stream, clean
-
-if TYPE_CHECKING:
-    from mnist_cuda.data.idx import Images
+from mnist_cuda.terminal.streams import Stream, clean
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
@@ -77,14 +74,6 @@ def on_terminal(console: Console) -> bool:
 def coloured(console: Console) -> bool:
     """Whether people watch and their terminal shows colours."""
     return on_terminal(console) and console.color_system is not None and not console.no_color
-
-
-def print_image(console: Console, image: Images, title: str) -> None:
-    """Print a line of text, and below it the image (28,28)."""
-    from mnist_cuda.data.picture import render
-
-    console.print(title)
-    console.file.write(render(image, colour=coloured(console), encoding=console.encoding) + "\n")
 
 
 def print_warning(sentence: str) -> None:

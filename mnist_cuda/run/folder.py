@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import atomic_write, make_folder, remove_parts, take_lock
-from mnist_cuda.json_input import read_json, read_json_lines
-from mnist_cuda.json_output import dumps
+from mnist_cuda.run.checkpoint import MODEL_FILE
+from mnist_cuda.terminal.json_input import read_json, read_json_lines
+from mnist_cuda.terminal.json_output import dumps
 
 if TYPE_CHECKING:
     from typing_extensions import Self

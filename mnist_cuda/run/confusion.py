@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import _native
-from mnist_cuda.checkpoint import Model, load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
 from mnist_cuda.errors import DataError
-from mnist_cuda.evaluation import BATCH_SIZE, Predictions, set_model
-from mnist_cuda.run_folder import recorded_data_dir
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.evaluation import BATCH_SIZE, Predictions, set_model
+from mnist_cuda.run.folder import recorded_data_dir
+from mnist_cuda.run.results import Model
 
 CLASSES: int = _native.CLASSES
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
-from mnist_cuda.commands.parser import CommandHelp, Parser, add_commands, examples
+from mnist_cuda.commands.parser import Parser, add_commands, examples
 from mnist_cuda.errors import (
     MnistCudaError,
     OutOfMemoryError,
@@ -25,7 +25,6 @@ def make_parser() -> argparse.ArgumentParser:
         prog="mnist-cuda",
         description="Train an MNIST CNN with a native CUDA or CPU engine.",
         epilog=examples(*commands.EXAMPLES),
-        formatter_class=CommandHelp,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")

@@ -369,9 +369,11 @@ def test_peers_of_a_device():
         "there is no torch, as there is no /none/python; `scripts/peers` installs it, or name another --peer-python"
     )
     assert all(row.peer for row in rows)
-    with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla', expected torch with words of eager, NCHW"):
+    with pytest.raises(UsageError, match="peer 'torch' has no variant 'xla'; words for torch: eager, NCHW"):
         peer_competitors(["torch:xla"], ["cuda"], Path(sys.executable))
-    with pytest.raises(UsageError, match=r"peer 'caffe' is unknown, expected one of torch, jax; .*; jax with .*vjp"):
+    with pytest.raises(
+        UsageError, match=r"peer 'caffe' is unknown, expected one of torch, jax; words for torch: .*; for jax: .*vjp"
+    ):
         peer_competitors(["caffe"], ["cpu"], Path("/none/python"))
     assert {variant.device for peer in PEERS.values() for variant in peer.variants} == {"cpu", "cuda"}
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import REQUIRE_GPU, TOO_OLD
 
 from mnist_cuda import _native, cli
-from mnist_cuda.bench import op_peers
+from mnist_cuda.bench import op_peers, ops
 from mnist_cuda.bench.competitors import PEER_PYTHON
 
 KERNEL = {
@@ -85,6 +85,14 @@ def test_what_the_kernels_take(reported, capsys):
     assert lines[head + 2][0] == "add_kernel"
 
 
+def test_an_unknown_op_brings_the_list_of_ops_in_every_build(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "ops", "--op", "lineer"])
+    error = capsys.readouterr().err
+    assert "argument --op: 'lineer' is unknown, expected one of linear, " in error
+    assert "; did you mean linear?" in error
+
+
 def test_one_variant_by_its_name(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(_native, "bench_ops", lambda *args: asked.append(args) or {"roofs": ROOFS, "rows": []})
@@ -155,8 +163,8 @@ def test_every_variant_is_right(capsys):
             assert 0 < kernel["occupancy"] <= 1
         assert row["warm_us"] > 0
         assert row["cold_us"] > 0
-    assert cli.main(["bench", "ops", "--op", "nothing"]) == 2
-    assert "op 'nothing' is unknown, expected one of linear, " in capsys.readouterr().err
+    with pytest.raises(ValueError, match="op 'nothing' is unknown, expected one of linear, "):
+        ops.measure("nothing", "", 33, 0)
 
 
 @pytest.mark.gpu

@@ -80,6 +80,18 @@ def test_every_shell_hears_of_every_command(shell: str, capsys: pytest.CaptureFi
         assert subprocess.run([program, "-n"], input=text, text=True, capture_output=True).stderr == ""
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_help_has_the_command_of_each_shell_in_one_line(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["completion", "--help"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {shell}: "))
+    assert f"mnist-cuda completion {shell} > " in line
+    assert line.endswith("mnist-cuda.fish" if shell == "fish" else "mnist-cuda")
+
+
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["completion", "csh"])

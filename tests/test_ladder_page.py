@@ -9,6 +9,7 @@ from conftest import ROOT
 from script_module import load_script
 
 from mnist_cuda.bench.op_peers import OP_PEERS
+from mnist_cuda.commands.bench.ops import OPS
 
 
 @pytest.fixture
@@ -34,6 +35,10 @@ def copied(script, tmp_path, monkeypatch):
 def test_the_page_is_current(script, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["ladder_page.py", "--check"])
     assert script.main() == 0, capsys.readouterr().err
+
+
+def test_the_command_line_knows_the_ops(script):
+    assert tuple(script.ladders()) == OPS
 
 
 @pytest.fixture

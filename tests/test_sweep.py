@@ -349,6 +349,15 @@ def test_what_is_impossible_is_refused_before_anything_is_made(argv, code, words
     assert not Path("sweeps").exists()
 
 
+@pytest.mark.parametrize("gpus", [("--gpus", 0, 1000), ("--device", 1000)], ids=["several", "one"])
+def test_a_gpu_that_is_not_here_is_refused(gpus, tiny, capsys):
+    """Though the models would train side by side, which asks for the size of each GPU."""
+    assert tiny(*GRID, "--engine", "fused", *gpus) == (4 if _native.cuda_status()["reason"] else 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mnist-cuda: error: ")
+    assert not Path("sweeps").exists()
+
+
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 

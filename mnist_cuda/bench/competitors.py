@@ -160,11 +160,11 @@ def peer_competitors(
         name, colon, words = chosen.partition(":")
         wanted = words if colon else None
         if name not in peers:
-            expected = f"{', '.join(peers)}{did_you_mean(name, peers)}; {words_of_peers(peers)}"
+            expected = f"{', '.join(peers)}{did_you_mean(name, peers)}; words {words_of_peers(peers)}"
             raise UsageError(f"peer '{name}' is unknown, expected one of {expected}")
         peer = peers[name]
         if not any(chosen_variants(peer, device, wanted) for device in ("cpu", "cuda")):
-            raise UsageError(f"peer '{name}' has no variant '{words}', expected {words_of_peers({name: peer})}")
+            raise UsageError(f"peer '{name}' has no variant '{words}'; words {words_of_peers({name: peer})}")
         missing = "" if has_module(python, peer.module) else f"{_lack(python, peer)}; {_remedy(peer)}"
         for variant in (v for device in devices for v in chosen_variants(peer, device, wanted)):
             preload, reason = _preload(variant.allocator)

@@ -117,7 +117,7 @@ def command(op: str, variant: str, batch_size: int, options: RecordOptions) -> i
     output = Record(options.json, busy=options.busy)
     found = rows(op, variant, batch_size)
     if not found:
-        raise UsageError(f"op '{op}' or its variant '{variant}' is unknown; `mnist-cuda bench ops --emulate` names all")
+        raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     if output:
         output.write({"emulated": True, "batch_size": batch_size, "rows": found})
     if output.on_stdout:

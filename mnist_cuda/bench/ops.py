@@ -95,7 +95,7 @@ def command(options: OpsOptions) -> int:
         rows = [row for row in rows if row["variant"] == options.variant or row["library"]]
     report["rows"] = rows
     if not rows:
-        raise UsageError(f"variant '{options.variant}' is unknown; `mnist-cuda bench ops` without it names all")
+        raise UsageError(f"variant '{options.variant}' is unknown; docs/ladder.md lists all")
     if output:
         output.write(report, gpu=gpu())
     if output.on_stdout:

@@ -148,4 +148,4 @@ def chosen_variants(peer: Peer, device: str, wanted: str | None) -> list[Variant
 def words_of_peers(peers: Mapping[str, Peer] = PEERS) -> str:
     """Each peer's name and the words of its variants."""
     words = {name: ", ".join(dict.fromkeys(w for v in peer.variants for w in v.words)) for name, peer in peers.items()}
-    return "; ".join(f"{name} with words of {text}" for name, text in words.items())
+    return "; ".join(f"for {name}: {text}" for name, text in words.items())

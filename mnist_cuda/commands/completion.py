@@ -1,10 +1,10 @@
 """Print a shell's completion of this program's commands and flags.
 
-To keep it, run the line of your shell:
+To keep it, run the command of your shell:
 
-  mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
-  mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda
-  mkdir -p ~/.config/fish/completions && mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish
+  bash: mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
+  zsh: mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda
+  fish: mkdir -p ~/.config/fish/completions && mnist-cuda completion fish > ~/.config/fish/completions/mnist-cuda.fish
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mnist_cuda import _native, cli
-    from mnist_cuda.commands.bench.ops import OPS
     from mnist_cuda.commands.flags import json_file, run_path
     from mnist_cuda.commands.parser import all_parsers
 
     offers_runs = dict.fromkeys(SHELLS, RUNS_FUNCTION) | {"fish": f"({RUNS_FUNCTION})"}
     values = {
         "engine": ("auto", *(row["name"] for row in _native.engines())),
-        "op": OPS,
         "precision": ("fp32", "tf32", "bf16", "fp64"),
         "schedule": ("constant", "linear", "triangle"),
     }

@@ -29,20 +29,25 @@ _Commands = argparse._SubParsersAction
 _NUMBER = re.compile(r"-\.?\d")  # negative: no option, and no argument that is missing
 
 
-class CommandHelp(argparse.HelpFormatter):
-    """Leaves the lines of examples as they are."""
+class Formatter(argparse.HelpFormatter):
+    """Wraps each paragraph of a description by itself, and leaves one that is indented as it is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+        fill = super()._fill_text
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(part if part.startswith(" ") else fill(part, width, indent) for part in paragraphs)
 
 
 def examples(*lines: str) -> str:
     """The end of a help text."""
-    return "\n  ".join(["examples:", *lines])
+    return "\n  ".join(["examples:\n", *lines])
 
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong and what may have been meant, instead of after a screen of usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=Formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
@@ -107,7 +112,6 @@ class CommandParser(Parser):
         if self._module:
             module, self._module = import_module(self._module), None
             self.description, self.epilog = module.__doc__, examples(*module.EXAMPLES)
-            self.formatter_class = CommandHelp
             self.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(self)
 

@@ -1,6 +1,7 @@
-"""Time a training step op by op, against the best that this GPU was measured to do.
+"""Time a training step op by op, or phase by phase with `cpu` and `fused`, which join ops.
 
-It also prints the command lines of the profilers that look closer. It needs no hardware counters.
+On a GPU it compares the times with the best that this GPU was measured to do. It also prints the command lines of the
+profilers that look closer. It needs no hardware counters.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative,
         default=0,
         metavar="N",
-        help="models at once (default: one per thread; on a GPU one, with fused as many as fill it)",
+        help="models at once (default: on the CPU one per thread; on a GPU one, but fused takes as many as fill it)",
     )
     add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
     add_placement_flag(add_data_flags(parser, "auto"))

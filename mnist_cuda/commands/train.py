@@ -102,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_evaluation_flag(group)
     add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--multiprocessors", type=positive, default=0, metavar="N",
-        help="multiprocessors for fused; to repeat a sweep's model, those in sweep.csv (default: all)")  # fmt: skip
+        help="how many multiprocessors (SMs) fused uses; to repeat a model of a sweep, take the number from its "
+        "sweep.csv (default: all)")  # fmt: skip
     add("--wait", type=positive, default=120, metavar="SECONDS",
         help="for all ranks of torchrun to start (default: %(default)s)")  # fmt: skip
 

@@ -110,7 +110,7 @@ def load_model(path: str | Path) -> Model:
         else:
             tensors, metadata = read_safetensors(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; expected a model's, or the folder of a run") from None
+        raise CheckpointError(f"{path}: no such file; expected a model file or the folder of a run") from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file: {one_line(error)}") from error
     _require_model(path, tensors)

@@ -207,9 +207,9 @@ class Sweep:
             self.remarks.append(f"{plural(alone, 'model')} of them one after another: {why}")
 
     def _multiprocessors(self) -> int:
-        """Of the GPU that has the fewest."""
-        gpus = _native.gpus()
-        least: int = min(gpus[setup.device]["multiprocessors"] for setup in self._setups)
+        """Of the GPU that has the fewest; 0 where one of them is not here, which its engine refuses."""
+        counts = {device: gpu["multiprocessors"] for device, gpu in enumerate(_native.gpus())}
+        least: int = min(counts.get(setup.device, 0) for setup in self._setups)
         return least
 
     def _most(self, share: int) -> int:

@@ -47,8 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["torch", "jax"],
         metavar="NAME",
-        help=f"other frameworks (default: torch jax; none after --peers alone). NAME takes its usual variants, "
-        f"NAME:WORD:... the simplest variant with these words of docs/peers.md: {words_of_peers()}",
+        help="other frameworks (default: torch jax; none after --peers alone). `torch`: its usual variants. "
+        "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
+        f"Words {words_of_peers()}",
     )
     group = parser.add_argument_group("measurement")
     add = group.add_argument

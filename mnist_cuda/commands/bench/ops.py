@@ -11,11 +11,10 @@ from pathlib import Path
 
 from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positive
 
-# As native/gpu/bench/op_cases.cpp has them, for a shell's completion.
-OPS = (
-    *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight", "relu"),
-    *("relu_max_pool2d", "relu_max_pool2d_backward", "batch_norm_statistics", "batch_norm_forward"),
-    *("batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
+OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build has
+    *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
+    *("relu", "relu_max_pool2d", "relu_max_pool2d_backward"),
+    *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
 )
 
 EXAMPLES = (
@@ -27,11 +26,13 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    parser.add_argument("--op", default="", metavar="NAME", help="only this one (default: all)")
+    text = f"only this op (default: all): {', '.join(OPS)}"
+    parser.add_argument("--op", default="", choices=OPS, metavar="NAME", help=text)
     text = "images in the batch (default: %(default)s)"
     parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
     parser.add_argument("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
-    parser.add_argument("--variant", default="", metavar="NAME", help="only this one (default: all)")
+    text = "only this variant (default: all); docs/ladder.md lists each op's"
+    parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
         help="kernels in other languages: triton, numba or none (default: both)")  # fmt: skip

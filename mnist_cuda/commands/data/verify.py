@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         remedy = f"run `mnist-cuda data fetch {info.name}`" if args.data_dir is None else "replace them"
         raise DataError(f"{faults} of the {len(checks)} files of {info.name} in {folder} are missing or bad: {remedy}")
     data = dataset.load(info.name, data_dir=args.data_dir, offline=args.data_dir is None)
-    absent = f"; {missing} of the {len(info.files)} published files are not there, and not needed" if missing else ""
-    print(f"{info.name}: {sizes(data)}, all as published{absent}")
+    print(f"{info.name}: {sizes(data)}, all as published")
+    if missing:
+        absent = f"{missing} of the {len(info.files)} published files are not in the cache"
+        print(f"{absent}; they are not needed, as the unpacked copy holds their content")
     return 0

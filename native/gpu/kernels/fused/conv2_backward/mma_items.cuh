@@ -66,8 +66,8 @@ struct Conv2BackwardItems {
   // Copies end at an mbarrier, `arrived`; roles meet at these.
   using DgradRole = NamedBarrier<1, kRoleThreads>;
   using Dz2Ready = NamedBarrier<2, kConvThreads, 2>;  // one for each stage
-  using Done = NamedBarrier<4, kConvThreads, 2>;
-  static constexpr int kFilterCopies = kStages;  // the mbarrier behind those of the stages
+  using Done = NamedBarrier<4, kConvThreads, 2>;      // with a stage, which may be overwritten
+  static constexpr int kFilterCopies = kStages;       // the mbarrier behind those of the stages
 
   const State& s;
   const Bn2Backward& bn;

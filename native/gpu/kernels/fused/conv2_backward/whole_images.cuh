@@ -71,7 +71,7 @@ struct WholeImages {
       if (stage == 0) parity ^= 1;
     }
   }
-  // No warp of this role reads the stage of this item any more.
+  // No warp of this role reads the stage of this item any more. Nothing is copied over those of the last two.
   __device__ __forceinline__ void release(int item, int stage) const {
     if (item >= 2 * items.stride()) Items::Done::arrive(stage);
   }

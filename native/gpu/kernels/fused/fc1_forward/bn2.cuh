@@ -74,7 +74,7 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
       P::kScaled ? kBatchNormEpsilon * inverse_of(z2_scale) * double(inverse_of(z2_scale)) : kBatchNormEpsilon;
   const double inv_sigma = rsqrt(var + epsilon);
   if ((tid & 7) == 0) {
-    const double exact = fabs(double(gamma)) * inv_sigma;
+    const double exact = fabs(double(gamma)) * inv_sigma;  // conv2's filters carry gamma's sign
     const float scale = float(exact), shift = float(beta - exact * mean);
     bn.scale[channel] = scale;
     bn.shift[channel] = shift;

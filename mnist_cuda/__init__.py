@@ -13,13 +13,13 @@ imported from its module when it is first used.
 
 TYPE_CHECKING = False  # typing's, without the time that its import takes
 if TYPE_CHECKING:
-    from mnist_cuda.checkpoint import Model, load_model, save_model
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.data.dataset import load as load_dataset
     from mnist_cuda.data.digit import Digit, as_mnist
     from mnist_cuda.data.own import dataset_from_folder, dataset_of
     from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.engine import Engine, EngineInfo, OpTime, Probe, engines
+    from mnist_cuda.engine.model import init_parameters
     from mnist_cuda.errors import (
         CheckpointError,
         DataError,
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
         UnavailableError,
         UsageError,
     )
-    from mnist_cuda.evaluation import Evaluation, Predictions, evaluate, predict
-    from mnist_cuda.model import init_parameters
-    from mnist_cuda.onnx_export import onnx_model
-    from mnist_cuda.options import TrainOptions
+    from mnist_cuda.run.checkpoint import load_model, save_model
+    from mnist_cuda.run.evaluation import Predictions, evaluate, predict
+    from mnist_cuda.run.onnx_export import onnx_model
+    from mnist_cuda.run.options import TrainOptions
+    from mnist_cuda.run.results import Evaluation, Model, TrainingResult
+    from mnist_cuda.run.training import Progress, Trainer, epoch_order, train
     from mnist_cuda.sweeps.sweep import sweep
     from mnist_cuda.sweeps.table import SweptModel
-    from mnist_cuda.training import Progress, Trainer, TrainingResult, epoch_order, train
 
 __version__ = "0.1.0"
 MAX_THREADS = 1024  # of an engine on the CPU; more than that is a slip of the hand
@@ -52,25 +53,25 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Digit": ("data.digit",),
     },
     "Training": {
-        "train": ("training",),
-        "TrainOptions": ("options",),
-        "TrainingResult": ("training",),
-        "Progress": ("training",),
-        "Trainer": ("training",),
-        "epoch_order": ("training",),
+        "train": ("run.training",),
+        "TrainOptions": ("run.options",),
+        "TrainingResult": ("run.results",),
+        "Progress": ("run.training",),
+        "Trainer": ("run.training",),
+        "epoch_order": ("run.training",),
         "sweep": ("sweeps.sweep",),
         "SweptModel": ("sweeps.table",),
     },
     "Models": {
-        "evaluate": ("evaluation",),
-        "Evaluation": ("evaluation",),
-        "predict": ("evaluation",),
-        "Predictions": ("evaluation",),
-        "load_model": ("checkpoint",),
-        "save_model": ("checkpoint",),
-        "Model": ("checkpoint",),
-        "init_parameters": ("model",),
-        "onnx_model": ("onnx_export",),
+        "evaluate": ("run.evaluation",),
+        "Evaluation": ("run.results",),
+        "predict": ("run.evaluation",),
+        "Predictions": ("run.evaluation",),
+        "load_model": ("run.checkpoint",),
+        "save_model": ("run.checkpoint",),
+        "Model": ("run.results",),
+        "init_parameters": ("engine.model",),
+        "onnx_model": ("run.onnx_export",),
     },
     "Engines": {
         "engines": ("engine",),

@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """`cli.main`, and the same line for a Ctrl-C that comes while it is being imported."""
     try:
-        from mnist_cuda import streams
+        from mnist_cuda.terminal import streams
 
         streams.prepare()
         from mnist_cuda import cli

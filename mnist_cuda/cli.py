@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
-from mnist_cuda.commands.parser import Parser, add_commands
+from mnist_cuda.commands.parser import Parser, add_commands, examples
 from mnist_cuda.errors import (
     MnistCudaError,
     OutOfMemoryError,
@@ -22,7 +22,10 @@ from mnist_cuda.errors import (
 def make_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = Parser(
-        prog="mnist-cuda", description="Train an MNIST CNN with a native CUDA or CPU engine.", allow_abbrev=False
+        prog="mnist-cuda",
+        description="Train an MNIST CNN with a native CUDA or CPU engine.",
+        epilog=examples(*commands.EXAMPLES),
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"mnist-cuda {__version__}")
     add_commands(parser, commands.__name__, commands.COMMANDS, title="commands", metavar="COMMAND", required=True)
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.argv = list(sys.argv[1:] if argv is None else argv)
         finally:
             sys.stdout.flush()  # --help ends the program there
-        from mnist_cuda import signals
+        from mnist_cuda.terminal import signals
 
         with signals.Interruptible():
             code: int = args.run(args)

@@ -17,8 +17,8 @@ from mnist_cuda import _native, machine, memory
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.catalogue import DATASETS, cache_folder
 from mnist_cuda.engine import engines, find_engine
+from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, locate
 from mnist_cuda.errors import DataError
-from mnist_cuda.gpu_libraries import OP_LIBRARIES, locate
 
 Facts = dict[str, Any]
 

@@ -81,7 +81,7 @@ def digest(*arrays: Any) -> str:
 def each_size(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
     """Each batch size and what an engine alone makes of it."""
     from mnist_cuda.engine import Engine, Placement
-    from mnist_cuda.model import init_parameters
+    from mnist_cuda.engine.model import init_parameters
 
     engine = Engine("fused", precision)
     places: tuple[tuple[Placement, int], ...] = ("device", steps - steps // 10), ("host", steps // 10)
@@ -125,7 +125,7 @@ def ranks(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tupl
     """The same of two ranks that share the GPU, whose sums go through the host: of unequal shares, and of none."""
     from mnist_cuda import _native
     from mnist_cuda.engine import Engine
-    from mnist_cuda.model import init_parameters
+    from mnist_cuda.engine.model import init_parameters
 
     sizes, rng = (1, 7, 133, 600), np.random.default_rng(2)
     orders = [rng.integers(0, len(images), max(1, steps // 10) * size) for size in sizes]

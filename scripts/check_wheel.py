@@ -223,13 +223,13 @@ def check_engine(place: Place, engine: str, precision: str) -> None:
     if not abs(report["accuracy"] - trained) < 1.5e-4:  # the file's float32 may turn one image of 10,000
         raise BrokenPromiseError(f"evaluate says {report['accuracy']}, training said {trained}")
     place.mnist_cuda("profile", *named, *offline, "--steps", 5, "--json", f"profile-{engine}-{precision}.json")
-    place.mnist_cuda("compare", "--engines", engine, "--precision", precision, *offline)
+    place.mnist_cuda("bench", "check", "--engines", engine, "--precision", precision, *offline)
 
 
 def check_bench(place: Place, engines: list[str], peer_python: str | None) -> None:
     """Every engine has a time, and PyTorch where it is there."""
     peers = ["--peers", "torch:eager", "--peer-python", peer_python] if peer_python else ["--peers"]
-    sizes = ["--batch-sizes", 64, "--blocks", 5, "--seconds", 0.3]
+    sizes = ["--batch-size", 64, "--blocks", 5, "--seconds", 0.3]
     output = ["--json", "bench.json", "--busy"]
     place.mnist_cuda("bench", "--engines", *engines, *peers, "--dataset", "mnist", "--offline", *sizes, *output)
     report = json.loads((place.work / "bench.json").read_text())
@@ -242,7 +242,7 @@ def check_bench(place: Place, engines: list[str], peer_python: str | None) -> No
 
 def check_remedy(place: Place) -> None:
     """Without a checkout there is no scripts/peers: what is said to install is something else."""
-    said = place.mnist_cuda("compare", "--engines", "cpu", "--peers", "torch", "--offline", expected=4)
+    said = place.mnist_cuda("bench", "check", "--engines", "cpu", "--peers", "torch", "--offline", expected=4)
     if "`pip install torch numpy`" not in said or said.count("\n") != 1:
         raise BrokenPromiseError(f"of a peer that is missing it says: {said}")
 

@@ -10,7 +10,8 @@ load is refused.
     in each cell, with its name; the text itself where it is a .txt, whose circumstances are in the .json of its name;
     of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of `bench batches`;
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of
+    `bench --all-batches`;
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
@@ -204,7 +205,7 @@ def render_us(records: Sequence[Record], name: str, precision: str, *batch_sizes
 
 def draw_bench(records: Sequence[Record]) -> str:
     """An SVG of images a second: a panel for each precision, in it bars for engine and peers at each batch size."""
-    from mnist_cuda import charts
+    from mnist_cuda.report import charts
 
     rows = rows_of(records)
     cells: dict[tuple[str, int], dict[str, float]] = {}  # of a peer the best variant
@@ -247,7 +248,7 @@ def draw_bench(records: Sequence[Record]) -> str:
 
 def draw_batches(records: Sequence[Record]) -> str:
     """An SVG of microseconds an image over the batch size, a line for each precision."""
-    from mnist_cuda import charts
+    from mnist_cuda.report import charts
 
     (record,) = records
     (engine,) = {row["engine"] for row in record["rows"]}
@@ -274,8 +275,7 @@ def draw_batches(records: Sequence[Record]) -> str:
 
 def draw_sweep(path: Path) -> tuple[str, str, str]:
     """The picture of a sweep's table as SVG, its title, and the sentences below it."""
-    from mnist_cuda import charts
-    from mnist_cuda.report import panels, sources
+    from mnist_cuda.report import charts, panels, sources
 
     swept = sources.read_sweep(path)
     (panel,) = (*panels.luck(swept, 1), *panels.accuracy_map(swept, 1))

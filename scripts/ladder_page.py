@@ -41,16 +41,20 @@ The header of an op, such as [linear.h](../native/gpu/kernels/linear/linear.h), 
 # What is not an op: technique, file, command.
 AROUND = (
     ("A first kernel, one thread per output", "native/gpu/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
-    ("Streams, events that one waits for", "native/gpu/cuda/stream.h", "mnist-cuda train --engine cudnn --data host"),
+    (
+        "Streams, events that one waits for",
+        "native/gpu/cuda/stream.h",
+        "mnist-cuda train --engine cudnn --placement host",
+    ),
     (
         "Pinned memory, copies beside the computation",
         "native/gpu/engines/host_feed.h",
-        "mnist-cuda train --engine fused --data host",
+        "mnist-cuda train --engine fused --placement host",
     ),
     ("CUDA graphs", "native/gpu/cuda/graph.h", "mnist-cuda train --engine naive"),
     ("Launches by the host", "native/gpu/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),
     ("Times on the GPU's clock", "native/gpu/profile/event_clock.h", "mnist-cuda profile --engine naive"),
-    ("A timeline for Perfetto", "mnist_cuda/trace.py", "mnist-cuda profile --engine fused --trace trace.json"),
+    ("A timeline for Perfetto", "mnist_cuda/bench/trace.py", "mnist-cuda profile --engine fused --trace trace.json"),
     ("NVTX ranges for Nsight", "native/gpu/profile/nvtx.h", "mnist-cuda profile --engine naive"),
     ("cuBLASLt with epilogues", "native/gpu/libraries/cublas.h", "mnist-cuda profile --engine cudnn"),
     ("cuDNN, compiled for the shape", "native/gpu/libraries/cudnn_graph.h", "mnist-cuda profile --engine cudnn"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import engine_params
 
-from mnist_cuda.model import PARAMETERS
-from mnist_cuda.tolerances import FLAT_KINDS, PLAIN_BATCH, WORST_ROW, error_of, tolerance
+from mnist_cuda.engine.model import PARAMETERS
+from mnist_cuda.engine.tolerances import FLAT_KINDS, PLAIN_BATCH, WORST_ROW, error_of, tolerance
 
 BIASES = ("conv1.bias", "conv2.bias")
 # As limits: multiprocessors, and bytes of shared memory a thread block.

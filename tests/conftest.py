@@ -14,10 +14,11 @@ from safetensors.numpy import save_file
 
 from mnist_cuda import _native
 from mnist_cuda.bench import record
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import DataError
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.results import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"

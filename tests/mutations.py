@@ -42,7 +42,7 @@ RESUMED = ("test_resume.py -k 'not random and not power'",)
 
 TRAINING = [
     *of(
-        "mnist_cuda/training.py",
+        "mnist_cuda/run/training.py",
         (REPORTED, "test_train.py"),
         (
             "same-order-from-epoch-3",
@@ -83,7 +83,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/training.py",
+        "mnist_cuda/run/training.py",
         RESUMED,
         (
             "rates-from-the-epochs-start",
@@ -94,7 +94,7 @@ TRAINING = [
         ("trained-on-what-is-held-out", "option", "images, labels = images[kept], labels[kept]", "pass"),
     ),
     *of(
-        "mnist_cuda/training_run.py",
+        "mnist_cuda/run/training_run.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
             "microseconds-an-epoch",
@@ -128,7 +128,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/resume.py",
+        "mnist_cuda/run/resume.py",
         RESUMED,
         (
             "checkpoint-of-any-content",
@@ -139,7 +139,7 @@ TRAINING = [
         ("later-checkpoints-stay", "resume", "if than is None or _place(path) > _place(than):", "if than is None:"),
     ),
     *of(
-        "mnist_cuda/training.py",
+        "mnist_cuda/run/training.py",
         ("test_ranks_processes.py -k 'stop or shares or weights'",),
         (
             "each-rank-saves-by-itself",
@@ -217,7 +217,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/timing.py",
+        "mnist_cuda/engine/timing.py",
         (REPORTED, "test_timing.py"),
         (
             "recent-with-the-warm-up",
@@ -227,13 +227,13 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/options.py",
+        "mnist_cuda/run/options.py",
         ("test_api.py -k options",),
         ("true-is-a-number", "refusal", " and not isinstance(value, bool)", ""),
         ("numbers-stay-numpys", "state", "object.__setattr__(self, name, int(value))", "pass"),
     ),
     *of(
-        "mnist_cuda/console.py",
+        "mnist_cuda/terminal/console.py",
         (REPORTED,),
         (
             "hours-from-the-61st-minute",
@@ -243,7 +243,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/evaluation.py",
+        "mnist_cuda/run/evaluation.py",
         (REPORTED, "test_evaluate.py"),
         (
             "labels-of-the-first-images",
@@ -263,7 +263,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/model.py",
+        "mnist_cuda/engine/model.py",
         ("test_engines.py -k 'wrong_calls and reference'", REPORTED),
         ("any-shape", "refusal", "if value.shape != t.shape:", "if value.size != t.size:"),
         (
@@ -274,7 +274,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/engine.py",
+        "mnist_cuda/engine/__init__.py",
         ("test_registry.py", "test_startup.py"),
         (
             "limits-of-every-engine",
@@ -284,7 +284,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/engine.py",
+        "mnist_cuda/engine/__init__.py",
         (
             "test_engines.py -k 'wrong_calls and reference'",
             REPORTED,
@@ -304,17 +304,17 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/engine.py",
+        "mnist_cuda/engine/__init__.py",
         ("test_ranks.py -k pieces",),
         ("pieces-by-each-ranks-own-time", "ranks", "self._piece, count, mean)", "self._piece, count, seconds)"),
     ),
     *of(
-        "mnist_cuda/engine.py",
+        "mnist_cuda/engine/__init__.py",
         ("test_api.py -k share_an_engine",),
         ("two-threads-in-a-step", "race", "with self._lock, _native_errors():", "with _native_errors():"),
     ),
     *of(
-        "mnist_cuda/engine.py",
+        "mnist_cuda/engine/__init__.py",
         ("test_api.py -k fork",),
         ("a-forks-engine-waits", "refusal", "if os.getpid() != self._process:", "if False:"),
     ),
@@ -330,7 +330,7 @@ TRAINING = [
         ("parts-of-others-removed", "file", "filter(_PART.fullmatch,", "filter(_PART.match,"),
     ),
     *of(
-        "mnist_cuda/run_folder.py",
+        "mnist_cuda/run/folder.py",
         ("test_files.py -k locks",),
         (
             "leftovers-removed-without-the-lock",
@@ -340,34 +340,34 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/json_input.py",
+        "mnist_cuda/terminal/json_input.py",
         ("test_files.py -k json_of",),
         ("nan-is-a-number", "refusal", "if not abs(value) <= _LARGEST:", "if abs(value) > _LARGEST:"),
         ("json-true-is-a-number", "refusal", "if not (found is outer or", "if not (issubclass(found, outer) or"),
         ("json-of-any-depth", "refusal", "_require_plain(item, depth - 1)", "_require_plain(item, depth)"),
     ),
     *of(
-        "mnist_cuda/streams.py",
+        "mnist_cuda/terminal/streams.py",
         ("test_streams.py -k others",),
         ("errors-with-escapes", "refusal", "return self.write_styled(clean(text))", "return self.write_styled(text)"),
     ),
     *of(
-        "mnist_cuda/console.py",
+        "mnist_cuda/terminal/console.py",
         ("test_streams.py -k others",),
         ("warnings-with-escapes", "refusal", "segment._replace(text=clean(segment.text))", "segment"),
     ),
     *of(
-        "mnist_cuda/training_run.py",
+        "mnist_cuda/run/training_run.py",
         ("test_crashes.py -k call_that_failed",),
         ("result-hidden-by-a-full-disk", "reported value", "            self._report(signum, saved=False)\n", ""),
     ),
     *of(
-        "mnist_cuda/json_output.py",
+        "mnist_cuda/terminal/json_output.py",
         ("test_crashes.py -k object",),
         ("object-hidden-by-a-full-disk", "reported value", "                print(dumps(value), flush=True)\n", ""),
     ),
     *of(
-        "mnist_cuda/checkpoint.py",
+        "mnist_cuda/run/checkpoint.py",
         ("test_checkpoint.py -k 'digest or flipped or every_command or executes'",),
         ("any-pytorch", "refusal", "< (2, 6):", "< (2, 0):"),
         (
@@ -384,7 +384,7 @@ TRAINING = [
         ("row-of-any-content", "refusal", "if check != _check(values):", "if not check:"),
     ),
     *of(
-        "mnist_cuda/checkpoint.py",
+        "mnist_cuda/run/checkpoint.py",
         ("test_checkpoint.py", REPORTED),
         (
             "tensor-of-another-shape",
@@ -394,7 +394,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/run_folder.py",
+        "mnist_cuda/run/folder.py",
         ("test_train.py", REPORTED),
         (
             "last-epochs-metrics-only",
@@ -404,7 +404,7 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/signals.py",
+        "mnist_cuda/terminal/signals.py",
         ("test_signals.py -k 'not 500'", REPORTED, "test_streams.py -k second"),
         ("second-message-behind-the-bar", "output", "if os.isatty(2):", "if False:"),
         (
@@ -418,7 +418,7 @@ TRAINING = [
 
 LOOKING = [
     *of(
-        "mnist_cuda/confusion.py",
+        "mnist_cuda/run/confusion.py",
         ("test_runs.py", "test_evaluate.py"),
         (
             "errors-of-what-it-was-taken-for",
@@ -428,7 +428,7 @@ LOOKING = [
         ),
     ),
     *of(
-        "mnist_cuda/runs.py",
+        "mnist_cuda/run/listing.py",
         ("test_runs.py",),
         ("removes-what-goes-on", "refusal", "if _goes_on(run.path):", "if False:"),
         ("removes-what-others-wrote", "refusal", " and _WRITTEN.fullmatch(path.name))", ")"),
@@ -450,7 +450,7 @@ LOOKING = [
         ),
     ),
     *of(
-        "mnist_cuda/charts.py",
+        "mnist_cuda/report/charts.py",
         ("test_report.py", "test_charts.py"),
         (
             "shapes-of-another-picture",
@@ -537,7 +537,7 @@ PICTURES = [
         ("turned-as-the-camera-lay", "file", "convert(ImageOps.exif_transpose(image))", "convert(image)"),
     ),
     *of(
-        "mnist_cuda/onnx_export.py",
+        "mnist_cuda/run/onnx_export.py",
         ("test_export.py",),
         ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),
     ),
@@ -560,7 +560,7 @@ PICTURES = [
 
 BENCH = [
     *of(
-        "mnist_cuda/bench/compare.py",
+        "mnist_cuda/bench/step.py",
         ("test_bench.py", REPORTED),
         (
             "void-peers-count",
@@ -593,7 +593,7 @@ BENCH = [
         ),
     ),
     *of(
-        "mnist_cuda/schedule.py",
+        "mnist_cuda/run/schedule.py",
         ("test_schedule.py -k 'not spec'",),
         ("rates-half-a-step-early", "off by one", "t = (np.arange(steps) + 0.5)", "t = (np.arange(steps) + 0.0)"),
     ),
@@ -608,8 +608,8 @@ BENCH = [
         ),
     ),
     *of(
-        "mnist_cuda/compare.py",
-        ("test_compare.py",),
+        "mnist_cuda/bench/check.py",
+        ("test_bench_check.py",),
         (
             "a-nan-holds",
             "refusal",
@@ -618,7 +618,7 @@ BENCH = [
         ),
     ),
     *of(
-        "mnist_cuda/profile.py",
+        "mnist_cuda/bench/profile.py",
         ("test_profile.py -k 'not gpu'",),
         (
             "slower-of-two-roofs",
@@ -628,7 +628,7 @@ BENCH = [
         ),
     ),
     *of(
-        "mnist_cuda/trace.py",
+        "mnist_cuda/bench/trace.py",
         ("test_profile.py -k 'trace and not gpu'",),
         ("phase-as-long-as-its-last-op", "reported value", '"dur": last + us - start', '"dur": us'),
     ),
@@ -638,7 +638,7 @@ BENCH = [
         ("trace-from-the-warm-up-on", "reported value", "span.start - steps_[0][0].start", "span.start"),
     ),
     *of(
-        "mnist_cuda/machine_code.py",
+        "mnist_cuda/bench/machine_code.py",
         ("test_machine_code.py",),
         ("code-of-another-gpu", "refusal", "number == wanted if letter else number <= wanted", "number <= wanted"),
     ),
@@ -1896,7 +1896,7 @@ SWEEPS = [
     ),
     *of(
         "mnist_cuda/bench/worker.py",
-        ("test_bench_sweep.py -k worker",),
+        ("test_bench_models.py -k worker",),
         ("models-in-one-order", "order", "-m * self._batch)", "-self._batch)"),
         (
             "a-fleet-not-restarted",
@@ -1935,12 +1935,12 @@ SWEEPS = [
         ("seeds-are-recipes", "order", 'if name != "seed" and', "if"),
     ),
     *of(
-        "mnist_cuda/sweeps/runs.py",
+        "mnist_cuda/sweeps/grid.py",
         ("test_sweep.py -k no_memory",),
         ("models-beyond-memory", "refusal", "memory.require(models * BYTES_A_MODEL", "memory.require(0 * models"),
     ),
     *of(
-        "mnist_cuda/sweeps/files.py",
+        "mnist_cuda/sweeps/store.py",
         ("test_sweep.py -k 'each_model or changed or replaced or survives'",),
         (
             "all-weights-in-one-place",
@@ -2014,7 +2014,7 @@ OPERATORS = [
         ),
     ),
     *of(
-        "mnist_cuda/gpu_arrays.py",
+        "mnist_cuda/engine/gpu_arrays.py",
         ("test_gpu_arrays.py",),
         ("stream-not-waited-for", "missing wait", 'if interface.get("stream") is not None:', "if False:"),
     ),

@@ -1,5 +1,6 @@
 """The library's face: names that come when they are used, a page that says what the docstrings say, own data."""
 
+import ast
 import copy
 import os
 import pickle
@@ -37,7 +38,7 @@ from mnist_cuda import (
 )
 from mnist_cuda.data import dataset
 from mnist_cuda.data.arrays import as_numpy
-from mnist_cuda.model import digest
+from mnist_cuda.engine.model import digest
 
 NAMES = [name for names in mnist_cuda.PUBLIC.values() for name in names]
 OPTIONS = TrainOptions(epochs=2, batch_size=5, lr=0.02)
@@ -64,10 +65,55 @@ def test_the_page_is_what_the_docstrings_say():
     assert result.returncode == 0, result.stderr
 
 
+def modules():
+    """Each module of the package by its dotted name."""
+    files = {path.relative_to(ROOT).with_suffix("").parts: path for path in (ROOT / "mnist_cuda").rglob("*.py")}
+    return {".".join(parts).removesuffix(".__init__"): path for parts, path in files.items()}
+
+
+def test_no_import_leads_back_to_its_module():
+    """Not even by an import for types, or one within a function; but for the names that the package offers."""
+    found, imports = modules(), {}
+    for name, path in found.items():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        named = {(node.module or "", alias.name) for node in nodes for alias in node.names}
+        imports[name] = {f"{module}.{one}" if f"{module}.{one}" in found else module for module, one in named}
+    del imports["mnist_cuda"]
+
+    def reached(name, path):
+        assert name not in path, " imports ".join([*path, name])
+        if name not in seen:
+            for other in sorted(imports.get(name, set())):
+                reached(other, [*path, name])
+            seen.add(name)
+
+    seen = set()
+    for name in imports:
+        reached(name, [])
+    assert len(seen) > 100
+
+
+def test_only_a_command_shares_its_name():
+    names = {}
+    for name, path in modules().items():
+        if path.name != "__init__.py":
+            names.setdefault(name.rpartition(".")[2], []).append(name)
+    shared = [of_one for of_one in names.values() if len(of_one) > 1]
+    others = [[name for name in of_one if not name.startswith("mnist_cuda.commands.")] for of_one in shared]
+    assert shared
+    assert [of_one for of_one in others if len(of_one) > 1] == []
+
+
 def test_no_module_imports_one_that_imports_it():
     """A module that is imported first, alone, never meets a half-made one."""
     names = [m.name for m in pkgutil.walk_packages(mnist_cuda.__path__, "mnist_cuda.")]
-    skipped = ("mnist_cuda.peers.", "mnist_cuda.charts", "mnist_cuda.__main__", "mnist_cuda.report", "mnist_cuda.torch")
+    skipped = (
+        "mnist_cuda.peers.",
+        "mnist_cuda.report.charts",
+        "mnist_cuda.__main__",
+        "mnist_cuda.report",
+        "mnist_cuda.torch",
+    )
     code = "\n".join(
         [
             "import importlib, sys",
@@ -344,7 +390,7 @@ def test_a_data_set_of_other_labels_is_refused():
 
 
 def test_many_images_are_predicted_in_parts(result, monkeypatch):
-    monkeypatch.setattr("mnist_cuda.evaluation.CHUNK", 7)
+    monkeypatch.setattr("mnist_cuda.run.evaluation.CHUNK", 7)
     data, whole = tiny_dataset(), result.engine.logits(tiny_dataset().test_images)
     np.testing.assert_array_equal(predict(result, data.test_images).logits, whole)
 

@@ -16,7 +16,7 @@ from conftest import ROOT
 
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorProcess
-from mnist_cuda.tolerances import error_of
+from mnist_cuda.engine.tolerances import error_of
 
 COMPILES = pytest.mark.skipif(
     not os.environ.get("MNIST_CUDA_TEST_FULL"), reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1"

@@ -15,19 +15,22 @@ from test_ranks import on_all
 from test_ranks_processes import running
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import _native, cli, console, machine
-from mnist_cuda.bench import compare, competitors, report
-from mnist_cuda.bench.compare import Cell, Row, plan, run_cell, set_ratios
+from mnist_cuda import _native, cli, machine
+from mnist_cuda.bench import competitors, step, tables
 from mnist_cuda.bench.competitors import Competitor, peer_competitors
-from mnist_cuda.bench.peers import PEERS
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
-from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.bench.rows import Cell, Row
+from mnist_cuda.bench.step import plan, run_cell, set_ratios
+from mnist_cuda.bench.variants import PEERS
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import BLOCK_SECONDS, summarise
 from mnist_cuda.errors import UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.timing import BLOCK_SECONDS, summarise
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 CELL = Cell(10, "device", "fp32")
 
@@ -234,7 +237,7 @@ def test_a_step_of_several_models_is_shared_among_them(fake):
     assert row.timing.median == pytest.approx(250)
     assert row.samples_us == pytest.approx([250] * 6)
     assert row.steps_per_block * 1000 / 1e6 >= BLOCK_SECONDS
-    assert report.row_as_json(row)["models"] == 4
+    assert tables.row_as_json(row)["models"] == 4
 
 
 def test_blocks_are_interleaved(fake):
@@ -251,10 +254,10 @@ def test_the_untimed_run_repeats_the_steps(fake):
     run(rows)
     steps = [steps for _, steps in fake.log()]
     before_second_block, untimed = steps[: -2 - 5], steps[-2:]
-    assert untimed[0] == compare.COMMON_STEPS
+    assert untimed[0] == step.COMMON_STEPS
     assert sum(untimed) == sum(before_second_block)
     assert rows[0].losses == (sum(untimed), sum(untimed))
-    assert rows[0].common_loss == compare.COMMON_STEPS
+    assert rows[0].common_loss == step.COMMON_STEPS
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -274,7 +277,7 @@ def test_set_ups_at_once_and_too_late(fake):
     """A competitor that hangs in its set-up costs its limit once, and nobody else."""
     rows = [fake("hangs", 1000, "hang", peer=True), *(fake(name, 1000, "slow") for name in "abcd")]
     start = time.monotonic()
-    run_cell(rows, {}, 3, 100.0, lambda fraction, text: None, compare.SetUpLimits(5, 2.0))
+    run_cell(rows, {}, 3, 100.0, lambda fraction, text: None, step.SetUpLimits(5, 2.0))
     assert time.monotonic() - start < 12
     assert [row.fault for row in rows] == ["failed: it was not set up within 2 s", "", "", "", ""]
 
@@ -299,9 +302,9 @@ def test_a_faulty_competitor_has_no_figures_and_harms_nobody(fake, trouble, word
 def test_what_failed_is_ended_at_once(fake, monkeypatch):
     """Not with the cell: a rank that waits for one that failed would keep its GPU busy beside those that are timed."""
     killed, before = [], []
-    kill, finish = CompetitorProcess.kill, compare.Contestant.finish
+    kill, finish = CompetitorProcess.kill, step.Contestant.finish
     monkeypatch.setattr(CompetitorProcess, "kill", lambda self: (killed.append(self), kill(self)))
-    monkeypatch.setattr(compare.Contestant, "finish", lambda self, *a: (before.append(len(killed)), finish(self, *a)))
+    monkeypatch.setattr(step.Contestant, "finish", lambda self, *a: (before.append(len(killed)), finish(self, *a)))
     rows = [fake("ours", 1000), fake("peer", 10, "setup", peer=True)]
     run(rows)
     assert [row.fault for row in rows] == ["", "failed: cannot be set up"]
@@ -487,7 +490,7 @@ def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
 
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    argv = ["bench", "--engines", "reference", "--batch-sizes", "5,35", "--blocks", "3", "--seconds", "0"]
+    argv = ["bench", "--engines", "reference", "--batch-size", "5,35", "--blocks", "3", "--seconds", "0"]
     assert cli.main([*argv, "--peer-python", "/none/python", "--json", "b.json"]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
@@ -514,7 +517,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 
 def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
-    argv = ["bench", "--engines", "cpu", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
+    argv = ["bench", "--engines", "cpu", "--batch-size", "5,6", "--blocks", "3", "--seconds", "0"]
     argv += ["--peers", "torch:eager", "jax:scan", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
     assert cli.main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -538,8 +541,8 @@ def test_a_stopped_benchmark_keeps_its_tables(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return run_cell(rows, *rest)
 
-    monkeypatch.setattr(compare, "run_cell", stop_at_the_second)
-    argv = ["bench", "--engines", "reference", "--peers", "--batch-sizes", "5,6", "--blocks", "3", "--seconds", "0"]
+    monkeypatch.setattr(step, "run_cell", stop_at_the_second)
+    argv = ["bench", "--engines", "reference", "--peers", "--batch-size", "5,6", "--blocks", "3", "--seconds", "0"]
     assert cli.main([*argv, "--json", str(tmp_path / "b.json")]) == 130
     assert [row["batch_size"] for row in json.loads((tmp_path / "b.json").read_text())["rows"]] == [5]
 
@@ -558,10 +561,10 @@ def terminal(monkeypatch):
 
 
 def table(capsys):
-    """The header, as words, and the lines that report.print_rows prints for one peer."""
+    """The header, as words, and the lines that tables.print_rows prints for one peer."""
     row = Row(Competitor("torch eager NCHW", (), "cpu", ("fp32",), peer=True), Cell(64, "device", "fp32"))
     row.timing, row.setup_seconds, row.ratio = summarise([12345.0]), 1.5, 1.0
-    report.print_rows(console.make_console(), 64, "device", [row])
+    tables.print_rows(console.make_console(), 64, "device", [row])
     lines = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("competitor"))
     return lines[first].replace("median us", "median_us").split(), lines[first + 1 :]
@@ -574,7 +577,7 @@ def table(capsys):
 def test_a_narrow_terminal_costs_columns_but_never_whose_figures_they_are(columns, left_out, terminal, capsys):
     terminal(columns)
     header, lines = table(capsys)
-    all_columns = [name.replace(" ", "_") for name in report.COLUMNS]
+    all_columns = [name.replace(" ", "_") for name in tables.COLUMNS]
     assert header == [name for name in all_columns if name not in left_out.split(", ")]
     assert lines[0].startswith("torch eager NCHW  fp32  ")
     assert lines[0].endswith("1.00x")
@@ -584,7 +587,7 @@ def test_a_narrow_terminal_costs_columns_but_never_whose_figures_they_are(column
 def test_a_table_in_a_file_is_as_wide_as_it_is(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     header, lines = table(capsys)
-    assert len(header) == len(report.COLUMNS)
+    assert len(header) == len(tables.COLUMNS)
     assert len(lines) == 1
 
 
@@ -599,13 +602,13 @@ def test_what_a_precision_does_not_say_is_below_the_tables(capsys):
         Row(peer, Cell(64, "device", "tf32"), precision_pinned="allow_tf32"),
         Row(ours, Cell(64, "device", "fp32")),
     ]
-    report.print_arithmetic(console.make_console(), rows)
+    tables.print_arithmetic(console.make_console(), rows)
     assert capsys.readouterr().out == "fused in tf32 (fp16 in units)\n"
 
 
 def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
     terminal(80)
-    argv = ["bench", "--engines", "reference", "--batch-sizes", "5,35", "--peers", "--blocks", "3", "--seconds", "0"]
+    argv = ["bench", "--engines", "reference", "--batch-size", "5,35", "--peers", "--blocks", "3", "--seconds", "0"]
     assert cli.main(argv) == 0
     bar, *tables = capsys.readouterr().out.split("training images on")
     assert "━" in bar
@@ -619,9 +622,9 @@ def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
         (["--engines", "warp"], "engine 'warp' is unknown"),
         (["--peers", "caffe"], "peer 'caffe' is unknown"),
         (["--precisions", "fp99"], "--precisions is fp99, expected some of "),
-        (["--batch-sizes", "64,many"], "--batch-sizes is 64,many"),
-        (["--batch-sizes", "0"], "at least 1"),
-        (["--batch-sizes", "36"], "--batch-sizes has 36, expected at most the 35 images"),
+        (["--batch-size", "64,many"], "--batch-size is 64,many"),
+        (["--batch-size", "0"], "at least 1"),
+        (["--batch-size", "36"], "--batch-size has 36, expected at most the 35 images"),
     ],
 )
 def test_usage_errors(argv, words, capsys):
@@ -635,7 +638,7 @@ def test_usage_errors(argv, words, capsys):
 def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
     assert cli.main(["bench", "--engines", engine]) == 4
     assert f"engine '{engine}' cannot run here: " in capsys.readouterr().err
-    argv = ["bench", "--engines", f"{engine},reference", "--batch-sizes", "5", "--peers", "--blocks", "3"]
+    argv = ["bench", "--engines", f"{engine},reference", "--batch-size", "5", "--peers", "--blocks", "3"]
     assert cli.main([*argv, "--seconds", "0"]) == 4
     out = capsys.readouterr().out
     assert f"{engine} fp32: " in out
@@ -644,7 +647,7 @@ def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
 
 def test_against_pytorch(tmp_path, capsys, peer):
     """The peer does the same work: same loss after the same steps, within fp32."""
-    argv = ["bench", "--engines", "cpu", "--batch-sizes", "8", "--blocks", "3", "--seconds", "0"]
+    argv = ["bench", "--engines", "cpu", "--batch-size", "8", "--blocks", "3", "--seconds", "0"]
     argv += ["--peers", "torch:eager", "torch:eager:NHWC:floats"]
     code = cli.main([*argv, "--peer-python", peer.command[0], "--json", str(tmp_path / "b.json")])
     out = capsys.readouterr().out

@@ -15,10 +15,10 @@ from mnist_cuda.bench.competitors import Competitor, first_variants
 from mnist_cuda.commands.flags import options_of
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import init_parameters
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.training import epoch_order
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""`mnist-cuda bench batches`: which sizes, what an image costs in them, what is called a rise."""
+"""`mnist-cuda bench --all-batches`: which sizes, what an image costs in them, what is called a rise."""
 
 import json
 
@@ -11,8 +11,8 @@ from mnist_cuda.bench import batches
 from mnist_cuda.bench.batches import Cost, batch_sizes, measure, rises
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.timing import Steps, summarise
 from mnist_cuda.errors import OutOfMemoryError
-from mnist_cuda.timing import Steps, summarise
 
 
 def test_sizes_are_a_grid_and_both_sides_of_each_threshold():
@@ -49,7 +49,7 @@ def test_microseconds_are_those_of_the_steps(monkeypatch):
 def test_the_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(batches, "BLOCK_SECONDS", 1e-4)
-    words = ["bench", "batches", "--engine", "cpu", "--threads", "1", "--per-octave", "1"]
+    words = ["bench", "--all-batches", "--engines", "cpu", "--threads", "1", "--per-octave", "1"]
     assert cli.main([*words, "--json", str(tmp_path / "b.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "cpu, fp32"
@@ -69,7 +69,7 @@ def test_what_has_no_room_is_named_and_the_rest_kept(monkeypatch, capsys, tmp_pa
 
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(batches, "measure", train)
-    words = ["bench", "batches", "--engine", "cpu", "--per-octave", "1", "--json", str(tmp_path / "b.json")]
+    words = ["bench", "--all-batches", "--engines", "cpu", "--per-octave", "1", "--json", str(tmp_path / "b.json")]
     most = 8
     assert cli.main(words) == 0
     fault = "cpu, fp32: none of 16 images or more: a step needs 9 GB"

@@ -23,12 +23,12 @@ from mnist_cuda.bench.time_to_accuracy import (
 )
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import time_steps
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import init_parameters
-from mnist_cuda.schedule import Schedule
-from mnist_cuda.timing import time_steps
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.schedule import Schedule
+from mnist_cuda.run.training import epoch_order
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""mnist_cuda/charts.py: an SVG that anybody can read, on paper of either colour, and that is the same every time."""
+"""mnist_cuda/report/charts.py: an SVG for everybody, on paper of either colour, the same every time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from mnist_cuda import charts
 from mnist_cuda.data.picture import render, shades
-from mnist_cuda.report import panels
+from mnist_cuda.report import charts, panels
 
 
 def bars(title: str = "a < b") -> str:
@@ -92,7 +91,7 @@ def test_a_missing_value_leaves_a_gap() -> None:
 
 
 def test_without_matplotlib_one_line_says_what_to_do() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import mnist_cuda.charts"
+    code = "import sys; sys.modules['matplotlib'] = None; import mnist_cuda.report.charts"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     line = result.stderr.splitlines()[-1]
     assert line.startswith("mnist_cuda.errors.UnavailableError: charts need matplotlib (")

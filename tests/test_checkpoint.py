@@ -14,11 +14,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS, init_parameters
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
-from mnist_cuda.model import PARAMETERS, STATISTICS, init_parameters
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.results import Model
 
 STATISTIC_VALUES = {t.name: np.linspace(0.5, 2, t.size) for t in STATISTICS}
 
@@ -286,7 +287,7 @@ def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype, pe
 
 def test_a_kill_during_saves_leaves_a_whole_file(path):
     script = (
-        "import sys, pathlib, numpy as np; from mnist_cuda import checkpoint as c; p = pathlib.Path(sys.argv[1]);"
+        "import sys, pathlib, numpy as np; from mnist_cuda.run import checkpoint as c; p = pathlib.Path(sys.argv[1]);"
         "m = c.load_model(p); print(flush=True)\nwhile True: c.save_model(p, m, steps=9)"
     )
     for delay in np.linspace(0, 0.03, 8):

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import __version__, _native, cli, console, errors, signals
-from mnist_cuda.checkpoint import load_model
+from mnist_cuda import __version__, _native, cli, errors
 from mnist_cuda.commands import COMMANDS, data, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.commands.flags import run_path
+from mnist_cuda.commands.parser import RENAMED
 from mnist_cuda.engine import engines
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.terminal import console, signals
 
 ALL_COMMANDS = [
     [],
@@ -65,7 +67,7 @@ def test_every_type_says_what_is_wrong_in_plain_words():
 
 
 def test_a_short_flag_is_the_same_in_every_command():
-    lists = {"--engines": "--engine", "--precisions": "--precision", "--batch-sizes": "--batch-size"}
+    lists = {"--engines": "--engine", "--precisions": "--precision"}
     meanings = {}
     for parser in parsers().values():
         for action in parser._actions:
@@ -82,7 +84,7 @@ def test_help_tells_the_data_flags_apart():
     flags = {flag: action.help for action in parsers()[("train",)]._actions for flag in action.option_strings}
     assert flags["--dataset"].startswith("data set: auto, mnist, ")
     assert flags["--data-dir"].startswith("read the data set's files from this folder only")
-    assert flags["--data"].startswith("keep the training images in the GPU's memory")
+    assert flags["--placement"].startswith("keep the training images in the GPU's memory")
 
 
 def test_help_imports_nothing_heavy():
@@ -121,6 +123,40 @@ def test_help_fits(command, columns, monkeypatch, capsys):
     assert text.startswith("usage: mnist-cuda")
 
 
+@pytest.mark.parametrize("command", [[], ["data"], ["export"]], ids="-".join)
+def test_a_command_without_its_command_prints_help(command, capsys):
+    ends = []
+    for argv in (command, [*command, "--help"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(argv)
+        ends.append((end.value.code, capsys.readouterr()))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == 0
+
+
+def test_every_help_ends_in_examples_of_its_command():
+    for command, parser in parsers().items():
+        heading, blank, *lines = parser.epilog.splitlines()
+        assert (heading, blank) == ("examples:", "")
+        assert lines, command
+        for line in lines:
+            words = line.split()
+            assert tuple(words[: 1 + len(command)]) == ("mnist-cuda", *command)
+            cli.make_parser().parse_args(words[1:])
+
+
+def test_every_old_name_has_a_new_one_that_is_there():
+    found = parsers()
+    for old, new in RENAMED.items():
+        *command, word = old.split()[1:]
+        parser = found[tuple(command)]
+        assert word not in parser._option_string_actions, old
+        if new.startswith("--"):
+            assert new in parser._option_string_actions, old
+        else:
+            cli.make_parser().parse_args([word.replace("N", "1") for word in new.split()[1:]])
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
@@ -131,7 +167,6 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "COMMAND"),
         (["fly"], "there is no command 'fly', expected one of train, "),
         (["trian"], "; did you mean train?; see `mnist-cuda --help`"),
         (["data", "shwo", "7"], "; did you mean show?; see `mnist-cuda data --help`"),
@@ -154,24 +189,39 @@ def test_version(capsys):
         (["train", "--seed", "-1"], "negative"),
         (["train", "--dataset", "cifar"], "'cifar' is unknown, expected one of auto, mnist, "),
         (["train", "--dataset", "minst"], "; did you mean mnist?"),
-        (["train", "--data", "ram"], "argument --data: 'ram' is unknown, expected one of device, host; see"),
+        (["train", "--placement", "ram"], "argument --placement: 'ram' is unknown, expected one of device, host; see"),
         (["train", "--engine", "warp"], "expected auto or one of reference"),
         (["train", "--engine", "fuse"], "; did you mean fused?"),
         (["bench", "--peers", "torhc"], "; did you mean torch?"),
         (["train", "--engine", "reference", "--precision", "fp16"], "no precision fp16"),
         (["train", "--engine", "cpu", "--device", "1"], "device 1 is a GPU and engine 'cpu' runs on the CPU"),
-        (["compare", "--engines", "cpu", "--device", "1"], "device 1 is a GPU"),
+        (["bench", "check", "--engines", "cpu", "--device", "1"], "device 1 is a GPU"),
         (["train", "--engine", "cpu", "--offline", "--mirror", "http://m/"], "with --offline nothing is fetched"),
         # No abbreviations: a later flag must not change a script's meaning.
         (["train", "--epoch", "3"], "mnist-cuda train: error: there is no option --epoch; did you mean --epochs?"),
         (["train", "--batch_size=3"], "there is no option --batch_size; did you mean --batch-size?"),
         (["train", "-epochs", "3"], "there is no option -epochs; did you mean --epochs?"),  # not -e with `pochs`
         (["train", "-x"], "there is no option -x; see `mnist-cuda train --help`"),
-        (["bench", "--batch-size", "64"], "there is no option --batch-size; did you mean --batch-sizes?"),
+        (["bench", "--batch", "64"], "there is no option --batch; did you mean --batch-size?"),
+        # What had another name once.
+        (["compare", "--engines", "cpu"], "there is no command compare any more, it is `mnist-cuda bench check` now"),
+        (["bench", "batches", "--engine", "cpu"], "it is `mnist-cuda bench --all-batches` now"),
+        (["bench", "sweep", "--batch-sizes", "64"], "it is `mnist-cuda bench --models 16 64` now"),
+        (["bench", "--batch-sizes=64"], "there is no option --batch-sizes any more, it is `--batch-size` now"),
+        (["bench", "--data", "host"], "it is `--placement` now"),
+        (["bench", "accuracy", "--peer", "jax"], "it is `--peers` now"),
+        (["data", "show", "--wrong"], "it is `mnist-cuda evaluate RUN --mistakes N` now"),
+        (["data", "show", "--count", "3"], "it is `mnist-cuda evaluate RUN --mistakes N` now"),
+        (["sweep", "--data", "host"], "it is `--placement` now"),
+        (["train", "--data=host"], "there is no option --data any more, it is `--placement` now"),
+        # What one question of `bench` has no use for.
+        (["bench", "--all-batches", "--peers", "torch"], "--all-batches does not use --peers: leave it out"),
+        (["bench", "--models", "2", "--gpus", "2"], "--models does not use --gpus: leave it out"),
+        (["bench", "--models", "2", "-e", "cpu,naive"], "--engines is cpu,naive, expected one engine with --models"),
         (["train", "model"], "unexpected argument 'model'"),
         (["train", "--quiet=1"], "argument -q/--quiet: takes no value, found '1'"),
         (["train", "--dataset", "a\nb"], "'a b' is unknown"),
-        (["evaluate"], "there is no run with a model in runs/; name a model file or the folder of a run"),
+        (["evaluate"], "there is no run with a model in runs/; name the folder or a file of one"),
     ],
 )
 def test_usage_errors_take_one_line(argv, words, capsys, tmp_path, monkeypatch):
@@ -189,7 +239,8 @@ SAID = """
 import contextlib, io
 from mnist_cuda import cli
 for line in ("trian", "train --epoch 3", "train -epochs 3", "train -n 1.5", "train --lr -1e-3", "train -q=1 x",
-             "train --data ram", "bench --batch-size 64", "bench acuracy", "--epochs 3 train", "train -qb8 -n 3"):
+             "train --placement ram", "bench --batch-sizes 64", "compare", "bench --batch 64", "bench acuracy",
+             "--epochs 3 train", "train -qb8 -n 3"):
     err = io.StringIO()
     with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
         print(line, cli.make_parser().parse_args(line.split()).epochs)
@@ -326,7 +377,7 @@ def test_a_closed_pipe_costs_no_training(tmp_path):
 
 def test_no_colour_codes_in_a_file_or_under_no_color():
     code = (
-        "import sys; from mnist_cuda import console; c = console.make_console(); "
+        "import sys; from mnist_cuda.terminal import console; c = console.make_console(); "
         "c.print('text', style='bold red'); console.print_table(c, ('a', 'b'), [('1', '2')])"
     )
     assert python(code).stdout == "text\na  b\n1  2\n"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mnist_cuda import cli
 from mnist_cuda.commands import COMMANDS
+from mnist_cuda.commands.bench.ops import OPS
 from mnist_cuda.commands.completion import SHELLS
 
 BASH = r"""
@@ -38,18 +41,32 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tra"], {"train"}),
         ([""], set(COMMANDS)),
         (["train", "--sch"], {"--schedule"}),
-        (["train", "--data", "h"], {"host"}),
+        (["train", "--placement", "h"], {"host"}),
+        (["train", "--engine", "c"], {"cpu", "cudnn"}),
+        (["bench", "--engines", "ref"], {"reference"}),
+        (["sweep", "--schedule", ""], {"constant", "linear", "triangle"}),
+        (["bench", "ops", "--op", "conv2d_backward_"], {"conv2d_backward_data", "conv2d_backward_weight"}),
+        (["runs", "show", "l"], {"latest"}),
+        (["evaluate", "fi"], {"first", "file"}),
+        (["train", "--resume", "fir"], {"first"}),
         (["bench", "time"], {"time-to-accuracy"}),
         (["runs", "rem"], {"remove"}),
         (["runs", "remove", "--"], {"--help", "--dir", "--yes"}),
         (["completion", ""], set(SHELLS)),
     ],
 )
-def test_bash_offers(script: Path, words: list[str], expected: set[str]) -> None:
+def test_bash_offers(script: Path, words: list[str], expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "file").touch()
     bash = shutil.which("bash") or pytest.skip("there is no bash")
     command = [bash, "-c", BASH, "bash", str(script), "mnist-cuda", *words]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert expected <= set(result.stdout.split()) <= expected | {"-h", "--help", "--version"}, result.stderr
+
+
+def test_the_ops_are_those_of_the_benchmark() -> None:
+    table = (ROOT / "native/gpu/bench/op_cases.cpp").read_text().partition("op_entries() {")[2].partition("};")[0]
+    assert list(OPS) == re.findall(r'\{"(\w+)", ', table)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

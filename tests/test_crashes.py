@@ -12,11 +12,12 @@ from crashes import Crashes
 from data_server import serve, tiny_info
 from tiny import Stop, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, training, training_run
+from mnist_cuda import cli
 from mnist_cuda.data import catalogue, dataset
 from mnist_cuda.data.dataset import load
-from mnist_cuda.resume import checkpoints, load_state
-from mnist_cuda.sweeps import files
+from mnist_cuda.run import training, training_run
+from mnist_cuda.run.resume import checkpoints, load_state
+from mnist_cuda.sweeps import store
 from mnist_cuda.sweeps.table import read_table
 
 TRAIN = ("--engine", "cpu", "--threads", "1", "--batch-size", "15", "--epochs", "2", "--lr", "0.03")
@@ -187,7 +188,7 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
 
 
 def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):
-    monkeypatch.setattr(files, "WRITE_EVERY", 0)
+    monkeypatch.setattr(store, "WRITE_EVERY", 0)
     argv, told = (*SWEEP, "--save", "best", "--quiet", "--json"), set()
     with Crashes(here) as crashes:
         done(*argv, "--out", "whole")
@@ -233,7 +234,7 @@ def test_a_full_disk_hides_no_object(here, monkeypatch, capsys):
 
 @pytest.mark.parametrize("save", ["all", "best"])
 def test_a_sweep_goes_on_from_whatever_a_crash_left(save, here, monkeypatch, capsys):
-    monkeypatch.setattr(files, "WRITE_EVERY", 0)
+    monkeypatch.setattr(store, "WRITE_EVERY", 0)
     with Crashes(here) as crashes:
         done(*SWEEP, "--save", save, "--quiet", "--out", "sweep")
     sweep, seen = here / "sweep", set()

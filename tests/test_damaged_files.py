@@ -21,7 +21,6 @@ from test_files import ODD, places, replaced
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import digest_of, load_model, safetensors_bytes
 from mnist_cuda.data import dataset
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.data.idx import parse_images
@@ -29,8 +28,9 @@ from mnist_cuda.data.picture_file import read_picture
 from mnist_cuda.errors import MnistCudaError
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import Sources, read_sweep
-from mnist_cuda.resume import checkpoints, load_state
-from mnist_cuda.sweeps.runs import read_runs
+from mnist_cuda.run.checkpoint import digest_of, load_model, safetensors_bytes
+from mnist_cuda.run.resume import checkpoints, load_state
+from mnist_cuda.sweeps.grid import read_runs
 from mnist_cuda.sweeps.table import read_table
 
 CASES = int(os.environ.get("MNIST_CUDA_MUTATIONS", "300"))

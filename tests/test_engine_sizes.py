@@ -28,8 +28,8 @@ from conformance import (
 from conftest import engine_params
 
 from mnist_cuda import memory
-from mnist_cuda.model import STATISTICS
-from mnist_cuda.tolerances import BEYOND_32_BITS, PLAIN_BATCH, WILD, tolerance
+from mnist_cuda.engine.model import STATISTICS
+from mnist_cuda.engine.tolerances import BEYOND_32_BITS, PLAIN_BATCH, WILD, tolerance
 
 FAR = 4229  # beyond the thresholds of engines that know none of theirs; a prime
 RATE = 0.02

@@ -18,8 +18,8 @@ from conformance import (
 from numpy.lib.stride_tricks import sliding_window_view
 
 from mnist_cuda.engine import find_engine
-from mnist_cuda.model import PARAMETERS
-from mnist_cuda.tolerances import MOST_CANCELLATION, WILD
+from mnist_cuda.engine.model import PARAMETERS
+from mnist_cuda.engine.tolerances import MOST_CANCELLATION, WILD
 
 
 @pytest.fixture(scope="session")

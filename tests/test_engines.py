@@ -1,7 +1,7 @@
 """The conformance suite: every engine of the registry, in every precision, against the float64 reference.
 
-Bounds come from mnist_cuda/tolerances.py alone. MNIST_CUDA_TEST_FULL=1 runs every batch size and larger free-routing
-batches.
+Bounds come from mnist_cuda/engine/tolerances.py alone. MNIST_CUDA_TEST_FULL=1 runs every batch size and larger
+free-routing batches.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ from conformance import (
 
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, Summation, engines, find_engine
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS
+from mnist_cuda.engine.tolerances import FLIPS, WILD, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.model import PARAMETERS, STATISTICS
-from mnist_cuda.tolerances import FLIPS, WILD, error_of, tolerance
 
 FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 BATCHES = (1, 2, 3, 31, 32, 33, 64, 100, 127, 256) if FULL else (1, 3, 33, 64)

@@ -10,10 +10,11 @@ import pytest
 from test_cli import parsers
 from tiny import tiny_dataset
 
-from mnist_cuda import cli, evaluation
-from mnist_cuda.bench import competitors, report
+from mnist_cuda import cli
+from mnist_cuda.bench import competitors, tables
 from mnist_cuda.data import dataset
-from mnist_cuda.json_output import dumps
+from mnist_cuda.run import evaluation
+from mnist_cuda.terminal.json_output import dumps
 
 REFERENCE = ("--engine", "reference")
 
@@ -60,12 +61,12 @@ def fails(capsys, code, *argv):
     [
         ("bench", "--engines", ""),
         ("bench", "--engines", "reference", "--precisions", ","),
-        ("bench", "--engines", "reference", "--batch-sizes", ""),
+        ("bench", "--engines", "reference", "--batch-size", ""),
         ("bench", "accuracy", "--engines", ""),
         ("bench", "accuracy", "--engines", "cpu", "--precisions", ""),
         ("bench", "time-to-accuracy", "--budgets", ""),
         ("bench", "time-to-accuracy", "--peaks", ""),
-        ("compare", "--engines", ""),
+        ("bench", "check", "--engines", ""),
     ],
 )
 def test_a_list_of_nothing_is_refused(argv, tiny, capsys):
@@ -86,7 +87,7 @@ def test_names_that_no_file_can_have(capsys):
     name = "x" * 300
     fails(capsys, 6, "train", *REFERENCE, "--out", name)
     fails(capsys, 6, "evaluate", name)
-    fails(capsys, 6, "compare", "--json", f"{name}.json")
+    fails(capsys, 6, "bench", "check", "--json", f"{name}.json")
     fails(capsys, 3, "train", *REFERENCE, "--data-dir", name)
     assert os.listdir() == []
 
@@ -105,9 +106,9 @@ def test_no_home(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "argv",
     [
-        ("bench", "--engines", "reference", "--peers", "--batch-sizes", "5"),
+        ("bench", "--engines", "reference", "--peers", "--batch-size", "5"),
         ("bench", "accuracy", "--engines", "reference", "--batch-size", "5"),
-        ("compare", "--engines", "reference", "--peers", "torch", "--batch-size", "5"),
+        ("bench", "check", "--engines", "reference", "--peers", "torch", "--batch-size", "5"),
     ],
 )
 def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
@@ -115,7 +116,7 @@ def test_no_room_for_what_competitors_read(argv, tiny, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(competitors, "has_module", lambda *_: True)
-    monkeypatch.setattr(report.Circumstances, "busy", lambda _: "")
+    monkeypatch.setattr(tables.Circumstances, "busy", lambda _: "")
     monkeypatch.setattr(np, "savez", full)
     err = fails(capsys, 6, *argv)
     assert "data.npz: cannot write it: No space left on device; free some room or let TMPDIR name another folder" in err
@@ -129,9 +130,9 @@ JSON_COMMANDS = [
     ("bench", "accuracy"),
     ("bench", "time-to-accuracy"),
     ("bench", "ops"),
-    ("bench", "sweep"),
-    ("bench", "batches"),
-    ("compare",),
+    ("bench", "--models", "2"),
+    ("bench", "--all-batches"),
+    ("bench", "check"),
     ("profile",),
     ("engines",),
     ("predict", "picture"),
@@ -144,7 +145,10 @@ JSON_COMMANDS = [
 
 def test_all_commands_with_json_are_known_here():
     having = [name for name, p in parsers().items() if any(a.dest == "json" for a in p._actions)]
-    known = {tuple(word for word in argv if word not in ("model", "picture", "run")) for argv in JSON_COMMANDS}
+    known = {
+        tuple(word for word in argv if word not in ("model", "picture", "run", "--models", "2", "--all-batches"))
+        for argv in JSON_COMMANDS
+    }
     assert set(having) == known
 
 
@@ -181,7 +185,7 @@ def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
 def test_json_has_no_nan(tiny, monkeypatch, capsys):
     assert dumps({"a": [float("nan"), 1.5], "b": (float("inf"), "x")}) == '{"a": [null, 1.5], "b": [null, "x"]}'
     monkeypatch.setattr(
-        "mnist_cuda.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
+        "mnist_cuda.run.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
     )
     assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out

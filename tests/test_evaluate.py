@@ -11,15 +11,16 @@ from conftest import engine_params
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.commands.predict import _report
-from mnist_cuda.confusion import answers_of
 from mnist_cuda.data import dataset
 from mnist_cuda.data.digit import Digit
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import CheckpointError, DataError
-from mnist_cuda.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
-from mnist_cuda.model import init_parameters
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.confusion import answers_of
+from mnist_cuda.run.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
+from mnist_cuda.run.results import Model
 
 
 class FixedScores(Engine):
@@ -275,7 +276,7 @@ def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["evaluate", "--engine", "reference"]) == 2
     assert capsys.readouterr().err == (
-        "mnist-cuda: error: there is no run with a model in runs/; name a model file or the folder of a run\n"
+        "mnist-cuda: error: there is no run with a model in runs/; name the folder or a file of one\n"
     )
     path = model(True)
     for age, name in enumerate(["a", "z", "m"]):

@@ -16,8 +16,8 @@ from mnist_cuda import cli, files
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, remove_parts, replacing, take_lock
-from mnist_cuda.json_input import DEEPEST, LONGEST, parse_json
-from mnist_cuda.run_folder import ResumedFolder
+from mnist_cuda.run.folder import ResumedFolder
+from mnist_cuda.terminal.json_input import DEEPEST, LONGEST, parse_json
 
 PART = "mnist-cuda-0123456789abcdef.part"
 TRAIN = ("train", "--engine", "cpu", "--threads", "1", "--batch-size", "10", "--epochs", "2", "--quiet")
@@ -190,7 +190,7 @@ def test_json_of_the_right_kind():
 def test_a_file_that_is_too_long_is_not_read(tmp_path):
     with open(tmp_path / "config.json", "wb") as file:
         file.truncate(LONGEST + 1)
-    from mnist_cuda.run_folder import read_config
+    from mnist_cuda.run.folder import read_config
 
     with pytest.raises(CheckpointError, match=f"it has {LONGEST + 1} bytes, expected at most"):
         read_config(tmp_path)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny import tiny_dataset
 
-from mnist_cuda.training import DIVERGED_LOSS, epoch_order
+from mnist_cuda.run.training import DIVERGED_LOSS, epoch_order
 
 pytestmark = pytest.mark.gpu
 PRECISIONS = ("bf16", "tf32", "fp32")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mnist_cuda import Engine, _native
-from mnist_cuda.gpu_arrays import GpuArray, gpu_bytes
+from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
 
 IMAGES = np.arange(2 * 784, dtype=np.uint8).reshape(2, 28, 28)
 

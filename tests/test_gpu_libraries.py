@@ -15,7 +15,7 @@ import site, sys
 site.getsitepackages = lambda: [sys.argv[1]]
 site.ENABLE_USER_SITE = False
 from types import SimpleNamespace
-from mnist_cuda import gpu_libraries
+from mnist_cuda.engine import gpu_libraries
 gpu_libraries._native = SimpleNamespace(
     cuda_status=lambda: {"device_count": int(sys.argv[2])}, set_library_path=lambda name, path: print(name, path)
 )

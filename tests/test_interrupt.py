@@ -15,8 +15,8 @@ from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UsageError
-from mnist_cuda.model import init_parameters
 
 LIMIT = 2.0
 
@@ -34,7 +34,7 @@ def stopped(process, signum=signal.SIGINT):
     ("signum", "argv"),
     [
         (signal.SIGTERM, ("profile", "--engine", "reference", "--batch-size", "100", "--steps", "100000")),
-        (signal.SIGINT, ("compare", "--engines", "cpu", "--batch-size", "3000")),
+        (signal.SIGINT, ("bench", "check", "--engines", "cpu", "--batch-size", "3000")),
         (
             signal.SIGHUP,
             ("bench", "time-to-accuracy", "--engine", "reference", "--budgets", "2900x1", "--hold-out", "9"),
@@ -202,7 +202,7 @@ def test_a_fifo_is_no_run(tmp_path, capsys, monkeypatch):
     [
         ("train", "--engine", "reference", "--batch-size", "3000", "--out", "run"),
         ("train", "--engine", "cpu", "--batch-size", "3000", "--out", "run"),
-        ("compare", "--engines", "cpu", "--batch-size", "3000"),
+        ("bench", "check", "--engines", "cpu", "--batch-size", "3000"),
         ("profile", "--engine", "cpu", "--batch-size", "3000"),
     ],
     ids=lambda argv: "-".join(argv[:3]),
@@ -343,10 +343,10 @@ def test_what_an_image_takes_is_not_underestimated():
         assert 0.5 * estimate <= 1024 * (peaks[1] - peaks[0]) / 150 <= estimate
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "compare", "profile"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "bench check", "profile"])
 def test_threads_are_limited(command, capsys):
     with pytest.raises(SystemExit) as end:
-        cli.main([command, "--threads", "99999999"])
+        cli.main([*command.split(), "--threads", "99999999"])
     assert end.value.code == 2
     assert f"expected at most {MAX_THREADS}" in capsys.readouterr().err
     with pytest.raises(UsageError, match=f"expected at most {MAX_THREADS}"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from script_module import load_script
 
-from mnist_cuda import machine_code
+from mnist_cuda.bench import machine_code
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from mnist_cuda import _native, cli, machine_code
+from mnist_cuda import _native, cli
+from mnist_cuda.bench import machine_code
 from mnist_cuda.errors import UnavailableError
 
 USAGE = """

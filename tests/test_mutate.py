@@ -42,16 +42,16 @@ def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
 
 
 def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
-    gone = Mutation("gone", "mnist_cuda/training.py", "kind", "no such line", "")
-    twice = Mutation("twice", "mnist_cuda/training.py", "kind", "self.", "")
-    same = Mutation("same", "mnist_cuda/training.py", "kind", "DIVERGED_LOSS = 1e6", "DIVERGED_LOSS = 1e6")
+    gone = Mutation("gone", "mnist_cuda/run/training.py", "kind", "no such line", "")
+    twice = Mutation("twice", "mnist_cuda/run/training.py", "kind", "self.", "")
+    same = Mutation("same", "mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "DIVERGED_LOSS = 1e6")
     lost = Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "")
     with pytest.raises(script.Problem) as problem:
         script.check([gone, twice, same, lost])
     lines = str(problem.value).splitlines()
     assert problem.value.code == 2
-    assert lines[0] == "gone: mnist_cuda/training.py has 0 places like 'no such line', expected 1"
-    assert lines[1].startswith("twice: mnist_cuda/training.py has ")
+    assert lines[0] == "gone: mnist_cuda/run/training.py has 0 places like 'no such line', expected 1"
+    assert lines[1].startswith("twice: mnist_cuda/run/training.py has ")
     assert lines[2] == "same: it changes nothing"
     assert lines[3:] == [
         "gone: another row has this name",
@@ -64,7 +64,7 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Runs the script on a table of its own: verdicts of every kind."""
     noticed = Mutation(
         "noticed",
-        "mnist_cuda/timing.py",
+        "mnist_cuda/engine/timing.py",
         "unit",
         "1e6 * seconds / self.steps_per_block)",
         "seconds)",
@@ -72,7 +72,7 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     unnoticed = Mutation(
         "unnoticed",
-        "mnist_cuda/timing.py",
+        "mnist_cuda/engine/timing.py",
         "boundary",
         "            if self.seconds >= WARM_UP_SECONDS:",
         "            if self.seconds > WARM_UP_SECONDS:",
@@ -80,7 +80,7 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     nothing = Mutation(
         "nothing",
-        "mnist_cuda/timing.py",
+        "mnist_cuda/engine/timing.py",
         "words",
         '"""For JSON."""',
         '"""For people."""',
@@ -88,7 +88,7 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     hangs = Mutation(
         "hangs",
-        "mnist_cuda/timing.py",
+        "mnist_cuda/engine/timing.py",
         "late",
         "            if self.seconds >= WARM_UP_SECONDS:",
         "            if self.seconds >= 1e9:",
@@ -191,7 +191,7 @@ def test_the_page_shows_the_committed_verdicts_and_no_survivor(script: ModuleTyp
 
 # ---- what a verdict is about -----------------------------------------------------------------------------------------
 
-ROW = Mutation("row", "mnist_cuda/timing.py", "boundary", "if steps < most:  # not more", "if steps <= most:")
+ROW = Mutation("row", "mnist_cuda/engine/timing.py", "boundary", "if steps < most:  # not more", "if steps <= most:")
 
 
 @pytest.mark.parametrize(

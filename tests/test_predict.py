@@ -12,11 +12,12 @@ from PIL import Image
 from tiny import ENVIRONMENT, Terminal
 
 from mnist_cuda import cli
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.engine import Engine
-from mnist_cuda.evaluation import predict
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.evaluation import predict
+from mnist_cuda.run.results import Model
 
 EACH = 20  # digits of MNIST's test images in each style, and as many drawn strokes, half of them thin
 CPU = ("--engine", "cpu")
@@ -201,7 +202,7 @@ def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     assert cli.main(["predict", picture, "--model", str(tmp_path / "early.safetensors"), *CPU]) == 6
     assert "has no population statistics" in capsys.readouterr().err
     assert cli.main(["predict", picture, "--model", str(tmp_path / "gone"), *CPU]) == 6
-    assert capsys.readouterr().err.endswith("gone: no such file; expected a model file or the folder of a run\n")
+    assert capsys.readouterr().err.endswith("gone: no such file or folder, and no run of that name in runs/\n")
     other = Model(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0

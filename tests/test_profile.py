@@ -10,10 +10,11 @@ import pytest
 from conftest import engine_params
 from tiny import tiny_dataset
 
-from mnist_cuda import _native, cli, profile, trace
+from mnist_cuda import _native, cli
+from mnist_cuda.bench import profile, trace
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime
-from mnist_cuda.model import init_parameters
+from mnist_cuda.engine.model import init_parameters
 
 BATCH = 24
 FUSED = ["conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import engine_params
 
-from mnist_cuda.tolerances import PEER_BIAS_NOISE, TRAJECTORY, TRAJECTORY_MEAN, error_of, tolerance
+from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, TRAJECTORY, TRAJECTORY_MEAN, error_of, tolerance
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "values.npz"
 

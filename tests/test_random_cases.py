@@ -18,7 +18,7 @@ import pytest
 from conformance import BIASES, ORACLE, bounding_batch
 from conftest import ROOT, engine_params
 
-from mnist_cuda.tolerances import error_of, limits_of_random_cases, tolerance
+from mnist_cuda.engine.tolerances import error_of, limits_of_random_cases, tolerance
 
 FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 LARGEST = 4300  # batch

@@ -12,8 +12,8 @@ from cases import labels, noise, signed_weights, strokes
 
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, engines
+from mnist_cuda.engine.tolerances import RANKS_APART, error_of, tolerance
 from mnist_cuda.errors import RankLostError
-from mnist_cuda.tolerances import RANKS_APART, error_of, tolerance
 
 IMAGES = 90
 RATE = 1e6  # an update of this rate is the gradient, as far as float32 shows it

@@ -13,8 +13,8 @@ from test_ranks import RATE, assert_same_bits, errors_of_step, on_all, trained
 
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.engine.tolerances import RANKS_BESIDE_ONE, TRAJECTORY, error_of, tolerance
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.tolerances import RANKS_BESIDE_ONE, TRAJECTORY, error_of, tolerance
 
 COUNT = 700
 PRECISIONS = find_engine("fused").precisions

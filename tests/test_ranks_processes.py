@@ -20,18 +20,18 @@ from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks import session
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.processes import connected
 from mnist_cuda.ranks.world import World
-from mnist_cuda.resume import checkpoints, load_state
-from mnist_cuda.training import Trainer
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.resume import checkpoints, load_state
+from mnist_cuda.run.training import Trainer
 
 LIMIT = 10.0  # seconds that the end of one rank may take to be the end of all
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")

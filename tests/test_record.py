@@ -14,7 +14,7 @@ from mnist_cuda.bench.record import Record
 from mnist_cuda.data import dataset
 from mnist_cuda.errors import UsageError
 
-BENCH = ["bench", "--engines", "reference", "--peers", "--batch-sizes", "5", "--blocks", "3", "--seconds", "0"]
+BENCH = ["bench", "--engines", "reference", "--peers", "--batch-size", "5", "--blocks", "3", "--seconds", "0"]
 GIVEN = "0123456789abcdef" * 2 + "01234567"
 QUIET, BUSY = (1.0, 9.0, 9.0), (1.1, 0.0, 0.0)
 
@@ -82,7 +82,7 @@ def test_a_busy_machine_is_refused_but_for_busy(tmp_path, monkeypatch, capsys):
     assert json.loads(file.read_text())["machine"]["load_before"] == list(BUSY)
 
 
-@pytest.mark.parametrize("words", ["", "accuracy", "batches", "ops", "sweep", "time-to-accuracy"])
+@pytest.mark.parametrize("words", ["", "accuracy", "--all-batches", "ops", "--models 2", "time-to-accuracy"])
 def test_every_benchmark_asks(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "getloadavg", lambda: BUSY)
     assert cli.main(["bench", *words.split(), "--json", str(tmp_path / "b.json")]) == 2

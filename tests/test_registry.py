@@ -4,12 +4,13 @@ import pytest
 from conftest import engine_params
 from tiny import tiny_dataset
 
-from mnist_cuda import _native, cli, profile
+from mnist_cuda import _native, cli
 from mnist_cuda import engine as engine_module
+from mnist_cuda.bench import profile
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines, find_engine
+from mnist_cuda.engine.tolerances import tolerance
 from mnist_cuda.errors import UsageError
-from mnist_cuda.tolerances import tolerance
 
 
 def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):

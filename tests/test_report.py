@@ -16,8 +16,9 @@ import pytest
 from browser import CHROMIUM, Browser
 from tiny import ENVIRONMENT, tiny_dataset
 
-from mnist_cuda import UsageError, charts, cli
+from mnist_cuda import UsageError, cli
 from mnist_cuda.data import dataset
+from mnist_cuda.report import charts
 from mnist_cuda.report.page import figure_of
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import read
@@ -243,8 +244,8 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["none"], 6, "none: there is no such run, and none of that name in runs; see `mnist-cuda runs`"),
-        (["x.json"], 6, "x.json: cannot read it: No such file or directory"),
+        (["none"], 6, "none: no such file or folder, and no run of that name in runs/"),
+        (["x.json"], 6, "x.json: no such file or folder, and no run of that name in runs/"),
         (
             ["list.json"],
             2,

@@ -17,17 +17,20 @@ import pytest
 from conftest import engine_params
 from tiny import tiny_dataset
 
-from mnist_cuda import _native, cli, console, timing
-from mnist_cuda.bench import accuracy, compare
+from mnist_cuda import _native, cli
+from mnist_cuda.bench import accuracy
+from mnist_cuda.bench import step as bench_step
 from mnist_cuda.bench.time_to_accuracy import Budget, EngineTrainee, Recipe
 from mnist_cuda.bench.worker import Worker
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, timing
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.errors import UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 IMAGES, TEST_IMAGES = 35, 20  # of the tiny data set
 EPOCHS, BATCH, RATE, SEED = 4, 4, 0.03, 6
@@ -264,10 +267,10 @@ def test_the_live_line(script, monkeypatch):
 
 
 def test_what_the_files_hold(script):
-    train("--data", "host", "--precision", "fp32", "--eval-bn", "population", "--dataset", "mnist")
+    train("--placement", "host", "--precision", "fp32", "--eval-bn", "population", "--dataset", "mnist")
     config = json.loads(Path("run/config.json").read_text())
     asked = {"epochs": EPOCHS, "batch_size": BATCH, "lr": RATE, "seed": SEED, "engine": "cpu", "threads": 1}
-    asked |= {"device": 0, "data": "host", "precision": "fp32", "eval_bn": "population", "dataset": "mnist"}
+    asked |= {"device": 0, "placement": "host", "precision": "fp32", "eval_bn": "population", "dataset": "mnist"}
     assert asked.items() <= config["options"].items()
     data = tiny_dataset("mnist")
     facts = {"name": "mnist", "requested": "mnist", "training_images": IMAGES, "test_images": TEST_IMAGES}
@@ -419,7 +422,7 @@ def test_engine_options_reach_the_engine(monkeypatch, saved, command):
     assert seen == [("cpu", "fp32", 3, 2, *[4] * len(share[1:])), ("auto", None, 0, 0, *[0] * len(share[1:]))]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "bench", "compare", "accuracy"])
+@pytest.mark.parametrize("command", [*COMMANDS, "bench", "check", "accuracy"])
 def test_data_options_reach_the_data(monkeypatch, saved, command, tmp_path):
     seen = []
 
@@ -430,8 +433,8 @@ def test_data_options_reach_the_data(monkeypatch, saved, command, tmp_path):
     monkeypatch.setattr(dataset, "load", load)
     others = {
         "bench": ["bench", "--peers"],
-        "compare": ["compare"],
-        "accuracy": ["bench", "accuracy", "--peer", "fake"],
+        "check": ["bench", "check"],
+        "accuracy": ["bench", "accuracy", "--peers", "fake"],
     }
     argv = [saved if word == "FILE" else word for word in {**COMMANDS, **others}[command]]
     if command == "accuracy":
@@ -454,7 +457,7 @@ def test_placement_and_data_reach_the_engine(script, monkeypatch, placement):
         set_dataset(engine, *arguments)
 
     monkeypatch.setattr(Engine, "set_dataset", remember)
-    train("--epochs", 1, "--data", placement)
+    train("--epochs", 1, "--placement", placement)
     ((images, labels, place),) = seen
     assert place == placement
     data = tiny_dataset()
@@ -477,9 +480,9 @@ def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
         seen.append((*(setup[field] for field in fields), blocks, seconds, [row.competitor.label for row in rows]))
 
     monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.setattr(compare, "run_cell", cell)
-    argv = ["--engines", "cpu", "reference", "--peers", "--precisions", "fp32,fp64", "--batch-sizes", "4", "8"]
-    argv += ["--data", "device", "host", "--threads", "3", "--blocks", "7", "--seconds", "2.5"]
+    monkeypatch.setattr(bench_step, "run_cell", cell)
+    argv = ["--engines", "cpu", "reference", "--peers", "--precisions", "fp32,fp64", "--batch-size", "4", "8"]
+    argv += ["--placement", "device", "host", "--threads", "3", "--blocks", "7", "--seconds", "2.5"]
     cli.main(["bench", *argv])
     expected = {
         (batch, precision, 3, place, 7, 2.5, name)
@@ -498,8 +501,8 @@ def test_the_exit_code_of_a_benchmark(monkeypatch, capsys, fault, absent, code):
             row.fault, row.absent = fault, absent
 
     monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.setattr(compare, "run_cell", cell)
-    assert cli.main(["bench", "--engines", "cpu", "--peers", "--batch-sizes", "4"]) == code
+    monkeypatch.setattr(bench_step, "run_cell", cell)
+    assert cli.main(["bench", "--engines", "cpu", "--peers", "--batch-size", "4"]) == code
 
 
 def test_the_worker_of_a_benchmark_passes_its_set_up_on(monkeypatch, tmp_path, saved):

@@ -19,16 +19,17 @@ from conftest import engine_params
 from safetensors.numpy import load_file, save_file
 from tiny import start, tiny_dataset
 
-from mnist_cuda import cli, training
-from mnist_cuda.checkpoint import load_model
+from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import digest, init_parameters
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import digest, init_parameters
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.resume import checkpoints, load_state, remove_later, save_state
-from mnist_cuda.training import Trainer, hold_out
+from mnist_cuda.run import training
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.resume import checkpoints, load_state, remove_later, save_state
+from mnist_cuda.run.training import Trainer, hold_out
 
 STOPS = int(os.environ.get("MNIST_CUDA_STOPS", "6"))
 SEED = int(os.environ.get("MNIST_CUDA_STOP_SEED", "0"))
@@ -253,7 +254,7 @@ def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
     Path("runs").mkdir()
     shutil.move("run", "runs/a")
     train("--resume", "b", code=6)
-    assert "b: no such file; expected a run's or sweep's folder or config.json" in capsys.readouterr().err
+    assert "b: no such file or folder, and no run of that name in runs/" in capsys.readouterr().err
     Path("runs/killed").mkdir()  # before it began: RunFolder made its empty config.json, and nothing else
     Path("runs/killed/config.json").touch()
     train("--resume", "runs/killed", code=6)

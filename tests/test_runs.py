@@ -1,4 +1,4 @@
-"""mnist-cuda runs, and what else looks at a run's folder: metrics.csv, data show --wrong."""
+"""mnist-cuda runs, and what else looks at a run's folder: metrics.csv, evaluate --mistakes, RUN in every command."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import csv
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import Stop, Terminal, ctrl_c, tiny_dataset
 
-from mnist_cuda import cli, confusion, runs, training_run
+from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.evaluation import Predictions
-from mnist_cuda.training import Trainer
+from mnist_cuda.run import confusion, listing, training_run
+from mnist_cuda.run.evaluation import Predictions
+from mnist_cuda.run.training import Trainer
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def test_a_run_that_was_stopped_within_an_epoch(
     *_, table = run(capsys, "runs", "show", "one").split("\n\n")
     lines = table.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [str(epoch + 1) for epoch in range(done + 1)]
-    facts = runs.flat(runs.load_run(here / "runs/one"))
+    facts = listing.flat(listing.load_run(here / "runs/one"))
     results = {name: facts.get(f"result.{name}") for name in ("loss", "train_accuracy", "test_loss", "test_accuracy")}
     assert results == {name: f"{last[name]:.6g}" if last else None for name in results}
     assert facts["result.epochs"] == str(done)
@@ -136,7 +138,7 @@ def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "options.seed" not in rows
     assert "options.out" not in rows
     assert "two runs or more" in run(capsys, "runs", "compare", "one", code=2)
-    assert "six: there is no such run, and none of that name in runs" in run(capsys, "runs", "show", "six", code=6)
+    assert "six: no such file or folder, and no run of that name in runs/" in run(capsys, "runs", "show", "six", code=6)
 
 
 def test_remove_deletes_runs_alone_and_asks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,20 +220,49 @@ def test_answers_by_hand() -> None:
     assert answers.probabilities[3, 3] == pytest.approx(np.exp(2) / (np.exp(2) + 9))
 
 
-def test_show_wrong_shows_what_the_model_gets_wrong(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_what_the_model_gets_wrong(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("one", "--lr", "0")
     answers, model, data = confusion.score_model(Engine("cpu"), here / "runs/one")
     assert model.metadata["dataset"] == "tiny"
     wrong = [k for k in range(20) if answers.predictions.logits[k].argmax() != data.test_labels[k]]
     assert len(wrong) > 3, "an untrained model"
-    text = run(capsys, "data", "show", "--wrong", "runs/one", "--count", "3")
+    text = run(capsys, "evaluate", "one", "--mistakes", "3")
     titles = [line for line in text.splitlines() if line.startswith("tiny test ")]
     shown = [int(title.split()[2].rstrip(":")) for title in titles]
     losses = {k: -np.log(answers.probabilities[k, data.test_labels[k]]) for k in wrong}
     assert shown == sorted(wrong, key=lambda k: -losses[k])[:3]
     assert f" {data.test_labels[shown[0]]}, taken for {answers.predictions.logits[shown[0]].argmax()} (" in titles[0]
-    assert text.endswith(f"{len(wrong)} of 20 test images are wrong, 3 of them shown\n")
-    assert run(capsys, "data", "show", "--count", "3", "--wrong") == text, "the newest run"
-    assert "either INDEX or --wrong" in run(capsys, "data", "show", code=2)
-    assert "either INDEX or --wrong" in run(capsys, "data", "show", "3", "--wrong", "runs/one", code=2)
-    assert "leave out --dataset" in run(capsys, "data", "show", "--wrong", "runs/one", "--split", "test", code=2)
+    assert f"{len(wrong)} of 20 test images are wrong, 3 of them shown\n" in text
+    report = json.loads(run(capsys, "evaluate", "runs/one/model.safetensors", "--mistakes", "2", "--json"))
+    assert report["mistakes"] == shown[:2]
+    assert "images are wrong" not in run(capsys, "evaluate", "latest")
+
+
+def test_a_run_has_one_name_in_every_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one")
+    train("two")
+    os.utime(here / "runs/one/config.json", (2e9, 2e9))  # the newest
+    os.utime(here / "runs/one/model.safetensors", (2e9, 2e9))
+    for name in ("one", "runs/one", "runs/one/model.safetensors", "latest"):
+        assert run(capsys, "runs", "show", name).startswith("runs/one: ")
+        assert "of 20 test images" in run(capsys, "evaluate", name)
+        assert json.loads(run(capsys, "evaluate", name, "--json"))["file"].startswith("runs/one")
+        assert "runs/one: all 2 epochs are done" in run(capsys, "train", "--resume", name, code=2)
+        run(capsys, "train", "--config", name, "--out", "runs/again")
+        assert json.loads((here / "runs/again/config.json").read_text())["options"]["batch_size"] == 10
+        shutil.rmtree(here / "runs/again")
+    assert "name it or its folder" in run(capsys, "runs", "remove", "runs/one/model.safetensors", "--yes", code=2)
+    (here / "runs/latest").mkdir()
+    assert "not a run's folder" in run(capsys, "runs", "show", "latest", code=6)
+    (here / "runs/latest").rmdir()
+    assert run(capsys, "runs", "remove", "latest", "--yes") == "deleted runs/one\n"
+
+
+def test_a_run_from_before_placement_had_its_name_keeps_it(here: Path) -> None:
+    train("one", "--placement", "host")
+    config = json.loads((here / "runs/one/config.json").read_text())
+    config["options"]["data"] = config["options"].pop("placement")
+    (here / "runs/one/config.json").write_text(json.dumps(config))
+    assert listing.load_run(here / "runs/one").config["options"]["placement"] == "host"
+    train("two", "--config", "one")
+    assert json.loads((here / "runs/two/config.json").read_text())["options"]["placement"] == "host"

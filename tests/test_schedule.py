@@ -7,9 +7,9 @@ from conftest import engine_params
 
 from mnist_cuda import cli
 from mnist_cuda.data import dataset
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.schedule import Schedule, parse_schedule
+from mnist_cuda.run.schedule import Schedule, parse_schedule
 
 
 def expected_rate(step, steps, peak, rise):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda.checkpoint import load_model
+from mnist_cuda.run.checkpoint import load_model
 
 ENGINE = ("--engine", "reference")
 GRACE = 2.0
@@ -90,7 +90,7 @@ import os, signal, sys
 import numpy as np
 from tiny import tiny_dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.signals import StopRequest
+from mnist_cuda.terminal.signals import StopRequest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 data = tiny_dataset()
 engine = Engine("reference")
@@ -177,7 +177,7 @@ def test_evaluate_stops_at_once(tmp_path):
 IN_EVALUATION = """
 import signal, sys, time
 import tiny
-from mnist_cuda import cli, training
+from mnist_cuda import cli; from mnist_cuda.run import training
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset
@@ -203,7 +203,7 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
 WHILE_SAVING = """
 import os, signal, sys, time
 import tiny
-from mnist_cuda import cli, training_run
+from mnist_cuda import cli; from mnist_cuda.run import training_run
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset

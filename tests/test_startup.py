@@ -9,8 +9,9 @@ import time
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import _native, engine, startup
+from mnist_cuda import _native, engine
 from mnist_cuda.data import unpacked
+from mnist_cuda.run import startup
 
 HEAVY = {"numpy", "rich", "requests", "urllib3", "safetensors", "platformdirs", "cuda", "importlib.metadata"}
 STAGES = ["command_line", "imports", "engine", "parameters", "data", "folder", "upload", "first_step"]
@@ -39,7 +40,7 @@ def test_importing_the_package_imports_nothing_else():
 def test_help_imports_nothing_heavy(argv):
     found = imports("-m", "mnist_cuda", *argv)
     assert "mnist_cuda.cli" in found
-    assert not found & (HEAVY | {"mnist_cuda._native", "mnist_cuda.startup", "json", "threading"})
+    assert not found & (HEAVY | {"mnist_cuda._native", "mnist_cuda.run.startup", "json", "threading"})
 
 
 def test_engines_imports_no_file_formats():
@@ -116,7 +117,7 @@ def test_the_data_that_will_be_asked_for_are_read_early(monkeypatch, dataset, na
 
 def test_the_start_of_the_process_is_the_kernels():
     before = startup._now()
-    code = "from mnist_cuda import startup; print(startup._process_start())"
+    code = "from mnist_cuda.run import startup; print(startup._process_start())"
     found = float(python("-c", code).stdout)
     assert before - 0.02 < found < startup._now()
 

@@ -10,7 +10,8 @@ import time
 import pytest
 from tiny import ENVIRONMENT, Terminal, start
 
-from mnist_cuda.checkpoint import Model, load_model, save_model
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.results import Model
 
 TRAIN = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 2)
 

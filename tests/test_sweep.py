@@ -17,14 +17,14 @@ from safetensors.numpy import load_file
 from tiny import start, tiny_dataset
 
 from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
-from mnist_cuda.checkpoint import load_model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.engine.model import digest, init_parameters
 from mnist_cuda.errors import CheckpointError, OutOfMemoryError, OutputError
-from mnist_cuda.model import digest, init_parameters
-from mnist_cuda.sweeps import files as sweep_files
-from mnist_cuda.sweeps.files import SweepFiles
-from mnist_cuda.sweeps.runs import grid, read_runs, runs_table
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.sweeps import store as sweep_files
+from mnist_cuda.sweeps.grid import grid, read_runs, runs_table
+from mnist_cuda.sweeps.store import SweepFiles
 from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_head, csv_row, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
@@ -623,7 +623,7 @@ def test_a_resumed_sweep_differs_in_no_option_of_no_run(name, index, tmp_path):
 
 def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
     assert tiny(*GRID, "--out", "out", "--quiet") == 0
-    flags = {f"--{'data' if name == 'placement' else name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
+    flags = {f"--{name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
     flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
     for flag, value in (flags | {"--seeds": "3"}).items():
         assert tiny("--resume", "out", flag, value) == 2

@@ -8,15 +8,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import tiny_dataset
 
-from mnist_cuda.checkpoint import Model, load_model, save_model
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS, digest, init_parameters
 from mnist_cuda.errors import CheckpointError, DivergedError
-from mnist_cuda.model import PARAMETERS, STATISTICS, digest, init_parameters
-from mnist_cuda.options import TrainOptions
 from mnist_cuda.ranks.session import share_state
-from mnist_cuda.resume import load_state, save_state
-from mnist_cuda.sweeps.files import StackedWeights
-from mnist_cuda.training import State, Trainer
+from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.resume import load_state, save_state
+from mnist_cuda.run.training import State, Trainer
+from mnist_cuda.sweeps.store import StackedWeights
 
 EACH = pytest.mark.parametrize("tensor", [*PARAMETERS, *STATISTICS], ids=lambda tensor: tensor.name)
 EACH_PARAMETER = pytest.mark.parametrize("tensor", PARAMETERS, ids=lambda tensor: tensor.name)

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from mnist_cuda import timing
-from mnist_cuda.timing import BLOCK_SECONDS, WARM_UP_SECONDS, Measurement, TrainingClock, summarise
+from mnist_cuda.engine import timing
+from mnist_cuda.engine.timing import BLOCK_SECONDS, WARM_UP_SECONDS, Measurement, TrainingClock, summarise
 
 
 def test_summary():

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 from tiny import start, tiny_dataset
 
-from mnist_cuda import cli, machine, run_folder
+from mnist_cuda import cli, machine
 from mnist_cuda import engine as engine_module
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import PIECE_SECONDS, Engine, next_piece
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.errors import DataError, UsageError
-from mnist_cuda.evaluation import evaluate
-from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.run_folder import RunFolder
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run import folder as run_folder
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.folder import RunFolder
+from mnist_cuda.run.training import epoch_order
 
 
 @pytest.fixture(autouse=True)

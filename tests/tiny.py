@@ -20,7 +20,7 @@ import numpy as np
 
 import mnist_cuda
 from mnist_cuda.data import dataset
-from mnist_cuda.signals import StopRequest
+from mnist_cuda.terminal.signals import StopRequest
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mnist_cuda.__file__).parents[1])}
 

@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import console, memory
-from mnist_cuda.bench import report
+from mnist_cuda import memory
+from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
 from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
 from mnist_cuda.bench.record import Record
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.engine import engines
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,7 +161,7 @@ class AccuracyOptions(DataOptions, RecordOptions):
 
     engines: Sequence[str] | None = None
     precisions: Sequence[str] | None = None
-    peer: str = "torch"
+    peers: str = "torch"
     peer_python: Path | None = None
     seeds: int = 10
     epochs: int = 3
@@ -192,7 +194,7 @@ def plan(options: AccuracyOptions) -> list[Row]:
     if not rows:
         raise UsageError(f"--precisions is {' '.join(wanted or offered)}, expected some of {', '.join(offered)}")
     device = "cuda" if any(row.competitor.device == "cuda" for row in rows) else "cpu"
-    (peer,) = first_variants([options.peer], device, options.peer_python or PEER_PYTHON)
+    (peer,) = first_variants([options.peers], device, options.peer_python or PEER_PYTHON)
     of_peer = {precision: Row(peer, precision) for precision in dict.fromkeys(row.precision for row in rows)}
     for row in rows:
         row.peer = of_peer[row.precision]
@@ -293,7 +295,7 @@ def command(options: AccuracyOptions) -> int:
     if steps == 0:
         raise UsageError(f"--batch-size {options.batch_size} exceeds the {count} images of {data.name}")
     threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.jobs)
-    facts = report.Circumstances(data, threads)
+    facts = tables.Circumstances(data, threads)
     out = console.make_console(stderr=output.on_stdout)
     out.print(
         f"test accuracy in per cent, mean over {console.plural(options.seeds, 'seed')}: "

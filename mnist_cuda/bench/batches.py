@@ -1,4 +1,4 @@
-"""The `bench batches` command: what an image costs in a training step, over the size of the batch.
+"""`mnist-cuda bench --all-batches`: what an image costs in a training step, over the size of the batch.
 
 Larger batches should never cost more an image. An engine that cuts a batch up differently from some size on may
 break that rule there: so both sides of each such size are timed, and a regular grid between them.
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import console
-from mnist_cuda.bench.competitors import some_words
+from mnist_cuda.bench.competitors import some_words, the_engine
 from mnist_cuda.bench.record import Record
-from mnist_cuda.engine import Engine, find_engine
+from mnist_cuda.engine import Engine
+from mnist_cuda.engine.timing import Summary, summarise, time_steps
 from mnist_cuda.errors import OutOfMemoryError
 from mnist_cuda.machine import gpu
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.timing import Summary, summarise, time_steps
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,20 +75,19 @@ def rises(costs: Sequence[Cost]) -> list[tuple[Cost, Cost]]:
 class BatchesOptions(DataOptions, RecordOptions):
     """Which engine, in which precisions; None is all that it has here. per_octave: sizes from one to its double."""
 
-    engine: str = "auto"
+    engines: Sequence[str] = ("auto",)
     precisions: Sequence[str] | None = None
     per_octave: int = 4
     threads: int = 0
-    device: int = 0
 
 
 def command(options: BatchesOptions) -> int:
-    """`mnist-cuda bench batches`."""
+    """`mnist-cuda bench --all-batches`."""
     output = Record(options.json, busy=options.busy)
-    info = find_engine(options.engine, options.device)
+    info = the_engine(options.engines, "--all-batches")
     here = [name for name in info.precisions if name not in info.unavailable_precisions]
     precisions = some_words("--precisions", options.precisions or here or info.precisions)  # or the engine says why
-    engines = [Engine(info.name, name, threads=options.threads, device=options.device) for name in precisions]
+    engines = [Engine(info.name, name, threads=options.threads) for name in precisions]
     data = options.load()
     out = console.make_console()
     rows: list[dict[str, Any]] = []

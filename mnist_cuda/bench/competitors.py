@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.bench.peers import PEERS, Peer, chosen_variants, words_of_peers
+from mnist_cuda.bench.variants import PEERS, Peer, chosen_variants, words_of_peers
 from mnist_cuda.engine import EngineInfo, find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, did_you_mean
 from mnist_cuda.machine import CHECKOUT
@@ -104,6 +104,14 @@ def whole_numbers(flag: str, arguments: Iterable[str], *, some: bool = True) -> 
     if min(numbers, default=0 if some else 1) < 1:
         raise UsageError(f"{flag} is {' '.join(arguments)}, expected whole numbers of at least 1")
     return numbers
+
+
+def the_engine(names: Sequence[str], flag: str) -> EngineInfo:
+    """The only engine of --engines, for a flag that takes one. Raises UsageError."""
+    found = some_words("--engines", names)
+    if len(found) > 1:
+        raise UsageError(f"--engines is {' '.join(names)}, expected one engine with {flag}")
+    return find_engine(found[0])
 
 
 def engine_competitor(info: EngineInfo) -> Competitor:

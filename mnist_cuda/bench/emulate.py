@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda import console
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.options import RecordOptions
+from mnist_cuda.run.options import RecordOptions
+from mnist_cuda.terminal import console
 
 COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers")
 PACKAGE = Path(__file__).resolve().parent.parent

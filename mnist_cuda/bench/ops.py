@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda import _native, console, kernel_use, machine_code
-from mnist_cuda.bench import op_peers
+from mnist_cuda import _native
+from mnist_cuda.bench import kernel_use, machine_code, op_peers
 from mnist_cuda.bench.competitors import PEER_PYTHON, words
 from mnist_cuda.bench.record import Record
+from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
-from mnist_cuda.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.machine import gpu
-from mnist_cuda.options import RecordOptions
+from mnist_cuda.run.options import RecordOptions
+from mnist_cuda.terminal import console
 
 COLUMNS = ("variant", "cold", "warm", "GB/s", "TFLOP/s", "%roof", "speed-up", "/library", "error", "why")
 OPTIONAL = ("why", "error", "GB/s")  # the first to go on a narrow terminal

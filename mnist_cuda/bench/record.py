@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda import console, machine
+from mnist_cuda import machine
 from mnist_cuda.errors import UsageError
-from mnist_cuda.json_output import JsonOutput
+from mnist_cuda.terminal import console
+from mnist_cuda.terminal.json_output import JsonOutput
 
 QUIET_LOAD = 0.25  # a core, over the last minute
 

@@ -24,21 +24,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console, memory
-from mnist_cuda.bench import report
+from mnist_cuda import memory
+from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.bench.record import Record
-from mnist_cuda.checkpoint import Model, save_model
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import time_steps
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.evaluation import evaluate_again
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, EngineOptions, RecordOptions
-from mnist_cuda.schedule import parse_schedule
-from mnist_cuda.timing import time_steps
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.evaluation import evaluate_again
+from mnist_cuda.run.options import DataOptions, EngineOptions, RecordOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.schedule import parse_schedule
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -368,7 +370,7 @@ def command(options: TimeToAccuracyOptions) -> int:
         raise UsageError(
             f"the {count} training images less {options.hold_out} held out do not fill a batch of {largest}"
         )
-    facts = report.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
+    facts = tables.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
     out = console.make_console(stderr=output.on_stdout)
     out.print(f"training time to {options.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
 

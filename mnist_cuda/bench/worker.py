@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, Fleet, find_engine
-from mnist_cuda.evaluation import evaluate
+from mnist_cuda.engine.model import digest
+from mnist_cuda.engine.timing import time_steps
 from mnist_cuda.machine import versions
-from mnist_cuda.model import digest
 from mnist_cuda.ranks.processes import inherited
 from mnist_cuda.ranks.session import communicator_of
-from mnist_cuda.timing import time_steps
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.evaluation import evaluate
 
 
 class Worker:

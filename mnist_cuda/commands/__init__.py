@@ -2,6 +2,7 @@
 
 `run` returns the exit code. Only the module of the command that was chosen is imported, and what it needs to run only
 when it runs. A command with commands of its own (`bench`, `data`) is a package with a table such as this one.
+EXAMPLES are lines that a user may type; they end the help.
 """
 
 # Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
@@ -14,10 +15,15 @@ COMMANDS = {
     "runs": "list, show, compare and remove runs",
     "report": "draw the results of runs, sweeps and benchmarks on one page",
     "bench": "time engines against other frameworks",
-    "compare": "check a training step against float64",
     "profile": "time a training step op by op",
     "engines": "list the engines, and why some cannot run here",
     "doctor": "check GPU, driver, libraries and caches, and say how to fix them",
     "data": "fetch, verify and show data sets",
     "completion": "print shell completions for bash, zsh or fish",
 }
+
+EXAMPLES = (
+    "mnist-cuda train --epochs 1",
+    "mnist-cuda evaluate latest --confusion",
+    "mnist-cuda predict docs/digit.png",
+)

@@ -14,24 +14,64 @@ from pathlib import Path
 
 SHELLS = ("bash", "zsh", "fish")
 
+EXAMPLES = ("mnist-cuda completion bash",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
+# Each shell's function that offers the runs in runs/, `latest` and files.
+RUNS_FUNCTION = "_mnist_cuda_runs"
+PREAMBLES = {
+    "bash": """
+_mnist_cuda_runs() {
+  compgen -W "latest $(command ls runs 2>/dev/null)" -- "$1"
+  compgen -f -- "$1"
+}
+""",
+    "zsh": """
+_mnist_cuda_runs() {
+  local -a runs
+  runs=(latest ${(f)"$(command ls runs 2>/dev/null)"})
+  compadd -a runs
+  _files
+}
+""",
+    "fish": """
+function _mnist_cuda_runs
+  echo latest
+  command ls runs 2>/dev/null
+  __fish_complete_path (commandline -ct)
+end
+""",
+}
+
+
 def run(args: argparse.Namespace) -> int:
     """Print it."""
     import shtab
 
-    from mnist_cuda import cli
+    from mnist_cuda import _native, cli
     from mnist_cuda.commands.flags import json_file, run_path
     from mnist_cuda.commands.parser import all_parsers
 
+    offers_runs = dict.fromkeys(SHELLS, RUNS_FUNCTION) | {"fish": f"({RUNS_FUNCTION})"}
+    values = {
+        "engine": ("auto", *(row["name"] for row in _native.engines())),
+        "precision": ("fp32", "tf32", "bf16", "fp64"),
+        "schedule": ("constant", "linear", "triangle"),
+    }
+    values |= {f"{name}s": found for name, found in values.items()}
     parser = cli.make_parser()
     for each in all_parsers(parser):
         for action in each._actions:
-            if action.type in (Path, json_file, run_path):
+            if action.type is run_path:
+                action.complete = offers_runs  # type: ignore[attr-defined]
+            elif action.type in (Path, json_file):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    print(shtab.complete(parser, args.shell))
+            elif action.dest in values:
+                action.choices = values[action.dest]
+    print(shtab.complete(parser, args.shell, preamble=PREAMBLES[args.shell]))
     return 0

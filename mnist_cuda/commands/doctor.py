@@ -1,4 +1,4 @@
-"""List GPU, driver, toolkits, libraries, engines and caches, and say what is wrong and how to fix it.
+"""List GPU, driver, toolkits, libraries and caches, and say what is wrong and how to fix it.
 
 Exit code 4 where a GPU is there and no engine can use it.
 """
@@ -13,6 +13,8 @@ from mnist_cuda.commands.flags import add_json_flag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+EXAMPLES = ("mnist-cuda doctor", "mnist-cuda doctor --json doctor.json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -21,9 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts as a table, then a line for each problem."""
-    from mnist_cuda import console, doctor
+    from mnist_cuda import doctor
     from mnist_cuda.errors import UnavailableError
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
     facts = doctor.examine()
@@ -83,12 +86,6 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         found = f"{library['version'] or 'of unknown version'}, {library['path']}" if library["path"] else "not found"
         use = "; only `bench ops` uses it" if library["name"] == "cufft" else ""
         yield "library", f"{library['name']} {found}{use}"
-    for row in facts["engines"]:
-        reasons = dict.fromkeys(row["unavailable_precisions"].values())
-        here = [p for p in row["precisions"] if p not in row["unavailable_precisions"]]
-        can = f"runs in {', '.join(here)}" if here else "cannot run"
-        yield "engine", "; ".join([f"{row['name']} {can}", *reasons])
-    yield "engine", f"`--engine auto` takes {facts['auto']}"
     for cache in facts["caches"]:
         held = _size(cache["bytes"]) if cache["bytes"] else "nothing yet"
         yield "cache", f"{cache['folder'] or 'no folder'}: {held}"

@@ -10,6 +10,8 @@ from mnist_cuda.commands.flags import add_json_flag
 if TYPE_CHECKING:
     from mnist_cuda.engine import EngineInfo
 
+EXAMPLES = ("mnist-cuda engines", "mnist-cuda engines --json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -29,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the registry as a table."""
     from dataclasses import asdict
 
-    from mnist_cuda import console
     from mnist_cuda.engine import engines, find_engine
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     auto = find_engine("auto").name
     output = JsonOutput(args.json)

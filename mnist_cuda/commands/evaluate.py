@@ -10,41 +10,48 @@ from mnist_cuda.commands.flags import (
     add_evaluation_flag,
     add_json_flag,
     add_model_argument,
-    model_file,
+    add_rare_group,
+    positive,
 )
+
+EXAMPLES = ("mnist-cuda evaluate", "mnist-cuda evaluate first --confusion", "mnist-cuda evaluate latest --mistakes 5")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_model_argument(parser)
-    add_evaluation_flag(parser)
     text = "also print which classes are mistaken for which; --json always has this"
     parser.add_argument("--confusion", action="store_true", help=text)
+    text = "also print N of the test images that it gets wrong, the worst first"
+    parser.add_argument("--mistakes", type=positive, default=0, metavar="N", help=text)
     add_json_flag(parser)
     add_engine_flags(parser)
     add_data_flags(parser, None, "the one that the model was trained on")
+    add_evaluation_flag(add_rare_group(parser))
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, and print a line or an object."""
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.names import find_run
+    from mnist_cuda.run.startup import Startup
 
-    args.file = model_file(args.file)
     Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import confusion, console
-    from mnist_cuda.checkpoint import load_model
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import evaluate, set_model
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run import confusion
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.evaluation import evaluate, set_model
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
-    model = load_model(args.file)
+    file = find_run(args.run_path)
+    model = load_model(file)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     set_model(engine, model)
     out = console.make_console(stderr=output.on_stdout)
     trained_on = model.metadata.get("dataset")
     data = confusion.load_data_of(
-        args.file, model, name=args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror,
+        file, model, name=args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror,
         say=out.print,
     )  # fmt: skip
     if data.warning:
@@ -52,18 +59,18 @@ def run(args: argparse.Namespace) -> int:
     computed = args.eval_bn == "population" and model.statistics is None
     if computed:
         out.print(
-            f"{args.file} has no population statistics: computing them from the {len(data.train_labels)} training "
+            f"{file} has no population statistics: computing them from the {len(data.train_labels)} training "
             f"images of {data.name}"
         )
         engine.set_dataset(data.train_images, data.train_labels)
         engine.compute_statistics()
     result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
     answers = None
-    if output or args.confusion:
+    if output or args.confusion or args.mistakes:
         answers = confusion.answers_of(engine, data.test_images, data.test_labels, args.eval_bn)
     if output and answers:
         report = {
-            "file": str(args.file),
+            "file": str(file),
             "accuracy": result.accuracy,
             "correct": result.correct,
             "count": result.count,
@@ -78,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             "precision": engine.precision,
             "trained": model.metadata,
             "confusion": answers.as_dict(),
+            "mistakes": answers.mistakes()[: args.mistakes].tolist(),
         }
         output.write(report)
     if not output.on_stdout:
@@ -85,6 +93,15 @@ def run(args: argparse.Namespace) -> int:
             out.print("rows: the true class, columns: the predicted class")
             columns = confusion.COLUMNS
             console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
+        if args.mistakes and answers:
+            from mnist_cuda.data.picture import print_image
+
+            wrong = answers.mistakes()
+            for index in wrong[: args.mistakes]:
+                title = f"{data.name} test {index}: {confusion.mistake(answers, index)}"
+                print_image(out, data.test_images[index], title)
+            shown = len(wrong[: args.mistakes])
+            out.print(f"{len(wrong)} of {len(answers.labels)} test images are wrong, {shown} of them shown")
         other = trained_on if trained_on not in (None, data.name) or trained_on == "synthetic" else None
         origin = f"trained on {'synthetic digits' if other == 'synthetic' else other}; " if other else ""
         out.print(

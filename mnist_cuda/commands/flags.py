@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 
 from mnist_cuda import MAX_THREADS
 from mnist_cuda.data.catalogue import CHOICES
-from mnist_cuda.errors import UsageError
 
 _MOST = 2**31 - 1  # what an engine counts with
 
@@ -114,7 +112,7 @@ def percent(text: str) -> float:
 
 
 # The short flags: each letter means the same, one or several, in every command.
-#   -b --batch-size(s)   -d --data-dir   -e --engine(s)   -j --json   -n --epochs   -o --out   -p --precision(s)
+#   -b --batch-size   -d --data-dir   -e --engine(s)   -j --json   -n --epochs   -o --out   -p --precision(s)
 #   -q --quiet   -s --seed   -t --threads
 
 
@@ -151,24 +149,6 @@ def add_data_flags(
     return group
 
 
-def add_block_flags(group: argparse._ActionsContainer) -> None:
-    """How long competitors are timed."""
-    add = group.add_argument
-    add(
-        "--blocks",
-        type=positive,
-        default=20,
-        metavar="N",
-        help="timed blocks of steps, each at least 50 ms long (default: %(default)s)",
-    )
-    text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
-    add("--seconds", type=rate, default=10.0, metavar="S", help=text)
-    text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
-    add("--set-ups", type=positive, default=1, metavar="N", help=text)
-    text = "give up on a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"
-    add("--set-up-seconds", type=rate, default=600.0, metavar="S", help=text)
-
-
 def add_json_flag(group: argparse._ActionsContainer) -> None:
     """What a program reads."""
     text = "print one JSON object on stdout and all else on stderr, or write the object to FILE, which ends in .json"
@@ -185,7 +165,12 @@ def add_record_flags(group: argparse._ActionsContainer) -> None:
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
     text = "keep the training images in the GPU's memory (device) or the host's (default: %(default)s)"
-    group.add_argument("--data", choices=("device", "host"), default="device", help=text)
+    group.add_argument("--placement", choices=("device", "host"), default="device", help=text)
+
+
+def add_rare_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The last group of a command's help: what few need."""
+    return parser.add_argument_group("rarely needed")
 
 
 def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
@@ -196,46 +181,19 @@ def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument("--eval-bn", choices=("population", "batch"), default="population", help=text)
 
 
-RUNS = Path("runs")  # where runs go that are given no folder
+RUN = "a run's name or folder, a file in it, or latest"  # as `find_run` takes it
 
 
 def run_path(text: str) -> Path:
-    """A path, or else the run of that name in `runs/`, as `mnist-cuda runs` lists it."""
-    path = Path(text)
-    return path if path.exists() or not (RUNS / path).exists() else RUNS / path
+    """RUN, to be found by `find_run` or `find_folder`."""
+    return Path(text)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Which model: a file or a run's folder, to be read by `model_file`."""
-    text = "a run's name or folder, or a model.safetensors (default: the newest run in runs/)"
-    parser.add_argument("file", nargs="?", type=run_path, metavar="RUN", help=text)
+    """Which model, to be found by `find_run`."""
+    parser.add_argument("run_path", nargs="?", type=run_path, metavar="RUN", help=f"{RUN} (default: latest)")
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
-    """Which model, where the arguments are something else; to be read by `model_file`, too."""
-    text = "a run's name or folder, or a model.safetensors (default: the newest run in runs/)"
-    parser.add_argument("--model", type=run_path, metavar="RUN", help=text)
-
-
-NEWEST = Path("<the newest run>")  # what a flag that may name a run stands for without a name
-
-
-def model_file(named: Path | None) -> Path:
-    """What was named, or else the newest run's folder, which a line on stderr then names. UsageError without one."""
-    if named not in (None, NEWEST):
-        return named
-    newest = newest_run()
-    if newest is None:
-        raise UsageError(f"there is no run with a model in {RUNS}/; name a model file or the folder of a run")
-    print(f"mnist-cuda: taking the newest run, {newest}", file=sys.stderr)
-    return newest
-
-
-def newest_run(holding: str = "model.safetensors", home: Path = RUNS) -> Path | None:
-    """The folder in `home` whose file of this name was written last; None where there is none.
-
-    An empty file does not count: a run that was killed before it began leaves an empty config.json.
-    """
-    found = [(file.stat(), file.parent.name) for file in home.glob(f"*/{holding}") if file.is_file()]
-    times = [(status.st_mtime_ns, name) for status, name in found if status.st_size]
-    return home / max(times)[1] if times else None
+    """Which model, where the arguments are something else; to be found by `find_run`, too."""
+    parser.add_argument("--model", type=run_path, metavar="RUN", help=f"{RUN} (default: latest)")

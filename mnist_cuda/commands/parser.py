@@ -11,6 +11,20 @@ from typing import Any, NoReturn
 
 from mnist_cuda.errors import UsageError, did_you_mean
 
+# What a command or a flag of one was called once, and its name now.
+RENAMED = {
+    "mnist-cuda compare": "mnist-cuda bench check",
+    "mnist-cuda bench batches": "mnist-cuda bench --all-batches",
+    "mnist-cuda bench sweep": "mnist-cuda bench --models 16 64",
+    "mnist-cuda bench --batch-sizes": "--batch-size",
+    "mnist-cuda bench --data": "--placement",
+    "mnist-cuda bench accuracy --peer": "--peers",
+    "mnist-cuda data show --count": "mnist-cuda evaluate RUN --mistakes N",
+    "mnist-cuda data show --wrong": "mnist-cuda evaluate RUN --mistakes N",
+    "mnist-cuda sweep --data": "--placement",
+    "mnist-cuda train --data": "--placement",
+}
+
 _Commands = argparse._SubParsersAction
 _NUMBER = re.compile(r"-\.?\d")  # negative: no option, and no argument that is missing
 
@@ -22,6 +36,11 @@ class Formatter(argparse.HelpFormatter):
         fill = super()._fill_text
         paragraphs = text.strip("\n").split("\n\n")
         return "\n\n".join(part if part.startswith(" ") else fill(part, width, indent) for part in paragraphs)
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text."""
+    return "\n  ".join(["examples:\n", *lines])
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +58,9 @@ class Parser(argparse.ArgumentParser):
         """As argparse does, but what it does not know is an error at once, and of this parser, not of the first one."""
         words = sys.argv[1:] if args is None else list(args)
         self._negative_number_matcher = _NUMBER
+        if not words and any(isinstance(action, _Commands) and action.required for action in self._actions):
+            self.print_help()
+            self.exit()
         self._require_known_options(words)
         namespace, rest = super().parse_known_args(words, namespace)
         if rest:
@@ -51,6 +73,7 @@ class Parser(argparse.ArgumentParser):
         commands = next((action for action in self._actions if isinstance(action, _Commands)), None)
         for word in words:
             name = word.partition("=")[0]
+            self._require_todays_name(name)
             if word == "--" or (commands and word in commands.choices):
                 return
             if not name.startswith("-") or name == "-" or name in known or _NUMBER.match(name):
@@ -60,6 +83,12 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") or name[:2] not in known:
                 place = " before the command" if commands and commands.required else ""
                 self.error(f"there is no option {name}{place}{did_you_mean(name, known)}")
+
+    def _require_todays_name(self, word: str) -> None:
+        now = RENAMED.get(f"{self.prog} {word}")
+        if now:
+            kind = "option" if word.startswith("-") else "command"
+            self.error(f"there is no {kind} {word} any more, it is `{now}` now")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -82,7 +111,7 @@ class CommandParser(Parser):
         """Take description and flags from the module, if that is not yet done."""
         if self._module:
             module, self._module = import_module(self._module), None
-            self.description = module.__doc__
+            self.description, self.epilog = module.__doc__, examples(*module.EXAMPLES)
             self.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(self)
 

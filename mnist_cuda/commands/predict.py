@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag, model_file
+from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag
 from mnist_cuda.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ SURE = 0.7
 
 _BAR = 24  # characters of a bar for 100 %
 
+EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --model first")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -41,17 +43,18 @@ def run(args: argparse.Namespace) -> int:
     """Predict."""
     import numpy as np
 
-    from mnist_cuda import console
-    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.data.picture_file import require_pillow
     from mnist_cuda.engine import Engine
-    from mnist_cuda.evaluation import predict, set_model
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run.checkpoint import load_model, no_statistics
+    from mnist_cuda.run.evaluation import predict, set_model
+    from mnist_cuda.run.names import find_run
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     require_pillow()
     output = JsonOutput(args.json)
     out = console.make_console(stderr=output.on_stdout)
-    file = model_file(args.model)
+    file = find_run(args.model)
     model = load_model(file)
     if model.statistics is None:
         raise no_statistics(str(file))
@@ -94,9 +97,9 @@ def _files(named: Path) -> list[tuple[Path, bool]]:
 
 def _digits(paths: list[Path], out: Console) -> list[Digit | DataError]:
     """For each file its digit, or why it cannot be read."""
-    from mnist_cuda.console import LiveLine
     from mnist_cuda.data.digit import as_mnist
     from mnist_cuda.data.picture_file import read_picture
+    from mnist_cuda.terminal.console import LiveLine
 
     digits: list[Digit | DataError] = []
     with LiveLine(out, enabled=len(paths) > 1) as line:
@@ -138,13 +141,12 @@ def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report
     """Print the answer, and the pixels beside the bars."""
     from rich.text import Text
 
-    from mnist_cuda.console import on_terminal, print_warning
     from mnist_cuda.data.picture import render
+    from mnist_cuda.terminal.console import coloured, on_terminal, print_warning
 
     if report["digit"] is not None:
         out.print(f"{report['file']}: {', '.join(_answer(report))}")
-        colour = on_terminal(out) and out.color_system is not None and not out.no_color
-        lines = render(digit.pixels, colour=colour, encoding=out.encoding).splitlines()
+        lines = render(digit.pixels, colour=coloured(out), encoding=out.encoding).splitlines()
         full = "=" if out.options.ascii_only else "━"
         length = min(_BAR, max(0, out.width - 41)) if on_terminal(out) else _BAR  # 41: what stands around a bar
         for row, line in enumerate(lines, start=-2):  # the bars stand in the middle

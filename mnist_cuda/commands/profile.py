@@ -17,6 +17,8 @@ from mnist_cuda.commands.flags import (
     positive,
 )
 
+EXAMPLES = ("mnist-cuda profile --engine cpu", "mnist-cuda profile -b 1024 --trace trace.json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -35,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Profile."""
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.startup import Startup
 
     Startup(args.engine, args.device, args.dataset)
-    from mnist_cuda import profile
+    from mnist_cuda.bench import profile
 
     return profile.command(options_of(profile.ProfileOptions, args))

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda.commands.flags import file_ending_in, model_file, run_path
+from mnist_cuda.commands.flags import RUN, file_ending_in, run_path
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import make_folder, require_writable
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 
+EXAMPLES = (
+    "mnist-cuda report",
+    "mnist-cuda report first second --out both.html",
+    "mnist-cuda report sweeps/seeds",
+    "mnist-cuda report latest --text",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    text = (
-        "a run's folder or name, the JSON file of `bench` or `profile`, or a sweep's folder or table (default: the "
-        "newest run)"
-    )
+    text = f"{RUN}; the JSON file of `bench` or `profile`; a sweep's folder or table (default: latest)"
     parser.add_argument("source", nargs="*", type=run_path, metavar="RUN|FILE.json|FILE.csv", help=text)
     add_folder_flag(parser)
     parser.add_argument("--no-profile", action="store_true", help="do not time training steps")
@@ -47,15 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the text; a run whose model cannot be tested here is shown without."""
-    from mnist_cuda import console, machine
+    from mnist_cuda import machine
+    from mnist_cuda.terminal import console
 
     if args.text and (args.out or args.figures):
         raise UsageError("--text prints and writes no file: leave out --out and --figures")
     if not args.text:
         from mnist_cuda.report import page  # before the work, since it may lack matplotlib
     from mnist_cuda.report import panels, sources
+    from mnist_cuda.run.names import find_run
 
-    names = args.source or [model_file(None)]
+    names = args.source or [find_run(None, args.dir)]
     found = sources.read(names, args.dir)
     target = args.out or _target(found)
     if not args.text:
@@ -94,12 +100,13 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
     """Everything as text on standard output."""
     import sys
 
-    from mnist_cuda import console, runs
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal import console
 
     out = console.make_console()
     if found.runs:
-        console.print_table(out, runs.COLUMNS, [runs.row(tested.run) for tested in found.runs])
-    colour = console.on_terminal(out) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        console.print_table(out, listing.COLUMNS, [listing.row(tested.run) for tested in found.runs])
+    colour = console.coloured(out)
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")
         sketch = panel.sketch(colour, sys.stdout.encoding or "ascii") if panel.sketch else []

@@ -9,18 +9,26 @@ import argparse
 from pathlib import Path
 
 from mnist_cuda.commands.flags import (
-    NEWEST,
     add_data_flags,
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
     add_placement_flag,
+    add_rare_group,
     gpu,
     non_negative,
     positive,
     rate,
+    run_path,
 )
-from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.names import LATEST
+from mnist_cuda.run.options import TrainOptions
+
+EXAMPLES = (
+    "mnist-cuda sweep --seeds 3 --lr 0.05 0.1 --epochs 1",
+    "mnist-cuda sweep --runs models.csv --save best",
+    "mnist-cuda sweep --resume latest",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other options")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images of each model, chosen by its seed, and test it on them")  # fmt: skip
-    add_evaluation_flag(group)
     add_engine_flags(parser)
     group = parser.add_argument_group("at once")
     add = group.add_argument
@@ -75,11 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", choices=("all", "best", "none"), default="none",
         help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the one "
         "that is best on the held-out images, or if none are, the test images (default: %(default)s)")  # fmt: skip
-    add("--parquet", action="store_true", help="also write the table as Parquet (needs pyarrow)")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
-    add("--resume", nargs="?", type=Path, const=NEWEST, metavar="DIR",
-        help="continue a stopped sweep in its folder (default: the newest in sweeps/)")  # fmt: skip
+    add("--resume", nargs="?", type=run_path, const=LATEST, metavar="SWEEP",
+        help="continue a stopped sweep in its folder: its name, its folder or latest (default: latest)")  # fmt: skip
+    group = add_rare_group(parser)
+    add_evaluation_flag(group)
+    group.add_argument("--parquet", action="store_true", help="also write the table as Parquet (needs pyarrow)")
 
 
 def run(args: argparse.Namespace) -> int:

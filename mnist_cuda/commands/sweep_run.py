@@ -14,28 +14,29 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mnist_cuda import console, machine, streams
-from mnist_cuda.checkpoint import Model
-from mnist_cuda.commands.flags import NEWEST, newest_run
+from mnist_cuda import machine
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.run_folder import CONFIG_FILE, ResumedFolder, RunFolder
-from mnist_cuda.signals import StopRequest, exit_code
-from mnist_cuda.sweeps.files import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
+from mnist_cuda.run.folder import ResumedFolder, RunFolder
+from mnist_cuda.run.names import find_folder
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training_run import with_recorded_warning
+from mnist_cuda.sweeps.grid import grid, read_runs
 from mnist_cuda.sweeps.recipes import Recipe, deviation, recipes_of, table
-from mnist_cuda.sweeps.runs import grid, read_runs
+from mnist_cuda.sweeps.store import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
-from mnist_cuda.training_run import with_recorded_warning
+from mnist_cuda.terminal import console, streams
+from mnist_cuda.terminal.json_output import JsonOutput
+from mnist_cuda.terminal.signals import StopRequest, exit_code
 
 PARQUET_FILE = "sweep.parquet"
 REPORTS = 10  # lines while it runs
 MOST_RECIPES = 5  # in the table at the end
 # What a sweep that goes on keeps from its config.json and runs.csv.
-GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "data")
+GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "placement")
 KEPT = (*GRID, "runs", "engine", "precision", "save", "out")
 
 
@@ -85,7 +86,7 @@ def _runs(args: argparse.Namespace) -> list[TrainOptions]:
     axes: dict[str, Sequence[Any]] = {
         "validation": [args.validation],
         "eval_bn": [args.eval_bn],
-        "placement": [args.data],
+        "placement": [args.placement],
         "epochs": args.epochs,
         "batch_size": args.batch_size,
         "lr": args.lr,
@@ -103,11 +104,7 @@ def _require_seeds_fit(runs: Sequence[TrainOptions], args: argparse.Namespace) -
 
 def _resumed(args: argparse.Namespace) -> ResumedFolder:
     """The sweep to go on with; the arguments get what it was begun with."""
-    if args.resume == NEWEST:
-        newest = newest_run(CONFIG_FILE, HOME)
-        if newest is None:
-            raise UsageError(f"there is no sweep in {HOME}/; name the folder of one: --resume DIR")
-        args.resume = newest
+    args.resume = find_folder(args.resume, HOME, kind="sweep")
     for name in KEPT:
         if name in args.given:
             flag = "--" + name.replace("_", "-")

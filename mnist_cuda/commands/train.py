@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnist_cuda.commands.flags import (
-    NEWEST,
-    RUNS,
+    RUN,
     add_data_flags,
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
     add_placement_flag,
-    newest_run,
+    add_rare_group,
     non_negative,
     positive,
     processes,
@@ -28,24 +27,32 @@ from mnist_cuda.commands.flags import (
     run_path,
 )
 from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
-from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.names import LATEST, find_folder, find_run
+from mnist_cuda.run.options import TrainOptions
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.engine import Engine
     from mnist_cuda.ranks.group import Ranks
     from mnist_cuda.ranks.world import World
-    from mnist_cuda.resume import Saved
-    from mnist_cuda.run_folder import RunFolder
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.folder import RunFolder
+    from mnist_cuda.run.resume import Saved
+    from mnist_cuda.run.startup import Startup
 
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
-    *("engine", "precision", "multiprocessors", "threads", "device", "data", "dataset", "data_dir"),
+    *("engine", "precision", "multiprocessors", "threads", "device", "placement", "dataset", "data_dir"),
     *("save_every", "keep", "save_best"),
     *("processes", "gpus"),
+)
+
+EXAMPLES = (
+    "mnist-cuda train",
+    "mnist-cuda train --engine cpu --epochs 1 --out runs/first",
+    "mnist-cuda train --resume latest --epochs 6",
+    "mnist-cuda train --config first --lr 0.1",
 )
 
 
@@ -64,14 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
-    add("--init", type=run_path, metavar="RUN|FILE",
-        help="start from a run, a saved model or a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
+    add("--init", type=run_path, metavar="RUN",
+        help=f"start from the weights of {RUN}; also from a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
-    add_evaluation_flag(group)
-    add_engine_flags(parser).add_argument("--multiprocessors", type=positive, default=0, metavar="N",
-        help="how many multiprocessors (SMs) fused uses; to repeat a model of a sweep, take the number from its "
-        "sweep.csv (default: all)")  # fmt: skip
+    add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
     add = group.add_argument
@@ -80,27 +84,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
         help="start N on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
-    add(
-        "--wait",
-        type=positive,
-        default=120,
-        metavar="SECONDS",
-        help="for all ranks of torchrun to start (default: %(default)s)",
-    )
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")
     add("--save-every", default="1epochs", metavar="N[steps|epochs]",
         help="how often to save a checkpoint; the end and a stop save one too (default: every epoch)")  # fmt: skip
-    add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
-    group.add_argument("--resume", nargs="?", type=run_path, const=NEWEST, metavar="RUN",
-        help="continue a run in its folder (default: the newest in runs/)")  # fmt: skip
-    group.add_argument("--config", type=Path, metavar="FILE",
-        help="repeat the run with this config.json; other flags on the command line win")  # fmt: skip
+    group.add_argument("--resume", nargs="?", type=run_path, const=LATEST, metavar="RUN",
+        help=f"continue in its folder {RUN} (default: latest)")  # fmt: skip
+    group.add_argument("--config", type=run_path, metavar="RUN",
+        help="repeat this run, or the one with this config.json; other flags on the command line win")  # fmt: skip
+    group = add_rare_group(parser)
+    add = group.add_argument
+    add_evaluation_flag(group)
+    add("--keep", type=positive, default=1, metavar="N", help="checkpoints to keep (default: %(default)s)")
+    add("--multiprocessors", type=positive, default=0, metavar="N",
+        help="how many multiprocessors (SMs) fused uses; to repeat a model of a sweep, take the number from its "
+        "sweep.csv (default: all)")  # fmt: skip
+    add("--wait", type=positive, default=120, metavar="SECONDS",
+        help="for all ranks of torchrun to start (default: %(default)s)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,15 +118,16 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World | None, ranks: Ranks | None) -> int:
     import threading
 
-    from mnist_cuda.startup import Startup
+    from mnist_cuda.run.startup import Startup
 
     device = _device(args, world)
     startup = Startup(args.engine, device, args.dataset)
-    from mnist_cuda import console, machine
-    from mnist_cuda.checkpoint import load_model
+    from mnist_cuda import machine
     from mnist_cuda.engine import Engine, engines
-    from mnist_cuda.json_output import JsonOutput
-    from mnist_cuda.run_folder import ResumedFolder, RunFolder
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.folder import ResumedFolder, RunFolder
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
@@ -140,6 +146,7 @@ def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World |
     if ranks and ranks.rank:
         return _follow(args, engine, config, ranks)
     if args.init:
+        args.init = find_run(args.init)
         engine.set_parameters(load_model(args.init).parameters)
         _check_init(args, engine)
     else:
@@ -160,10 +167,10 @@ def _train(
     import numpy as np
 
     from mnist_cuda.data.catalogue import without_password
-    from mnist_cuda.resume import remove_later
-    from mnist_cuda.run_folder import ResumedFolder
-    from mnist_cuda.training import State, Trainer, require_possible
-    from mnist_cuda.training_run import Saving, TrainingRun
+    from mnist_cuda.run.folder import ResumedFolder
+    from mnist_cuda.run.resume import remove_later
+    from mnist_cuda.run.training import State, Trainer, require_possible
+    from mnist_cuda.run.training_run import Saving, TrainingRun
 
     options = _options(args)
     if args.save_best and not options.validation:
@@ -204,7 +211,7 @@ def _train(
 
 def _options(args: argparse.Namespace) -> TrainOptions:
     return TrainOptions(
-        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.data, args.validation
+        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.placement, args.validation
     )
 
 
@@ -279,7 +286,7 @@ def _threads(args: argparse.Namespace, world: World | None) -> int:
 def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
     """What all ranks must have in common, by the error where they have not."""
     from mnist_cuda import _native, machine
-    from mnist_cuda.training_run import fixed_options
+    from mnist_cuda.run.training_run import fixed_options
 
     options = fixed_options(vars(args)) | {"epochs": args.epochs}
     del options["init_sha256"]  # rank 0 gives all of them its parameters
@@ -296,8 +303,8 @@ def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type
 def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, ranks: Ranks) -> int:
     """Train as another rank than 0: the same steps, without output and files."""
     from mnist_cuda.ranks.session import share_state
-    from mnist_cuda.signals import StopRequest
-    from mnist_cuda.training import Trainer
+    from mnist_cuda.run.training import Trainer
+    from mnist_cuda.terminal.signals import StopRequest
 
     data = _load(args, config)
     ranks.require_facts(_facts(args, engine, data))
@@ -316,14 +323,13 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
-    from mnist_cuda.run_folder import read_config
-    from mnist_cuda.training_run import FIXED
+    from mnist_cuda.run.folder import read_config
+    from mnist_cuda.run.training_run import FIXED
 
-    if args.resume == NEWEST:
-        newest = newest_run("config.json")
-        if newest is None:
-            raise UsageError(f"there is no run in {RUNS}/; name the folder of one: --resume RUN")
-        args.resume = newest
+    if args.resume:
+        args.resume = find_folder(args.resume)
+    elif args.config.suffix != ".json":
+        args.config = find_folder(args.config)
     config = read_config(args.resume or args.config)
     options = config["options"] | {name: config["engine"].get(name) for name in ("precision",)}
     options |= {"engine": config["engine"].get("name"), "dataset": config["data"].get("name")}
@@ -338,7 +344,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(
                     f"{flag} is {value}, and {args.resume} was begun with {was}: that would change its result; leave "
-                    f"it out, or begin another run by --config {args.resume / 'config.json'}"
+                    f"it out, or begin another run by --config {args.resume}"
                 )
     left_to_flags = {*given, *(["precision"] if "engine" in given else [])}
     left_to_flags |= {"data_dir"} if given & {"dataset", "mirror"} else set()
@@ -375,7 +381,7 @@ def _checked(values: dict[str, Any], source: Path) -> dict[str, Any]:
 
 def _check_init(args: argparse.Namespace, engine: Engine) -> None:
     """Note which parameters a run begins with; raise UsageError if they are not those that it began with before."""
-    from mnist_cuda.model import digest
+    from mnist_cuda.engine.model import digest
 
     found, expected = digest(engine.parameters), getattr(args, "init_sha256", None)
     if expected not in (None, found) and "init" not in args.given:
@@ -386,7 +392,7 @@ def _check_init(args: argparse.Namespace, engine: Engine) -> None:
 def _load(args: argparse.Namespace, config: dict[str, Any] | None) -> Dataset:
     """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
     from mnist_cuda.data import dataset
-    from mnist_cuda.training_run import with_recorded_warning
+    from mnist_cuda.run.training_run import with_recorded_warning
 
     data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
     _check_data(args, config, data)
@@ -408,11 +414,11 @@ def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, rank
     """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
     import sys
 
-    from mnist_cuda.console import plural, print_warning
     from mnist_cuda.errors import CheckpointError
     from mnist_cuda.machine import versions
-    from mnist_cuda.resume import checkpoints, load_state
-    from mnist_cuda.training_run import fixed_options
+    from mnist_cuda.run.resume import checkpoints, load_state
+    from mnist_cuda.run.training_run import fixed_options
+    from mnist_cuda.terminal.console import plural, print_warning
 
     found = None
     for path in checkpoints(folder.path):

@@ -241,7 +241,7 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from mnist_cuda.console import make_console
+    from mnist_cuda.terminal.console import make_console
 
     columns = (
         TextColumn("{task.description}"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from rich.console import Console
+
 from mnist_cuda.data.idx import Images
+from mnist_cuda.terminal.console import coloured
 
 _BLOCKS = "▀ ░▒▓█"
 _ASCII = " .:+%#@"
@@ -36,3 +39,9 @@ def render(image: Images, *, colour: bool, encoding: str) -> str:
 def _by_density(image: Images, characters: str) -> str:
     mean = (image[::2].astype(int) + image[1::2]) // 2
     return "\n".join("".join(characters[value * len(characters) // 256] for value in row) for row in mean)
+
+
+def print_image(console: Console, image: Images, title: str) -> None:
+    """Print a line of text, and below it the image (28,28)."""
+    console.print(title)
+    console.file.write(render(image, colour=coloured(console), encoding=console.encoding) + "\n")

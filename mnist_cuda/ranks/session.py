@@ -15,15 +15,15 @@ import numpy as np
 import safetensors.numpy
 
 from mnist_cuda import _native
+from mnist_cuda.engine.model import PARAMETERS
 from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UnavailableError, UsageError
-from mnist_cuda.model import PARAMETERS
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.launchers import meet
 from mnist_cuda.ranks.processes import Processes
 from mnist_cuda.ranks.world import World
-from mnist_cuda.resume import checkpoints
-from mnist_cuda.streams import clean
-from mnist_cuda.training import State
+from mnist_cuda.run.resume import checkpoints
+from mnist_cuda.run.training import State
+from mnist_cuda.terminal.streams import clean
 
 # How long after a rank is gone the main thread may still be in what it computes; then the process ends there.
 GRACE_SECONDS = 4.0

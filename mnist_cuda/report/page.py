@@ -8,10 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnist_cuda import __version__, charts, runs
+from mnist_cuda import __version__
 from mnist_cuda.files import atomic_write
+from mnist_cuda.report import charts
 from mnist_cuda.report.panels import WIDTH, Panel
 from mnist_cuda.report.sources import Sources
+from mnist_cuda.run import listing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,9 +60,9 @@ def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], comma
         f'<h1>mnist-cuda</h1>\n<div class="muted">{escape(title)}</div>',
     ]
     if sources.runs:
-        parts.append(_table(runs.COLUMNS, [runs.row(tested.run) for tested in sources.runs]))
+        parts.append(_table(listing.COLUMNS, [listing.row(tested.run) for tested in sources.runs]))
     if len(sources.runs) > 1:
-        rows = runs.differences([tested.run for tested in sources.runs])
+        rows = listing.differences([tested.run for tested in sources.runs])
         parts.append(f"<details><summary>What else differs</summary>{_table(('', *names), rows)}</details>")
     parts.append('<div class="panels">')
     with charts.style():

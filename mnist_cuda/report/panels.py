@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import confusion
-from mnist_cuda.console import format_count, plural
 from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
-from mnist_cuda.streams import clean
+from mnist_cuda.run import confusion
 from mnist_cuda.sweeps import recipes as ranking
+from mnist_cuda.terminal.console import format_count, plural
+from mnist_cuda.terminal.streams import clean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,7 +149,7 @@ def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str]
         from matplotlib.lines import Line2D
         from matplotlib.ticker import MaxNLocator
 
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         handles = []
@@ -198,7 +198,7 @@ def _classes(runs: Sequence[Tested]) -> Panel:
     labels = _labels(runs)
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         if len(runs) == 1:
@@ -223,7 +223,7 @@ def _confusion(tested: Tested, number: int) -> Panel:
     answers = _answers(tested)
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         charts.matrix(figure.subplots(), answers.matrix.tolist())
 
@@ -258,7 +258,7 @@ def _mistakes(tested: Tested, number: int) -> Panel:
     columns = 8
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         charts.pictures(figure.subplots(), list(images), [f"{a} as {b}" for a, b in pairs], columns)
 
@@ -289,7 +289,7 @@ def _filters(tested: Tested, number: int) -> Panel:
     limit = float(np.abs(weights).max())
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         charts.pictures(figure.subplots(), list(weights), [str(k) for k in range(len(weights))], 8, limit)
 
@@ -330,7 +330,7 @@ def _phases(profile: Record, number: int) -> Panel:
     roofs = any(op.get("least_us") for op in ops)
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         for k, op in enumerate(ops):
@@ -376,7 +376,7 @@ def _phases(profile: Record, number: int) -> Panel:
 
 def _roofline(profile: Record, number: int) -> Panel:
     """Each op's rate over its intensity, below what memory and arithmetic allow."""
-    from mnist_cuda.profile import unit_rates
+    from mnist_cuda.bench.profile import unit_rates
 
     roofs, names = profile["roofs"], _op_names(profile)
     points = [
@@ -388,7 +388,7 @@ def _roofline(profile: Record, number: int) -> Panel:
     rates = {unit: rate / 1e12 for unit, rate in unit_rates(roofs).items() if unit in {p[3] for p in points}}
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlabel="flop a byte", ylabel="TFLOP/s")
@@ -434,7 +434,7 @@ def _bench_panel(bench: Record, series: Mapping[str, Mapping[int, float]], key: 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import LogLocator, NullLocator
 
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         filled = {label: [values.get(b, math.nan) for b in batches] for label, values in series.items()}
@@ -494,7 +494,7 @@ def luck(swept: Swept, number: int) -> list[Panel]:
     middles = [100 * (start + (width - 1) / 2) / images for start in starts]
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         bars = axes.bar(middles, seeds, 0.9 * 100 * width / images, color=charts.LINES[0])
@@ -524,7 +524,7 @@ def recipes(swept: Swept, number: int) -> list[Panel]:
     best = [one for one in found if one.accuracies][:MOST_RECIPES]
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         for k, one in enumerate(best):
@@ -578,7 +578,7 @@ def over_option(swept: Swept, number: int) -> Iterator[Panel]:
     means = [math.fsum(models) / len(models) if models else math.nan for models in sound.values()]
 
     def draw(figure: Figure) -> None:
-        from mnist_cuda import charts
+        from mnist_cuda.report import charts
 
         axes = figure.subplots()
         points = [(x, accuracy) for x, models in enumerate(sound.values()) for accuracy in models]

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda import machine
-from mnist_cuda.checkpoint import Model
-from mnist_cuda.confusion import Answers, score_model
-from mnist_cuda.console import print_warning
+from mnist_cuda.bench.profile import profile
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import CheckpointError, DataError, OutOfMemoryError, UnavailableError, UsageError
 from mnist_cuda.files import read_regular
-from mnist_cuda.json_input import LONGEST, read_json
-from mnist_cuda.profile import profile
-from mnist_cuda.runs import Run, find
-from mnist_cuda.sweeps.files import TABLE_FILE
-from mnist_cuda.sweeps.runs import OPTIONS
+from mnist_cuda.run.confusion import Answers, score_model
+from mnist_cuda.run.listing import Run, load_run
+from mnist_cuda.run.names import find_run
+from mnist_cuda.run.results import Model
+from mnist_cuda.sweeps.grid import OPTIONS
+from mnist_cuda.sweeps.store import TABLE_FILE
+from mnist_cuda.terminal.console import print_warning
+from mnist_cuda.terminal.json_input import LONGEST, read_json
 
 Record = dict[str, Any]
 _COMMON = {"machine?": {"gpu?": ({"name?": str}, None), "cpu?": str}, "command?": str, "started?": str}
@@ -87,7 +88,7 @@ def read(names: Sequence[Path], folder: Path) -> Sources:
     Raises UsageError for a run given twice and for a file of something else, CheckpointError for what cannot be read.
     """
     sources = Sources()
-    for name in names:
+    for name in (find_run(name, folder) for name in names):
         if name.suffix == ".json" and not name.is_dir():
             record = _record(name)
             (sources.profiles if "ops" in record else sources.benches).append(record)
@@ -95,7 +96,7 @@ def read(names: Sequence[Path], folder: Path) -> Sources:
         if name.suffix == ".csv" or (name / TABLE_FILE).is_file():
             sources.sweeps.append(read_sweep(name / TABLE_FILE if name.is_dir() else name))
             continue
-        run = find(name, folder)
+        run = load_run(name.parent if name.is_file() else name)
         if any(run.path.samefile(other.run.path) for other in sources.runs):
             raise UsageError(f"{name}: this run is named twice")
         sources.runs.append(Tested(run))

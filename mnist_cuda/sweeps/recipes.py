@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mnist_cuda.sweeps.runs import OPTIONS
+from mnist_cuda.sweeps.grid import OPTIONS
 from mnist_cuda.sweeps.table import SweptModel
 
 Numbers = Sequence[float]  # NaN of a model that diverged

@@ -20,15 +20,16 @@ from typing import Any
 import numpy as np
 
 from mnist_cuda import _native, machine, memory
-from mnist_cuda.checkpoint import Model
-from mnist_cuda.console import plural
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, require_a
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.run_folder import ResumedFolder, RunFolder
-from mnist_cuda.sweeps.files import RUNS_FILE, SAVES, SweepFiles
-from mnist_cuda.sweeps.runs import read_runs
+from mnist_cuda.run.folder import ResumedFolder, RunFolder
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, require_possible
+from mnist_cuda.run.training_run import data_facts, engine_facts
+from mnist_cuda.sweeps.grid import read_runs
+from mnist_cuda.sweeps.store import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
 from mnist_cuda.sweeps.trainers import (
     Job,
@@ -41,8 +42,7 @@ from mnist_cuda.sweeps.trainers import (
     share_of,
     side_by_side,
 )
-from mnist_cuda.training import DATASET_FROM, OPTIONS_FROM, require_possible
-from mnist_cuda.training_run import data_facts, engine_facts
+from mnist_cuda.terminal.console import plural
 
 HOME = Path("sweeps")  # where sweeps go that are given no folder
 PARTS = ("sweep", "engine", "data")  # of config.json

@@ -14,8 +14,8 @@ from typing import Any
 from mnist_cuda import _native
 from mnist_cuda.errors import CheckpointError, UnavailableError, UsageError
 from mnist_cuda.files import atomic_write, read_regular
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.sweeps.runs import OPTIONS, option
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.sweeps.grid import OPTIONS, option
 
 CLASSES: int = _native.CLASSES
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine, EngineInfo, Fleet, Steps
+from mnist_cuda.engine.model import digest
 from mnist_cuda.errors import DivergedError
-from mnist_cuda.model import digest
-from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import Trainer, epoch_order
 from mnist_cuda.sweeps.table import SweptModel
-from mnist_cuda.training import Trainer, epoch_order
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,33 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.bench.peers import words_of_peers
-from mnist_cuda.commands.flags import add_block_flags, add_data_flags, add_record_flags, options_of, positive, threads
+from mnist_cuda.bench.variants import words_of_peers
+from mnist_cuda.commands.flags import (
+    add_data_flags,
+    add_rare_group,
+    add_record_flags,
+    options_of,
+    positive,
+    rate,
+    threads,
+)
 from mnist_cuda.commands.parser import add_commands
+from mnist_cuda.errors import UsageError
 
 COMMANDS = {
     "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
-    "batches": "the time per image over the batch size",
+    "check": "a training step against float64",
     "ops": "every variant of every GPU op",
-    "sweep": "the time per step and model when many models train at once",
 }
+
+EXAMPLES = (
+    "mnist-cuda bench --engines cpu --peers",
+    "mnist-cuda bench -e fused -b 64 1024 --peers torch:graph",
+    "mnist-cuda bench -e fused --placement device host",
+    "mnist-cuda bench -e fused --all-batches",
+    "mnist-cuda bench -e fused --models 16 64",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,25 +51,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
         f"Words {words_of_peers()}",
     )
-    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("measurement")
     add = group.add_argument
-    add("-b", "--batch-sizes", nargs="+", default=["64", "256", "1024"], metavar="N", help="default: 64 256 1024")
+    add("-b", "--batch-size", nargs="+", metavar="N",
+        help="images per step (default: 64 256 1024; with --models 64 256)")  # fmt: skip
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: each engine's first)")
-    add("--data", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
+    add("--placement", nargs="+", choices=("device", "host"), default=["device"], metavar="PLACE",
         help="memory of the training images: device, host, or both in two tables (default: device)")  # fmt: skip
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
         help="GPUs that share a step, one row per number; for fused, torch and jax (default: 1)")  # fmt: skip
     add("-t", "--threads", type=threads, default=0, metavar="N", help="CPU threads of each (default: one per core)")
-    add_block_flags(group)
+    text = "timed blocks of steps, each at least 50 ms long (default: %(default)s)"
+    add("--blocks", type=positive, default=20, metavar="N", help=text)
+    text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
+    add("--seconds", type=rate, default=10.0, metavar="S", help=text)
+    group = parser.add_argument_group("other questions, about one engine").add_mutually_exclusive_group()
+    add = group.add_argument
+    add("--models", nargs="+", metavar="N",
+        help="the time per step and model when N models train at once; ours also with as many as fill the GPU, and "
+        "one after another")  # fmt: skip
+    add("--all-batches", action="store_true",
+        help="the time per image at batch sizes from 1 to all images: a regular grid, plus both sides of each size at "
+        "which the engine starts to divide a batch differently; without peers, in all its precisions")  # fmt: skip
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
+    add = add_rare_group(parser).add_argument
+    add("--peer-python", type=Path, metavar="FILE", help="peers' interpreter (default: .venv-peers/bin/python or ours)")
+    add("--per-octave", type=positive, default=4, metavar="N",
+        help="sizes of --all-batches from one to its double (default: %(default)s)")  # fmt: skip
+    text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
+    add("--set-ups", type=positive, default=1, metavar="N", help=text)
+    text = "give up on a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"
+    add("--set-up-seconds", type=rate, default=600.0, metavar="S", help=text)
     add_commands(parser, __name__, COMMANDS, title="other benchmarks", metavar="[WHAT]")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compare engines and peers."""
-    from mnist_cuda.bench import compare
+# What a flag that asks another question has no use for.
+UNUSED = {
+    "models": ("placement", "gpus", "threads", "per_octave"),
+    "all_batches": ("peers", "peer_python", "batch_size", "placement", "gpus", "blocks", "seconds", "set_ups",
+                    "set_up_seconds"),
+}  # fmt: skip
 
-    return compare.command(options_of(compare.BenchOptions, args))
+
+def run(args: argparse.Namespace) -> int:
+    """Compare engines and peers, or answer another question."""
+    for asked, unused in UNUSED.items():
+        for name in unused:
+            if {asked, name} <= args.given:
+                flags = (f"--{word.replace('_', '-')}" for word in (asked, name))
+                raise UsageError(f"{' does not use '.join(flags)}: leave it out")
+    if args.all_batches:
+        from mnist_cuda.bench import batches
+
+        return batches.command(options_of(batches.BatchesOptions, args))
+    args.batch_size = args.batch_size or ["64", "256", *([] if args.models else ["1024"])]
+    if args.models:
+        from mnist_cuda.bench import models
+
+        return models.command(options_of(models.ModelsOptions, args))
+    from mnist_cuda.bench import step
+
+    return step.command(options_of(step.BenchOptions, args))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from mnist_cuda.commands.flags import add_data_flags, add_record_flags, options_of, positive, rate, threads
 
+EXAMPLES = ("mnist-cuda bench accuracy --engines cpu --seeds 3", "mnist-cuda bench accuracy --peers jax")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-e", "--engines", nargs="+", metavar="NAME", help="default: all that run here, except `reference`")
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: all of each engine)")
-    add("--peer", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
+    add("--peers", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
     add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
     group = parser.add_argument_group("training")
     add = group.add_argument

@@ -17,6 +17,12 @@ OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build 
     *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
 )
 
+EXAMPLES = (
+    "mnist-cuda bench ops --op conv2d",
+    "mnist-cuda bench ops --op relu --variant float4 --sass",
+    "mnist-cuda bench ops --emulate --op linear",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

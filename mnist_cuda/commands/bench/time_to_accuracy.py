@@ -12,6 +12,11 @@ from pathlib import Path
 
 from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_record_flags, options_of, percent, positive
 
+EXAMPLES = (
+    "mnist-cuda bench time-to-accuracy --target 98.5",
+    "mnist-cuda bench time-to-accuracy --budgets 192x3",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

@@ -16,6 +16,8 @@ COMMANDS = {
     "show": "print digits in the terminal",
 }
 
+EXAMPLES = ("mnist-cuda data fetch mnist", "mnist-cuda data verify", "mnist-cuda data show 7")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The commands."""

@@ -8,6 +8,8 @@ from mnist_cuda.commands.data import sizes
 from mnist_cuda.data.catalogue import DATASETS
 from mnist_cuda.errors import UsageError
 
+EXAMPLES = ("mnist-cuda data fetch", "mnist-cuda data fetch mnist fashion-mnist")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

@@ -12,6 +12,8 @@ from mnist_cuda.commands.data import sizes
 from mnist_cuda.data.catalogue import DATASETS, cache_folder
 from mnist_cuda.errors import DataError
 
+EXAMPLES = ("mnist-cuda data verify", "mnist-cuda data verify fashion-mnist --data-dir files")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 
-from mnist_cuda.commands.flags import add_model_flag, file_ending_in, model_file
+from mnist_cuda.commands.flags import add_model_flag, file_ending_in
+
+EXAMPLES = ("mnist-cuda export onnx --model first", "mnist-cuda export onnx --input float --fold-bn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    from mnist_cuda.checkpoint import load_model
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
-    from mnist_cuda.onnx_export import onnx_model
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.names import find_run
+    from mnist_cuda.run.onnx_export import onnx_model
 
-    file = model_file(args.model)
+    file = find_run(args.model)
     model = load_model(file)
     out = target(args.out, file, "model.onnx")
     require_writable(out)

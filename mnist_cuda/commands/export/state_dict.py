@@ -10,12 +10,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.commands.flags import add_model_flag, model_file
+from mnist_cuda.commands.flags import add_model_flag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mnist_cuda.checkpoint import Model
+    from mnist_cuda.run.results import Model
 
 
 def _state_file(text: str) -> Path:
@@ -23,6 +23,9 @@ def _state_file(text: str) -> Path:
     if not text.endswith((".safetensors", ".pt")):
         raise argparse.ArgumentTypeError(f"'{text}' ends neither in .safetensors nor in .pt")
     return Path(text)
+
+
+EXAMPLES = ("mnist-cuda export state-dict", "mnist-cuda export state-dict --model first --out first.pt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +42,12 @@ def run(args: argparse.Namespace) -> int:
     """Export."""
     from safetensors.numpy import save
 
-    from mnist_cuda.checkpoint import load_model, no_statistics
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
+    from mnist_cuda.run.checkpoint import load_model, no_statistics
+    from mnist_cuda.run.names import find_run
 
-    file = model_file(args.model)
+    file = find_run(args.model)
     model = load_model(file)
     if model.statistics is None and not args.parameters_only:
         raise no_statistics(str(file), "export it by --parameters-only")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import RUNS, add_json_flag
+from mnist_cuda.commands.flags import RUN, add_json_flag, run_path
 from mnist_cuda.commands.parser import add_commands
+from mnist_cuda.run.names import RUNS
 
 COMMANDS = {
     "show": "what a run recorded",
@@ -22,8 +23,10 @@ def add_folder_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """One run, or as many as `nargs` says."""
-    text = "a run's folder, or its name in the folder of runs"
-    parser.add_argument("run_folder", nargs=nargs, type=Path, metavar="RUN", help=text)
+    parser.add_argument("run_folder", nargs=nargs, type=run_path, metavar="RUN", help=RUN)
+
+
+EXAMPLES = ("mnist-cuda runs", "mnist-cuda runs show latest", "mnist-cuda runs compare first second")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table; runs that cannot be read below it."""
-    from mnist_cuda import console, runs
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
-    found, faults = runs.list_runs(args.dir)
-    output.write({"folder": str(args.dir), "runs": [runs.as_dict(one) for one in found], "faults": faults})
+    found, faults = listing.list_runs(args.dir)
+    output.write({"folder": str(args.dir), "runs": [listing.as_dict(one) for one in found], "faults": faults})
     if not output.on_stdout:
         out = console.make_console()
         console.print_table(
-            out, runs.COLUMNS, [runs.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
+            out, listing.COLUMNS, [listing.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
             optional=("data", "lr", "batch"),
         )  # fmt: skip
         for fault in faults:

@@ -8,6 +8,8 @@ from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 from mnist_cuda.errors import UsageError
 
+EXAMPLES = ("mnist-cuda runs compare first latest",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -18,15 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a row for each fact in which they differ; UsageError for fewer than two runs."""
-    from mnist_cuda import console, runs
-    from mnist_cuda.json_output import JsonOutput
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     if len(args.run_folder) < 2:
         raise UsageError("to compare wants two runs or more; `mnist-cuda runs` lists them")
     output = JsonOutput(args.json)
-    found = [runs.find(name, args.dir) for name in args.run_folder]
-    names, rows = [one.name for one in found], runs.differences(found)
-    output.write({"runs": [runs.as_dict(one) for one in found], "differences": {row[0]: row[1:] for row in rows}})
+    found = [listing.find(name, args.dir) for name in args.run_folder]
+    names, rows = [one.name for one in found], listing.differences(found)
+    output.write({"runs": [listing.as_dict(one) for one in found], "differences": {row[0]: row[1:] for row in rows}})
     if not output.on_stdout:
         out = console.make_console()
         if rows:

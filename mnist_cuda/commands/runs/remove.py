@@ -7,6 +7,8 @@ import argparse
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 from mnist_cuda.errors import UsageError
 
+EXAMPLES = ("mnist-cuda runs remove first", "mnist-cuda runs remove first second --yes")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -19,21 +21,24 @@ def run(args: argparse.Namespace) -> int:
     """Delete them, if all are runs and nothing else; UsageError where nobody is there to be asked."""
     import sys
 
-    from mnist_cuda import runs
-    from mnist_cuda.console import plural
+    from mnist_cuda.run import listing
+    from mnist_cuda.terminal.console import plural
 
-    found = {one.path.resolve(): one for one in (runs.find(name, args.dir) for name in args.run_folder)}
+    found = {one.path.resolve(): one for one in (listing.find(name, args.dir) for name in args.run_folder)}
+    for name in args.run_folder:
+        if name.is_file():
+            raise UsageError(f"{name}: a file; a run is removed as a whole: name it or its folder")
     for one in found.values():
-        runs.own_files(one)
+        listing.own_files(one)
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError("standard input is no terminal to ask on: give --yes to delete without a question")
-        listed = "\n".join(f"  {one.path}: {', '.join(runs.row(one)[1:4])}" for one in found.values())
+        listed = "\n".join(f"  {one.path}: {', '.join(listing.row(one)[1:4])}" for one in found.values())
         print(f"{listed}\nDelete {plural(len(found), 'run')} with all that is in there? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing deleted")
             return 0
     for one in found.values():
-        runs.remove(one)
+        listing.remove(one)
         print(f"deleted {one.path}")
     return 0

@@ -7,6 +7,8 @@ import argparse
 from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 
+EXAMPLES = ("mnist-cuda runs show latest", "mnist-cuda runs show first --json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
@@ -17,21 +19,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print config.json by dotted names, then the epochs as a table."""
-    from mnist_cuda import console, runs
     from mnist_cuda.data.catalogue import without_password
-    from mnist_cuda.json_output import JsonOutput
-    from mnist_cuda.run_folder import METRICS_COLUMNS
+    from mnist_cuda.run import listing
+    from mnist_cuda.run.folder import METRICS_COLUMNS
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
 
     output = JsonOutput(args.json)
-    found = runs.find(args.run_folder, args.dir)
-    output.write({**runs.as_dict(found), "config": found.config, "epochs": found.epochs})
+    found = listing.find(args.run_folder, args.dir)
+    output.write({**listing.as_dict(found), "config": found.config, "epochs": found.epochs})
     if not output.on_stdout:
         out = console.make_console()
         out.print(f"{found.path}: {found.config.get('started')}, {without_password(str(found.config.get('command')))}")
-        console.print_table(out, ("", ""), runs.flat(found).items())
+        console.print_table(out, ("", ""), listing.flat(found).items())
         if found.epochs:
             out.print()
-            rows = [[runs.cell(epoch.get(name)) for name in METRICS_COLUMNS] for epoch in found.epochs]
+            rows = [[listing.cell(epoch.get(name)) for name in METRICS_COLUMNS] for epoch in found.epochs]
             optional = ("images_per_second", "evaluation_seconds", "train_seconds", "steps")
             console.print_table(out, METRICS_COLUMNS, rows, right=METRICS_COLUMNS, optional=optional)
     return 0

@@ -1,4 +1,4 @@
-// Initial parameters: numpy's PCG64 stream turned into the values that mnist_cuda.model.init_parameters defines.
+// Initial parameters: numpy's PCG64 stream turned into the values that mnist_cuda.init_parameters defines.
 //
 // Weights and biases of conv and linear layers take the stream's doubles in the order of kParameters; batch norm starts
 // at scale 1 and shift 0 and takes none. Shared by host and device code.

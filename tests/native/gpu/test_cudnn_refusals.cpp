@@ -122,7 +122,7 @@ struct Trained {
   Lines algorithms;
 };
 
-// What mnist_cuda/tolerances.py says of `cudnn` in fp32 for a batch of 8, and of the loss over several steps.
+// What mnist_cuda/engine/tolerances.py says of `cudnn` in fp32 for a batch of 8, and of the loss over several steps.
 constexpr double kFp32Bound = 1e-5, kLossBound = 1e-4;
 double gradient_bound(int parameter) {
   if (parameter == kConv1Bias || parameter == kConv2Bias) return 0;

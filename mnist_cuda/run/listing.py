@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda import console
-from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.data.catalogue import without_password
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import take_lock
-from mnist_cuda.run_folder import CHECKPOINTS, CONFIG_FILE, read_config, read_metrics
+from mnist_cuda.run.checkpoint import MODEL_FILE
+from mnist_cuda.run.folder import CHECKPOINTS, CONFIG_FILE, read_config, read_metrics
+from mnist_cuda.run.names import find_folder
+from mnist_cuda.terminal import console
 
 # What a run leaves in its folder, and `report` and `export` if no other file is named; with what a kill leaves of it.
 _WRITTEN = re.compile(
@@ -73,11 +74,8 @@ def load_run(path: Path) -> Run:
 
 
 def find(name: Path, folder: Path) -> Run:
-    """The run at the path `name`, or else of that name in `folder`. Raises CheckpointError where there is none."""
-    path = name if name.exists() else folder / name
-    if not path.exists():
-        raise CheckpointError(f"{name}: there is no such run, and none of that name in {folder}; see `mnist-cuda runs`")
-    return load_run(path)
+    """The run that `name` means, as `find_folder` finds it. Raises CheckpointError and UsageError."""
+    return load_run(find_folder(name, folder))
 
 
 def list_runs(folder: Path) -> tuple[list[Run], list[str]]:

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda import streams
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, require_writable
+from mnist_cuda.terminal import streams
 
 STDOUT = Path("-")
 

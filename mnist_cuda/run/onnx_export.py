@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import __version__, _native
-from mnist_cuda.checkpoint import Model, no_statistics
 from mnist_cuda.errors import CheckpointError, UnavailableError
+from mnist_cuda.run.checkpoint import no_statistics
+from mnist_cuda.run.results import Model
 
 Input = Literal["uint8", "float"]
 

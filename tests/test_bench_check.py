@@ -1,4 +1,4 @@
-"""`mnist-cuda compare`: what it prints and returns, and that a wrong or missing number breaks a bound."""
+"""`mnist-cuda bench check`: what it prints and returns, and that a wrong or missing number breaks a bound."""
 
 import dataclasses
 import json
@@ -8,10 +8,10 @@ import pytest
 from tiny import tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.compare import Row, compare, tensors_of
+from mnist_cuda.bench.check import Row, compare, tensors_of
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
-from mnist_cuda.model import PARAMETERS, init_parameters
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def step():
 
 
 def run(capsys, *argv):
-    code = cli.main(["compare", *argv])
+    code = cli.main(["bench", "check", *argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
+from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
+from mnist_cuda.engine.gpu_libraries import find_libraries, find_nccl
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
-from mnist_cuda.gpu_arrays import GpuArray, gpu_bytes
-from mnist_cuda.gpu_libraries import find_libraries, find_nccl
-from mnist_cuda.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -341,7 +341,7 @@ class Engine:
             self._native.set_parameters(pack(tensors, PARAMETERS, self._slab))
 
     def init_parameters(self, seed: int) -> None:
-        """Set all parameters to `mnist_cuda.model.init_parameters(seed)`, the same numbers, drawn by the engine."""
+        """Set all parameters to those of `mnist_cuda.init_parameters(seed)`, drawn by the engine."""
         stream = initial_stream(seed).state["state"]
         low = (1 << 64) - 1
         words = [part for name in ("state", "inc") for part in (stream[name] >> 64, stream[name] & low)]

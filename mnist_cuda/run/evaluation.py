@@ -4,45 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import _native
-from mnist_cuda.checkpoint import Model, load_model, no_statistics
 from mnist_cuda.data.arrays import images_of, pair_of
 from mnist_cuda.engine import BatchNorm, Engine
 from mnist_cuda.errors import UsageError
-
-if TYPE_CHECKING:
-    from mnist_cuda.training import TrainingResult
+from mnist_cuda.run.checkpoint import load_model, no_statistics
+from mnist_cuda.run.results import Evaluation, Model, TrainingResult
 
 # What stands for a trained model: the last two are a model's file or a run's folder.
-Trained: TypeAlias = "Engine | Model | TrainingResult | str | Path"
+Trained: TypeAlias = Engine | Model | TrainingResult | str | Path
 
 # Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
 BATCH_SIZE = 250
 CHUNK = 1000  # images a call of `predict`
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How many images of each class (10,) were right, of `count` in all, and their mean loss."""
-
-    correct_by_class: tuple[int, ...]
-    count: int
-    loss: float
-
-    @property
-    def correct(self) -> int:
-        """How many images were right."""
-        return sum(self.correct_by_class)
-
-    @property
-    def accuracy(self) -> float:
-        """Fraction of images that were right."""
-        return self.correct / self.count
 
 
 @dataclass(frozen=True)

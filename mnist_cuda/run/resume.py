@@ -17,13 +17,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from mnist_cuda.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
+from mnist_cuda.engine.model import PARAMETERS
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, make_folder, writing
-from mnist_cuda.json_input import parse_json
-from mnist_cuda.model import PARAMETERS
-from mnist_cuda.run_folder import CHECKPOINTS
-from mnist_cuda.training import State
+from mnist_cuda.run.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
+from mnist_cuda.run.folder import CHECKPOINTS
+from mnist_cuda.run.training import State
+from mnist_cuda.terminal.json_input import parse_json
 
 FORMAT = "mnist-cuda checkpoint 1"
 STATE = {

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from mnist_cuda.streams import Stream, clean
+from mnist_cuda.terminal.streams import Stream, clean
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
@@ -69,6 +69,11 @@ def make_console(*, stderr: bool = False) -> Console:
 def on_terminal(console: Console) -> bool:
     """Whether people watch; FORCE_COLOR makes rich believe it of a file, too."""
     return console.is_terminal and console.file.isatty()
+
+
+def coloured(console: Console) -> bool:
+    """Whether people watch and their terminal shows colours."""
+    return on_terminal(console) and console.color_system is not None and not console.no_color
 
 
 def print_warning(sentence: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import threading
@@ -15,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import console
-from mnist_cuda.bench import report
+from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
     Competitor,
@@ -29,13 +27,16 @@ from mnist_cuda.bench.competitors import (
 )
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
 from mnist_cuda.bench.record import Record
-from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda.bench.rows import Cell, Row
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, summarise
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, RecordOptions
-from mnist_cuda.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, Summary, summarise
-from mnist_cuda.training import epoch_order
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.options import DataOptions, RecordOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 # Small, so that a peer whose sums are not deterministic stays near its untimed run; no time depends on it.
 LEARNING_RATE = 1e-3
@@ -43,34 +44,6 @@ MINIMUM_BLOCKS = 3
 # A peer must have our engine's loss after the same steps, relatively: formats differ, and fp16 skips its first steps.
 COMMON_STEPS = 50
 COMMON_TOLERANCE = 2e-2
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What the competitors of one comparison have in common."""
-
-    batch_size: int
-    data: str
-    precision: str
-
-
-@dataclass
-class Row:
-    """A competitor in a cell: its figures, or in `fault` why there are none. `absent`: it could not even start."""
-
-    competitor: Competitor
-    cell: Cell
-    fault: str = ""
-    absent: bool = False
-    setup_seconds: float = math.nan
-    versions: dict[str, str] | None = None
-    precision_pinned: str = ""
-    steps_per_block: int = 0
-    samples_us: list[float] | None = None
-    timing: Summary | None = None
-    losses: tuple[float, float] = (math.nan, math.nan)  # after the first timed block, and of the untimed run
-    common_loss: float = math.nan  # after the steps that all competitors of the cell made
-    ratio: float | None = None  # of the best peer's median in this cell to this one
 
 
 class Contestant:
@@ -231,7 +204,7 @@ def plan(competitors: list[Competitor], cells: Iterable[Cell], chosen: bool) -> 
 class BenchOptions(DataOptions, RecordOptions):
     """What to measure: engines and peers, by an interpreter that has these, and the cells in which they compete.
 
-    batch_sizes: numbers as text, lists of which may have commas. precisions: None is each engine's first. data: places
+    batch_size: numbers as text, lists of which may have commas. precisions: None is each engine's first. placement:
     of the training images, a table each. gpus: how many make a step together, a row for each number. threads: on the
     CPU, 0 is one a core. blocks, seconds: of each competitor. set_ups: at once. set_up_seconds: after which a
     competitor is given up.
@@ -240,9 +213,9 @@ class BenchOptions(DataOptions, RecordOptions):
     engines: Sequence[str] = ("auto",)
     peers: Sequence[str] = ("torch", "jax")
     peer_python: Path | None = None
-    batch_sizes: Sequence[str] = ("64", "256", "1024")
+    batch_size: Sequence[str] = ("64", "256", "1024")
     precisions: Sequence[str] | None = None
-    data: Sequence[str] = ("device",)
+    placement: Sequence[str] = ("device",)
     gpus: Sequence[int] = (1,)
     threads: int = 0
     blocks: int = 20
@@ -274,8 +247,8 @@ def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:
         offered = list(dict.fromkeys(p for c in ours for p in c.precisions))
         if not set(precisions) <= set(offered):
             raise UsageError(f"--precisions is {' '.join(precisions)}, expected some of {', '.join(offered)}")
-    batch_sizes = whole_numbers("--batch-sizes", options.batch_sizes)
-    return [Cell(b, data, p) for b in batch_sizes for data in options.data for p in precisions]
+    batch_sizes = whole_numbers("--batch-size", options.batch_size)
+    return [Cell(b, data, p) for b in batch_sizes for data in options.placement for p in precisions]
 
 
 def command(options: BenchOptions) -> int:
@@ -294,14 +267,14 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
     cells = list(dict.fromkeys(row.cell for row in rows))
     largest = max(cell.batch_size for cell in cells)
     if largest > len(data.train_labels):
-        raise UsageError(f"--batch-sizes has {largest}, expected at most the {len(data.train_labels)} images")
+        raise UsageError(f"--batch-size has {largest}, expected at most the {len(data.train_labels)} images")
     threads = options.threads or len(os.sched_getaffinity(0))
     out = console.make_console(stderr=output.on_stdout)
-    facts = report.Circumstances(data, threads)
+    facts = tables.Circumstances(data, threads)
     out.print(facts.headline(step))
     if facts.busy():
         console.print_warning(facts.busy())
-    report.print_absent_peers(out, rows)
+    tables.print_absent_peers(out, rows)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
         write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)
@@ -336,12 +309,12 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                         ),
                         SetUpLimits(options.set_ups, options.set_up_seconds),
                     )
-            report.print_rows(out, batch_size, placement, of_table)
+            tables.print_rows(out, batch_size, placement, of_table)
             finished += of_table
             if output.file or len(finished) == len(rows):  # a benchmark that is stopped keeps the tables it has
                 facts.write(
                     output,
-                    [report.row_as_json(row) for row in finished],
+                    [tables.row_as_json(row) for row in finished],
                     {
                         "blocks": options.blocks,
                         "seconds": options.seconds,
@@ -353,7 +326,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                     block_seconds=BLOCK_SECONDS,
                     warm_up_seconds=WARM_UP_SECONDS,
                 )
-    report.print_arithmetic(out, rows)
+    tables.print_arithmetic(out, rows)
     if output.file:
         out.print(f"\nwritten: {output.file}")
     if any(row.fault and not row.absent for row in rows):

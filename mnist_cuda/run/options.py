@@ -76,8 +76,8 @@ class DataOptions:
 
     def load(self) -> Dataset:
         """The data set, after its warning on stderr if it has one. Raises what `dataset.load` does."""
-        from mnist_cuda import console
         from mnist_cuda.data import dataset
+        from mnist_cuda.terminal import console
 
         data = dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)
         if data.warning:

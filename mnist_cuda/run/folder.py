@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.checkpoint import MODEL_FILE
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import atomic_write, make_folder, remove_parts, take_lock
-from mnist_cuda.json_input import read_json, read_json_lines
-from mnist_cuda.json_output import dumps
+from mnist_cuda.run.checkpoint import MODEL_FILE
+from mnist_cuda.terminal.json_input import read_json, read_json_lines
+from mnist_cuda.terminal.json_output import dumps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -175,6 +175,9 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
         if file.is_file() and not file.stat().st_size:
             raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
         config: dict[str, Any] = read_json(file, kinds)
+        options = config.get("options")
+        if isinstance(options, dict) and "data" in options:  # what --placement was called before
+            options.setdefault("placement", options.pop("data"))
         return config
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's or sweep's folder or {CONFIG_FILE}") from None

@@ -1,4 +1,4 @@
-"""The `bench sweep` command: a step of one of many models, ours and other frameworks', interleaved, under one clock."""
+"""`mnist-cuda bench --models`: a step of one of many models, ours and other frameworks', interleaved."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mnist_cuda import _native
-from mnist_cuda.bench.compare import BenchOptions, Row, cells_of, measure, plan
 from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
     Competitor,
     engine_competitor,
     of_models,
     peer_competitors,
+    the_engine,
     whole_numbers,
     words,
 )
-from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.record import Record
-from mnist_cuda.engine import EngineInfo, find_engine
+from mnist_cuda.bench.rows import Row
+from mnist_cuda.bench.step import BenchOptions, cells_of, measure, plan
+from mnist_cuda.bench.variants import SWEEP_PEERS
+from mnist_cuda.engine import EngineInfo
 from mnist_cuda.errors import UnavailableError
 
 STEP = "model-step"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepBenchOptions(BenchOptions):
+class ModelsOptions(BenchOptions):
     """What to measure. models: numbers of models at once, as text: ours, beside as many as fill the GPU, and peers'."""
 
-    peers: Sequence[str] = ("torch", "jax")
-    batch_sizes: Sequence[str] = ("64", "256")
+    batch_size: Sequence[str] = ("64", "256")
     models: Sequence[str] = ("16", "64")
 
 
@@ -45,12 +46,11 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
     return found
 
 
-def command(options: SweepBenchOptions) -> int:
-    """`mnist-cuda bench sweep`."""
+def command(options: ModelsOptions) -> int:
+    """`mnist-cuda bench --models`."""
     output = Record(options.json, busy=options.busy)
     numbers = whole_numbers("--models", options.models, some=False)
-    (name,) = options.engines
-    info = find_engine(name)
+    info = the_engine(options.engines, "--models")
     if info.unavailable:
         raise UnavailableError(f"engine '{info.name}' cannot run here: {info.unavailable}")
     python = options.peer_python or PEER_PYTHON

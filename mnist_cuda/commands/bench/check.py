@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from mnist_cuda.commands.flags import (
+    RUN,
     add_data_flags,
     add_json_flag,
     gpu,
@@ -18,6 +19,12 @@ from mnist_cuda.commands.flags import (
     positive,
     run_path,
     threads,
+)
+
+EXAMPLES = (
+    "mnist-cuda bench check",
+    "mnist-cuda bench check -e cpu -b 256 --peers torch",
+    "mnist-cuda bench check --weights latest",
 )
 
 
@@ -35,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images in the batch (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
-    add("--weights", type=run_path, metavar="RUN|FILE", help="start from this run or saved model instead")
+    add("--weights", type=run_path, metavar="RUN", help=f"start from the weights of {RUN} instead")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
-    from mnist_cuda import compare
+    """Check."""
+    from mnist_cuda.bench import check
 
-    return compare.command(options_of(compare.CompareOptions, args))
+    return check.command(options_of(check.CheckOptions, args))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mnist_cuda import console
 from mnist_cuda.bench.record import Record, is_busy, load_text
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.machine import cpu_model, gpu
-from mnist_cuda.timing import ITERATION
+from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
-    from mnist_cuda.bench.compare import Row
+    from mnist_cuda.bench.rows import Row
 
 COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "ratio")
 OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal

@@ -1,4 +1,4 @@
-"""bench sweep: a step of one of many models, and that every competitor trains them as it trains one."""
+"""bench --models: a step of one of many models, and that every competitor trains them as it trains one."""
 
 import json
 import subprocess
@@ -12,15 +12,15 @@ from test_sweep import EmulatedFleet, has_fleets
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native, cli
-from mnist_cuda.bench import sweep
+from mnist_cuda.bench import models
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, peer_competitors
-from mnist_cuda.bench.peers import SWEEP_PEERS
 from mnist_cuda.bench.process import CompetitorProcess
+from mnist_cuda.bench.variants import SWEEP_PEERS
 from mnist_cuda.bench.worker import Worker
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
-from mnist_cuda.model import init_parameters
-from mnist_cuda.training import epoch_order
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.run.training import epoch_order
 
 BATCH, STEPS = 10, 4
 
@@ -104,21 +104,21 @@ def test_who_takes_part(monkeypatch, tmp_path):
     assert {c.models for c in peer_competitors(["torch:NCHW"], ["cuda"], tmp_path, SWEEP_PEERS)} == {1}
     monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 132}])
     fused = replace(find_engine("fused"), unavailable="")
-    assert [(c.label, c.models) for c in sweep.ours(fused, 64, [1, 16, 33])] == [
+    assert [(c.label, c.models) for c in models.ours(fused, 64, [1, 16, 33])] == [
         ("fused, one after another", 1),
         ("fused, 33 side by side", 33),
         ("fused, 16 side by side", 16),
     ]
-    assert [c.models for c in sweep.ours(fused, 256, [16])] == [1, 8, 16]
+    assert [c.models for c in models.ours(fused, 256, [16])] == [1, 8, 16]
     monkeypatch.setattr(_native, "gpus", lambda: [{"multiprocessors": 108}])
-    assert [c.models for c in sweep.ours(fused, 2048, [16])] == [1]
-    assert [c.models for c in sweep.ours(find_engine("cpu"), 64, [16])] == [1]
+    assert [c.models for c in models.ours(fused, 2048, [16])] == [1]
+    assert [c.models for c in models.ours(find_engine("cpu"), 64, [16])] == [1]
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-    argv = ["bench", "sweep", "-e", "cpu", "--peers", "--batch-sizes", "5", "--blocks", "1", "--seconds", "0.01"]
+    argv = ["bench", "--models", "2", "-e", "cpu", "--peers", "--batch-size", "5", "--blocks", "1", "--seconds", "0.01"]
     assert cli.main([*argv, "--json", str(tmp_path / "x.json")]) == 0
     assert "microseconds a model-step: " in capsys.readouterr().out
     record = json.loads((tmp_path / "x.json").read_text())

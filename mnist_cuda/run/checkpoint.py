@@ -12,10 +12,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +22,10 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from mnist_cuda import _native
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS
 from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
 from mnist_cuda.files import atomic_write, read_regular
-from mnist_cuda.model import PARAMETERS, STATISTICS
-
-if TYPE_CHECKING:
-    from mnist_cuda.training import TrainingResult
+from mnist_cuda.run.results import Model, TrainingResult
 
 MODEL_FILE = "model.safetensors"
 FORMAT = "mnist-cuda 2"
@@ -36,19 +33,6 @@ NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
 
 _COUNTERS = tuple(f"{t.name.split('.')[0]}.num_batches_tracked" for t in STATISTICS if t.name.endswith("running_mean"))
 _DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model as its file holds it.
-
-    parameters: the 12, by PyTorch name. statistics: `bn*.running_mean` and `bn*.running_var`, None where they have not
-    been computed. metadata: what it was trained on and how, as strings; `sha256` is there where the file had a digest.
-    """
-
-    parameters: dict[str, NDArray[Any]]
-    statistics: dict[str, NDArray[Any]] | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def no_statistics(what: str, remedy: str = "") -> CheckpointError:

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import _native
-from mnist_cuda.checkpoint import Model, load_model
 from mnist_cuda.data import dataset
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
 from mnist_cuda.errors import DataError
-from mnist_cuda.evaluation import BATCH_SIZE, Predictions, set_model
-from mnist_cuda.run_folder import recorded_data_dir
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.evaluation import BATCH_SIZE, Predictions, set_model
+from mnist_cuda.run.folder import recorded_data_dir
+from mnist_cuda.run.results import Model
 
 CLASSES: int = _native.CLASSES
 
@@ -82,6 +83,13 @@ def taken_for(answers: Answers, index: int) -> str:
     """What an image was taken for, for people."""
     taken = int(answers.predicted[index])
     return "nothing" if taken < 0 else str(taken)
+
+
+def mistake(answers: Answers, index: int) -> str:
+    """Which class a wrong image has and what it was taken for, for people."""
+    label = answers.labels[index]
+    share = f"{label} got {100 * answers.probabilities[index, label]:.2g} %"
+    return f"{label}, taken for {taken_for(answers, index)} ({share})"
 
 
 def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: BatchNorm = "population") -> Answers:

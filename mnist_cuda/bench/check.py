@@ -1,4 +1,4 @@
-"""The `compare` command: one step of each engine, and of PyTorch, held against float64."""
+"""The `bench check` command: one step of each engine, and of PyTorch, held against float64."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import console
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, first_variants, some_words, words
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
-from mnist_cuda.checkpoint import load_model
 from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
+from mnist_cuda.engine.model import PARAMETERS, init_parameters
+from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.model import PARAMETERS, init_parameters
-from mnist_cuda.options import DataOptions, OutputOptions
-from mnist_cuda.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
+from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.names import find_run
+from mnist_cuda.run.options import DataOptions, OutputOptions
+from mnist_cuda.terminal import console
+from mnist_cuda.terminal.json_output import JsonOutput
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -109,7 +110,7 @@ def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(DataOptions, OutputOptions):
+class CheckOptions(DataOptions, OutputOptions):
     """What to compare: engines, and other frameworks by an interpreter that has them; on which step.
 
     precision: None is each engine's first. batch_size: training images. seed: of weights and batch. weights: a saved
@@ -127,8 +128,8 @@ class CompareOptions(DataOptions, OutputOptions):
     weights: Path | None = None
 
 
-def command(options: CompareOptions) -> int:
-    """`mnist-cuda compare`."""
+def command(options: CheckOptions) -> int:
+    """`mnist-cuda bench check`."""
     output = JsonOutput(options.json)
     infos = [find_engine(name) for name in some_words("--engines", options.engines)]
     on_gpu = any(info.device == "cuda" for info in infos)
@@ -144,7 +145,7 @@ def command(options: CompareOptions) -> int:
         )
     chosen = np.random.default_rng(options.seed).permutation(len(data.train_labels))[: options.batch_size]
     images, labels = data.train_images[chosen], data.train_labels[chosen]
-    weights = load_model(options.weights).parameters if options.weights else init_parameters(options.seed)
+    weights = load_model(find_run(options.weights)).parameters if options.weights else init_parameters(options.seed)
 
     reference = Engine("reference")
     reference.set_parameters(weights)

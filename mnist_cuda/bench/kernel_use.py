@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mnist_cuda import console
+from mnist_cuda.terminal import console
 
 Kernel = dict[str, Any]  # of _native: native/include/mnist/kernel_use.h; of a peer: what it knows of these
 

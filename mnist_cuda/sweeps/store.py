@@ -22,12 +22,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mnist_cuda.checkpoint import NORMALISATION, Model, load_model, save_model
+from mnist_cuda.engine.model import PARAMETERS, STATISTICS, digest
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, replacing, writing
-from mnist_cuda.model import PARAMETERS, STATISTICS, digest
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.sweeps.runs import runs_table
+from mnist_cuda.run.checkpoint import NORMALISATION, load_model, save_model
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Model
+from mnist_cuda.sweeps.grid import runs_table
 from mnist_cuda.sweeps.table import SweptModel, csv_head, csv_row, read_table
 
 RUNS_FILE, TABLE_FILE = "runs.csv", "sweep.csv"

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.checkpoint import Model
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Placement, Steps
+from mnist_cuda.engine.model import digest
+from mnist_cuda.engine.timing import REPORTED_ITERATIONS, TrainingClock
 from mnist_cuda.errors import DivergedError, UsageError, require_a
-from mnist_cuda.evaluation import Evaluation, evaluate, evaluate_again
-from mnist_cuda.model import digest
-from mnist_cuda.options import TrainOptions
-from mnist_cuda.schedule import Schedule, parse_schedule
-from mnist_cuda.timing import REPORTED_ITERATIONS, TrainingClock
+from mnist_cuda.run.evaluation import evaluate, evaluate_again
+from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.results import Evaluation, Model, TrainingResult
+from mnist_cuda.run.schedule import Schedule, parse_schedule
 
 if TYPE_CHECKING:
     from mnist_cuda.ranks.group import Ranks
@@ -99,32 +99,6 @@ class State:
     losses: NDArray[np.float64]
     correct: NDArray[np.int32]
     seconds: float
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of a training.
-
-    model: the weights by PyTorch name, the population statistics, and metadata; `save_model` writes it. evaluation: of
-    the test images after the last epoch. epochs: a record for each epoch, the lines of metrics.jsonl: `loss`,
-    `train_accuracy`, `test_accuracy`, `test_loss`, `train_seconds`, `us_per_iteration` and more. steps: updates in all.
-    seconds: from the first step to the end, evaluations included; training_seconds: in steps alone. us_per_iteration:
-    microseconds per step, mean over the last 100. engine: the engine, which holds these weights and statistics.
-    """
-
-    model: Model
-    evaluation: Evaluation
-    epochs: list[dict[str, Any]]
-    steps: int
-    seconds: float
-    training_seconds: float
-    us_per_iteration: float
-    engine: Engine
-
-    @property
-    def accuracy(self) -> float:
-        """Fraction of the test images that are right."""
-        return self.evaluation.accuracy
 
 
 class Trainer:

@@ -14,7 +14,7 @@ from typing import Any
 from mnist_cuda import memory
 from mnist_cuda.errors import OutputError, UsageError, did_you_mean
 from mnist_cuda.files import read_regular
-from mnist_cuda.options import TrainOptions
+from mnist_cuda.run.options import TrainOptions
 
 OPTIONS = tuple(field.name for field in fields(TrainOptions))
 _KINDS = {name: type(value) for name, value in vars(TrainOptions()).items()}

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import console, kernel_use, machine
+from mnist_cuda import machine
+from mnist_cuda.bench import kernel_use
 from mnist_cuda.bench.ops import roofs_text
+from mnist_cuda.bench.trace import trace_events
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
+from mnist_cuda.engine.model import init_parameters
+from mnist_cuda.engine.timing import Measurement, Summary, summarise, time_steps
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import atomic_write, require_writable
-from mnist_cuda.json_output import JsonOutput, dumps
-from mnist_cuda.model import init_parameters
-from mnist_cuda.options import DataOptions, EngineOptions, OutputOptions
-from mnist_cuda.timing import Measurement, Summary, summarise, time_steps
-from mnist_cuda.trace import trace_events
+from mnist_cuda.run.options import DataOptions, EngineOptions, OutputOptions
+from mnist_cuda.terminal import console
+from mnist_cuda.terminal.json_output import JsonOutput, dumps
 
 STEPS, STEPS_SECONDS = 100, 5.0  # as many steps as fit into that time, but at least MINIMUM_STEPS
 MINIMUM_STEPS = 3

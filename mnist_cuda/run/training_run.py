@@ -13,19 +13,21 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from mnist_cuda import console, machine, streams
-from mnist_cuda.checkpoint import Model, save_model
+from mnist_cuda import machine
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import EngineInfo
+from mnist_cuda.engine.model import digest
+from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.json_output import JsonOutput
-from mnist_cuda.model import digest
-from mnist_cuda.resume import save_state
-from mnist_cuda.run_folder import RunFolder
-from mnist_cuda.signals import StopRequest, exit_code
-from mnist_cuda.startup import Startup
-from mnist_cuda.timing import ITERATION
-from mnist_cuda.training import Progress, State, Trainer
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.folder import RunFolder
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.resume import save_state
+from mnist_cuda.run.startup import Startup
+from mnist_cuda.run.training import Progress, State, Trainer
+from mnist_cuda.terminal import console, streams
+from mnist_cuda.terminal.json_output import JsonOutput
+from mnist_cuda.terminal.signals import StopRequest, exit_code
 
 BEST_FILE = "best.safetensors"
 

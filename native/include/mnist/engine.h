@@ -161,7 +161,8 @@ class Engine {
 
   // Trains on order[0..batch), order[batch..2*batch), ...: one step each; a rest makes a last, smaller step.
   // `learning_rates` and `results` have one element a step. Returns when all steps are done. A step gives the same
-  // bits in whatever call it is made, so that the caller may cut many steps into calls: mnist_cuda/engine/__init__.py does.
+  // bits in whatever call it is made, so that the caller may cut many steps into calls: mnist_cuda/engine/__init__.py
+  // does.
   void train(std::span<const std::int32_t> order, std::int64_t batch, std::span<const double> learning_rates,
              std::span<StepResult> results);
   // The number of steps that train() makes of these arguments. Throws ArgumentError where train() would.

@@ -47,8 +47,8 @@ struct Setup {
     libraries.ones = bf16() ? static_cast<const void*>(ones_bf16.data()) : ones.data();
   }
   bool bf16() const { return libraries.policy.bf16(); }
-  // Relative L2 error of one op, of which mnist_cuda/engine/tolerances.py has none: in fp32 that of sums of up to 50,000
-  // products, in tf32 twice a factor's largest rounding, 2^-11, in bf16 one and a half times the result's, 2^-8.
+  // Relative L2 error of one op, of which mnist_cuda/engine/tolerances.py has none: in fp32 that of sums of up to
+  // 50,000 products, in tf32 twice a factor's largest rounding, 2^-11, in bf16 one and a half times the result's, 2^-8.
   double bound() const { return libraries.policy.precision == Precision::kFp32 ? 1e-5 : bf16() ? 6e-3 : 1e-3; }
 
   std::string name;

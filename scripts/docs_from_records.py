@@ -283,7 +283,7 @@ def draw_sweep(path: Path) -> tuple[str, str, str]:
         figure = charts.new_figure(560, 340)
         figure.set_layout_engine("constrained")
         panel.draw(figure)
-        return charts.to_svg(figure, panel.title), panel.title, panel.note
+        return charts.to_svg(figure, panel.title), panel.title, panel.caption
 
 
 def count_lines(engine: str) -> str:

@@ -207,8 +207,13 @@ def test_text_has_the_same_numbers_and_needs_no_matplotlib(made: Path) -> None:
         "Confusion matrix, two",
         "Filters of conv1, two",
         "2  B2: conv2 backward  ####",
+        "\nA blank is -",
+        "\nTime of each phase in a step: fused bf16",
+        "\nphase ",
     ):
         assert words in result.stdout, words
+    for words in ("axis", "Black is", "red mark", "lines", "op by op"):  # they describe pictures, and phases as ops
+        assert words not in result.stdout, words
     result = report("runs/two")
     assert (result.returncode, result.stdout) == (4, "")
     assert result.stderr.startswith("mnist-cuda: error: charts need matplotlib (")
@@ -350,22 +355,23 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     mean, spread = np.mean(right), np.std(right, ddof=1)
     chance = np.sqrt(mean * (1 - mean / 10000))
     assert f"Of 10000 test images {mean / 100:.3f} % are right, from 98.40 to 98.80." in panel.note
-    assert f"over seeds is {spread / 100:.3f} points (bars)" in panel.note
-    assert f"on other images would have {chance / 100:.3f} (line)" in panel.note
-    columns = np.array([[float(cell.removesuffix(" %")) for cell in line.split()[-4::2]] for line in panel.text[2:]])
+    assert f"over seeds is {spread / 100:.3f} points; one network" in panel.note
+    assert f"on other images would have {chance / 100:.3f} (binomial)" in panel.note
+    columns = np.array([[float(cell.removesuffix(" %")) for cell in line.split()[-4::2]] for line in panel.text[1:]])
     assert np.allclose(columns.sum(axis=0), 100, atol=0.3)
     assert (columns[:, 0] > 0).sum() == 4
     rows += [f"{1000 + k},64,0.987" for k in range(1000)]
     far = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "2000,64,0.5")
     ((panel,), _) = panels(read([far], tmp_path))
-    assert panel.note.endswith(" 1 seed further out is in the outermost bars.")
+    assert panel.note.endswith(" 1 seed further out is counted with the outermost.")
     assert "from 50.00 to 98.80." in panel.note
-    assert panel.text[2].split()[0].startswith("98")
+    assert panel.text[1].split()[0].startswith("98")
     few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.{seed + 10}" for seed in range(19)))
     ((panel,), _) = panels(read([few], tmp_path))
-    assert (panel.name, panel.title, panel.note) == (
+    assert (panel.name, panel.title, panel.note, panel.caption) == (
         "recipes-1",
         "Test accuracy",
+        "",
         "A dot is a model, the line their mean.",
     )
     assert panel.text[1].split() == ["19", "19.00", "5.63", "10.00", "28.00"]
@@ -383,7 +389,7 @@ def test_a_map_over_rate_and_batch_size(tmp_path: Path) -> None:
     ]
     assert panel.note == (
         "The share of wrong test images after 5 trainings, the mean over 1 to 2 models. A model that diverged counts "
-        "as all wrong. The cross is the least, 1.00 %, at batch size 8 and rate 0.2."
+        "as all wrong. The least is 1.00 %, at batch size 8 and rate 0.2."
     )
     with charts.style():
         svg = charts.to_svg(figure_of(panel), panel.title)
@@ -410,7 +416,7 @@ def test_a_map_averages_over_seeds_alone(tmp_path: Path) -> None:
         ("map-1-1", "schedule linear"),
         ("map-1-2", "schedule constant"),
     ]
-    share = "The share of wrong test images after 8 trainings, the mean over 2 seeds. The cross is the least,"
+    share = "The share of wrong test images after 8 trainings, the mean over 2 seeds. The least is"
     assert maps[0].note == f"{share} 13.90 %, at batch size 64 and rate 0.05, with schedule linear."
     assert maps[1].note == f"{share} 21.50 %, at batch size 64 and rate 0.05, with schedule constant."
     assert [line.split() for line in maps[0].text[1:]] == [["0.1", "16.00", "32.90"], ["0.05", "13.90", "20.10"]]
@@ -468,11 +474,11 @@ def test_every_sweep_can_be_drawn(tmp_path: Path) -> None:
         ["0.5", "1", "30.00", "30.00", "30.00"],
         ["9", "0", "-", "-", "-"],
     ]
-    assert over.note == "A dot is a model, of one seed. Neither drawn nor in a mean, as they diverged: 1 at 9."
+    assert over.note == "Left out, as they diverged: 1 at 9."
+    assert over.legend == "A dot is a model, of one seed."
     assert [line.split()[0] for line in recipes.text[1:]] == ["0.01", "0.1", "0.5", "9"]
-    assert recipes.note.startswith(
-        "The best 3 of 4 by their accuracy on the test images. A dot is a model. 1 model div"
-    )
+    assert recipes.note.startswith("The best 3 of 4 by their accuracy on the test images. 1 model div")
+    assert recipes.legend == "A dot is a model."
     for rows, why in (([], "no model of it is done"), (["0,64,9,constant,1,"], "every model of it diverged")):
         assert panels(read([swept(tmp_path, GRID, *rows)], tmp_path)) == ([], [f"{tmp_path.name}: {why}"])
 

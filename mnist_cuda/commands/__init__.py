@@ -15,7 +15,7 @@ COMMANDS = {
     "runs": "list, show, compare and remove runs",
     "report": "draw the results of runs, sweeps and benchmarks on one page",
     "bench": "time engines against other frameworks",
-    "profile": "time a training step op by op",
+    "profile": "time the parts of a training step",
     "engines": "list the engines, and why some cannot run here",
     "doctor": "check GPU, driver, libraries and caches, and say how to fix them",
     "data": "fetch, verify and show data sets",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     text = "also print which classes are mistaken for which; --json always has this"
     parser.add_argument("--confusion", action="store_true", help=text)
-    text = "also print N of the test images that it gets wrong, the worst first"
+    text = "also print at most N test images that it gets wrong, the worst first"
     parser.add_argument("--mistakes", type=positive, default=0, metavar="N", help=text)
     add_json_flag(parser)
     add_engine_flags(parser)

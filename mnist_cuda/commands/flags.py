@@ -158,7 +158,7 @@ def add_json_flag(group: argparse._ActionsContainer) -> None:
 def add_record_flags(group: argparse._ActionsContainer) -> None:
     """What a benchmark leaves behind."""
     add_json_flag(group)
-    text = "write the FILE of --json even if other programs keep this machine busy, which it then says"
+    text = "write the FILE of --json even if other programs keep this machine busy; the file then says so"
     group.add_argument("--busy", action="store_true", help=text)
 
 

@@ -1,7 +1,7 @@
 """Time a training step op by op, or phase by phase with `cpu` and `fused`, which join ops.
 
-On a GPU it compares the times with the best that this GPU was measured to do. It also prints the command lines of the
-profilers that look closer. It needs no hardware counters.
+On a GPU it compares the times with the best possible at this GPU's measured rates. It also prints the command lines of
+the profilers that look closer. It needs no hardware counters.
 """
 
 from __future__ import annotations

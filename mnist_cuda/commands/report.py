@@ -1,6 +1,7 @@
 """Draw the results of runs, sweeps, `bench` and `profile` on one self-contained HTML page.
 
-The model of each run is tested once more, and a step of its engine is timed op by op if it can run here.
+The model of each run is tested once more, and a step of its engine is timed op by op (`cpu` and `fused`: phase by
+phase), if it can run here.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
         out.file.writelines(f"{line}\n" for line in sketch)
         for line in panel.text:
             print(line)
-        out.print(panel.note)
+        if panel.note:
+            out.print(panel.note)
     for sentence in absent:
         out.print(f"\nnot shown: {sentence}")

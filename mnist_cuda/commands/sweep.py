@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[default.schedule],
         metavar="SHAPE",
-        help="how the learning rate changes, --lr its peak: constant, linear, triangle[:FRACTION] "
+        help="how the learning rate changes (--lr is its peak): constant, linear, triangle[:FRACTION] "
         f"(default: {default.schedule})",
     )
     add("-n", "--epochs", type=positive, nargs="+", default=[default.epochs], metavar="N",

@@ -67,14 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="images per step (default: %(default)s)")  # fmt: skip
     add("--lr", type=rate, default=default.lr, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
     add("--schedule", default=default.schedule, metavar="SHAPE",
-        help="how the learning rate changes, --lr its peak: constant, linear (falls to 0) or triangle[:FRACTION] "
+        help="how the learning rate changes (--lr is its peak): constant, linear (falls to 0) or triangle[:FRACTION] "
         "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
     add("--init", type=run_path, metavar="RUN",
         help=f"start from the weights of {RUN}; also from a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
-        help="hold out N training images, chosen by the seed, and test them after each epoch")  # fmt: skip
+        help="hold out N training images, chosen by the seed, and test on them after each epoch")  # fmt: skip
     add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("ranks: processes that train one model")
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many multiprocessors (SMs) fused uses; to repeat a model of a sweep, take the number from its "
         "sweep.csv (default: all)")  # fmt: skip
     add("--wait", type=positive, default=120, metavar="SECONDS",
-        help="for all ranks of torchrun to start (default: %(default)s)")  # fmt: skip
+        help="how long to wait for all ranks of torchrun to start (default: %(default)s)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

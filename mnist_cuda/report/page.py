@@ -79,7 +79,7 @@ def _section(panel: Panel) -> str:
     numbers = f"<details><summary>The numbers</summary><pre>{escape(chr(10).join(panel.text))}</pre></details>"
     return (
         f'<section class="panel" id="{panel.name}">\n<h2>{escape(panel.title)}</h2>\n{picture}\n'
-        f"<p>{escape(panel.note)}</p>\n{numbers}\n</section>"
+        f"<p>{escape(panel.caption)}</p>\n{numbers}\n</section>"
     )
 
 

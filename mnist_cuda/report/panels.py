@@ -40,8 +40,9 @@ ERRORS = (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 class Panel:
     """A picture of WIDTH x `height` CSS pixels that `draw` draws, and what it shows as `text`.
 
-    name: of its files, and of it among the report's panels. note: a sentence below it. sketch: what the terminal has in
-    place of the picture, given whether to use colour and the output's encoding.
+    name: of its files, and of it among the report's panels. note: sentences below picture and text. legend: sentences
+    below the picture alone, on its marks. sketch: what the terminal has in place of the picture, given whether to use
+    colour and the output's encoding.
     """
 
     name: str
@@ -51,6 +52,12 @@ class Panel:
     draw: Callable[[Figure], None]
     text: list[str]
     sketch: Callable[[bool, str], list[str]] | None = None
+    legend: str = ""
+
+    @property
+    def caption(self) -> str:
+        """All sentences below the picture."""
+        return f"{self.note} {self.legend}".strip()
 
 
 def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
@@ -215,8 +222,8 @@ def _classes(runs: Sequence[Tested]) -> Panel:
     for label in range(confusion.CLASSES):
         rows.append((str(label), *("-" if math.isnan(t[label]) else f"{t[label]:.2f} %" for t in tables)))
     text = [f"{number}: {label}" for number, label in enumerate(labels, 1)] + aligned(rows)
-    note = "The share of each class's test images that were right. The axis does not begin at 0."
-    return Panel("classes", "Accuracy by class, %", note, 220 + LEGEND_LINE * len(runs), draw, text)
+    note, legend = "The share of each class's test images that were right.", "The axis does not begin at 0."
+    return Panel("classes", "Accuracy by class, %", note, 220 + LEGEND_LINE * len(runs), draw, text, legend=legend)
 
 
 def _confusion(tested: Tested, number: int) -> Panel:
@@ -304,10 +311,11 @@ def _filters(tested: Tested, number: int) -> Panel:
             for y in range(3):
                 lines.append("  ".join("".join(2 * marks[v] for v in levels[k, y]) for k in range(first, first + 8)))
             lines.append("")
-        return lines[:-1]
+        return [*lines, f"A blank is {-limit:.2f}, {marks[-1]} is {limit:+.2f}."]
 
-    note = f"The {len(weights)} filters of 3 x 3 weights, all to one scale: black is {-limit:.2f}, white {limit:+.2f}."
-    return Panel(f"filters-{number}", f"Filters of conv1, {tested.run.name}", note, 260, draw, aligned(rows), sketch)
+    note, legend = f"The {len(weights)} filters of 3 x 3 weights.", f"Black is {-limit:.2f}, white {limit:+.2f}."
+    title = f"Filters of conv1, {tested.run.name}"
+    return Panel(f"filters-{number}", title, note, 260, draw, aligned(rows), sketch, legend)
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -321,6 +329,11 @@ def _profiled(profile: Record) -> str:
 
 def _op_names(profile: Record) -> list[str]:
     return [op["op"] if op["op"].startswith(op["phase"]) else f"{op['phase']}: {op['op']}" for op in profile["ops"]]
+
+
+def _timed(profile: Record) -> str:
+    """What the engine's times are of."""
+    return "phase" if len({op["phase"] for op in profile["ops"]}) == len(profile["ops"]) else "op"
 
 
 def _phases(profile: Record, number: int) -> Panel:
@@ -349,7 +362,7 @@ def _phases(profile: Record, number: int) -> Panel:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("microseconds")
 
-    rows = [("op", "us", "share", *(("least", "bound") if roofs else ()))]
+    rows = [(_timed(profile), "us", "share", *(("least", "bound") if roofs else ()))]
     for k, op in enumerate(ops):
         least = (format_count(op["least_us"]), op["bound"]) if op.get("least_us") else ("-", "-")
         rows.append(
@@ -364,13 +377,14 @@ def _phases(profile: Record, number: int) -> Panel:
     note = (
         f"Together {format_count(total)} us; without profiling a step takes "
         f"{format_count(profile['step_us']['median'])} us."
-        + (" The red mark is at `least`, the shortest time that this GPU allows." if roofs else "")
+        + (" `least` is the shortest time that this GPU allows." if roofs else "")
     )
-    title = f"Time of each op in a step: {_profiled(profile)}"
+    title = f"Time of each {_timed(profile)} in a step: {_profiled(profile)}"
     labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]
     return Panel(
         f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows),
         lambda _, encoding: [clean(line) for line in bars(labels, values, "us", encoding)],
+        "The red mark is at `least`." if roofs else "",
     )  # fmt: skip
 
 
@@ -391,7 +405,7 @@ def _roofline(profile: Record, number: int) -> Panel:
         from mnist_cuda.report import charts
 
         axes = figure.subplots()
-        axes.set(xscale="log", yscale="log", xlabel="flop a byte", ylabel="TFLOP/s")
+        axes.set(xscale="log", yscale="log", xlabel="flop per byte", ylabel="TFLOP/s")
         first = min(x for _, x, _, _ in points) / 2
         last = 3 * max([x for _, x, _, _ in points] + [rate / bandwidth for rate in rates.values()])
         for unit, rate in rates.items():
@@ -403,13 +417,13 @@ def _roofline(profile: Record, number: int) -> Panel:
             axes.plot(x, y, marker="o", color=charts.LINES[0])
             axes.annotate(str(k + 1), (x, y), xytext=(3, 2), textcoords="offset points")
 
-    rows = [("op", "flop a byte", "TFLOP/s", "unit")]
+    rows = [(_timed(profile), "flop per byte", "TFLOP/s", "unit")]
     rows += [(f"{k + 1}  {names[k]}", f"{x:.3g}", f"{y:.3g}", unit) for k, x, y, unit in points]
-    note = (
-        f"The lines are what this GPU was measured to do: {1e3 * bandwidth:.0f} GB/s copied, and each unit's rate. "
-        "The numbers are those of the ops above."
-    )
-    return Panel(f"roofline-{number}", f"Roofline: {_profiled(profile)}", note, 300, draw, aligned(rows))
+    limits = [f"{1e3 * bandwidth:.0f} GB/s copied", *(f"{rate:.3g} TFLOP/s in {u}" for u, rate in rates.items())]
+    note = f"The best measured on this GPU: {', '.join(limits)}."
+    legend = f"The lines are these rates; the numbers are those of the {_timed(profile)}s above."
+    title = f"Roofline: {_profiled(profile)}"
+    return Panel(f"roofline-{number}", title, note, 300, draw, aligned(rows), legend=legend)
 
 
 # ---- benchmarks ------------------------------------------------------------------------------------------------------
@@ -509,13 +523,13 @@ def luck(swept: Swept, number: int) -> list[Panel]:
     percent = 100 / images
     note = (
         f"Of {images} test images {percent * mean:.3f} % are right, from {percent * right[0]:.2f} to "
-        f"{percent * right[-1]:.2f}. The standard deviation over seeds is {percent * spread:.3f} points (bars); one "
-        f"network tested on other images would have {percent * chance:.3f} (line)."
+        f"{percent * right[-1]:.2f}. The standard deviation over seeds is {percent * spread:.3f} points; one "
+        f"network tested on other images would have {percent * chance:.3f} (binomial)."
     )
     if outside := sum(not first <= n < starts[-1] + width for n in right):
-        note += f" {plural(outside, 'seed')} further out {'is' if outside == 1 else 'are'} in the outermost bars."
+        note += f" {plural(outside, 'seed')} further out {'is' if outside == 1 else 'are'} counted with the outermost."
     title = f"Test accuracy of {len(right)} seeds"
-    return [Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, [note, *aligned(rows)])]
+    return [Panel(f"seeds-{number}", title, note, 230 + 2 * LEGEND_LINE, draw, aligned(rows))]
 
 
 def recipes(swept: Swept, number: int) -> list[Panel]:
@@ -548,20 +562,20 @@ def recipes(swept: Swept, number: int) -> list[Panel]:
     columns, rows = ranking.table(found[:LISTED])
     mean, by = "mean " if several else "", "test images" if first.held is None else "images held out"
     of = f" of {len(found)}" if len(best) < len(found) else ""
-    note = f"The best {len(best)}{of} by their {mean}accuracy on the {by}. " if len(found) > 1 else ""
-    note += f"A dot is a model{', the line their mean' if several else ''}."
+    note = f"The best {len(best)}{of} by their {mean}accuracy on the {by}." if len(found) > 1 else ""
     if diverged := sum(one.diverged for one in found):
         note += f" {plural(diverged, 'model')} diverged and {'counts' if diverged == 1 else 'count'} as 0 % right."
     if first.name:
         note += f" The first has {first.name}: {100 * first.mean:.2f} % of the test images are right"
         note += f" (mean of {plural(first.models, 'seed')})." if several else "."
+    legend = f"A dot is a model{', the line their mean' if several else ''}."
     title = (
         f"The recipes of {plural(len(swept.accuracies), 'model')}, best first" if len(found) > 1 else "Test accuracy"
     )
     text = aligned([columns, *rows], 0)
     if len(found) > LISTED:
         text.append(f"and {len(found) - LISTED} more")
-    return [Panel(f"recipes-{number}", title, note, 50 + 40 * len(best), draw, text)]
+    return [Panel(f"recipes-{number}", title, note.strip(), 50 + 40 * len(best), draw, text, legend=legend)]
 
 
 def over_option(swept: Swept, number: int) -> Iterator[Panel]:
@@ -599,13 +613,13 @@ def over_option(swept: Swept, number: int) -> Iterator[Panel]:
         cells = (f"{number:.2f}" for number in numbers) if numbers else ("-", "-", "-")
         rows.append((value, str(len(sound[value])), *cells))
     line = "line goes through" if numeric else "lines are"
-    note = f"A dot is a model, the {line} the means over the seeds."
+    legend, note = f"A dot is a model, the {line} the means over the seeds.", ""
     if all(len(models) == 1 for models in found.values()):
-        note = "A dot is a model, of one seed."
+        legend = "A dot is a model, of one seed."
     if diverged := [f"{len(found[v]) - len(sound[v])} at {v}" for v in values if len(sound[v]) < len(found[v])]:
-        note += f" Neither drawn nor in a mean, as they diverged: {', '.join(diverged)}."
+        note = f"Left out, as they diverged: {', '.join(diverged)}."
     title = f"Test accuracy (%) over {ranking.words(name)}"
-    yield Panel(f"over-{number}", title, note, 230, draw, aligned(rows, 0))
+    yield Panel(f"over-{number}", title, note, 230, draw, aligned(rows, 0), legend=legend)
 
 
 def sorted_values(cells: Sequence[str]) -> list[str]:
@@ -708,8 +722,8 @@ def _map(
         note += f", the mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} {over}"
     note += ". A model that diverged counts as all wrong." if diverged else "."
     note += (
-        f" The cross is the least, {wrong[best]:.2f} %, at batch size {best[0]} and rate {float(best[1]):.3g}"
+        f" The least is {wrong[best]:.2f} %, at batch size {best[0]} and rate {float(best[1]):.3g}"
         f"{f', with {name}' if name else ''}."
     )
     title = f"Test error over learning rate and batch size, {len(batches)} x {len(rates)}{f', {name}' if name else ''}"
-    return Panel(panel, title, note, 330, draw, aligned(rows))
+    return Panel(panel, title, note, 330, draw, aligned(rows), legend="The cross marks the least.")

@@ -179,7 +179,7 @@ def complete(
             continue
         profiled.add(case)
         where = f"{engine.info.name} {engine.precision}, batch {batch}"
-        say(f"timing a step of {where}, op by op")
+        say(f"timing the parts of a step of {where}")
         try:
             engine.set_dataset(tested.data.train_images, tested.data.train_labels)
             found = profile(engine, batch).as_dict()

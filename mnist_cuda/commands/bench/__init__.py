@@ -41,13 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
-    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
+    text = "our engines, only one with --models or --all-batches (default: auto, the best)"
+    add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help=text)
     add(
         "--peers",
         nargs="*",
         default=["torch", "jax"],
         metavar="NAME",
-        help="other frameworks (default: torch jax; none after --peers alone). `torch`: its usual variants. "
+        help="other frameworks (default: torch jax; `--peers` without a name: no others). `torch`: its usual variants. "
         "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
         f"Words {words_of_peers()}",
     )
@@ -68,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("other questions, about one engine").add_mutually_exclusive_group()
     add = group.add_argument
     add("--models", nargs="+", metavar="N",
-        help="the time per step and model when N models train at once; ours also with as many as fill the GPU, and "
-        "one after another")  # fmt: skip
+        help="time a step per model when N models train at once, here and in other frameworks; our engine is also "
+        "timed with as many as fill the GPU, and one after another")  # fmt: skip
     add("--all-batches", action="store_true",
         help="the time per image at batch sizes from 1 to all images: a regular grid, plus both sides of each size at "
         "which the engine starts to divide a batch differently; without peers, in all its precisions")  # fmt: skip

@@ -1,7 +1,8 @@
 """Train some epochs with every engine and precision and with another framework, and compare the test accuracies.
 
 All start from the same weights and train in the same order; the means over several seeds are compared. Every engine
-must also repeat its first run bit by bit. Exit code 1 if a mean is more than 0.2 points off or a run is not repeated.
+must also repeat its first run bit by bit. Exit code 1 if a mean is more than 0.2 points from the other
+framework's, or a run is not repeated.
 Lists take commas or spaces.
 """
 

@@ -1,6 +1,6 @@
 """Check every variant of the GPU ops against float64, and time it.
 
-Times are with an empty L2 cache (cold) and back to back (warm), against the best that this GPU was measured to do.
+Times are with an empty L2 cache (cold) and back to back (warm), against the best possible at this GPU's measured rates.
 A second table shows each kernel's registers, shared memory and occupancy. --sass and --ptx print a variant's code.
 """
 
@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="kernels in other languages: triton, numba or none (default: both)")  # fmt: skip
+        help="kernels in other languages (default: triton numba; `--peers` without a name: none)")  # fmt: skip
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
-        help="without a GPU: run our rows on the CPU, on N images (default: 2), find their faults and count their "
+        help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
         "memory accesses")  # fmt: skip
     code = parser.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump)")

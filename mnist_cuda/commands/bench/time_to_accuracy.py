@@ -1,8 +1,8 @@
 """Find the shortest training time to a test accuracy.
 
 For each budget of batch size and epochs, choose the learning rate's schedule and peak on held-out training images; then
-train with it on the whole training set, budgets in rising time, until the median test accuracy of the seeds is at the
-target. Lists take commas or spaces. Exit code 1 if no budget gets there.
+train with it on the whole training set, the shortest budget first, until the median test accuracy of the seeds is at
+the target. Lists take commas or spaces. Exit code 1 if no budget gets there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""List the runs of a folder: accuracy, epochs, engine, time of training and evaluation."""
+"""List the runs of a folder: name, accuracy, epochs, engine, time of training and evaluation, batch, lr and data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mnist_cuda.run.names import RUNS
 
 COMMANDS = {
     "show": "what a run recorded",
-    "compare": "in what runs differ, options and results",
+    "compare": "how runs differ: options and results",
     "remove": "delete runs",
 }
 

@@ -16,6 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser, nargs="+")
     add_folder_flag(parser)
     add_json_flag(parser)
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    parser.usage = usage.replace("RUN [RUN", "RUN RUN [RUN")  # argparse has no "two or more"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.terminal.json_output import JsonOutput
 
     if len(args.run_folder) < 2:
-        raise UsageError("to compare wants two runs or more; `mnist-cuda runs` lists them")
+        raise UsageError("needs two runs or more; `mnist-cuda runs` lists them")
     output = JsonOutput(args.json)
     found = [listing.find(name, args.dir) for name in args.run_folder]
     names, rows = [one.name for one in found], listing.differences(found)

@@ -207,13 +207,13 @@ TRAINING = [
         ("last-words-unread", "race", "with suppress(BrokenPipeError):  # it has", "with suppress():  # it has"),
     ),
     *of(
-        "mnist_cuda/commands/train.py",
+        "mnist_cuda/run/options.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
             "offline-not-passed-on",
             "option",
-            "data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)",
-            "data = dataset.load(args.dataset, data_dir=args.data_dir, mirror=args.mirror)",
+            "dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)",
+            "dataset.load(self.dataset, data_dir=self.data_dir, mirror=self.mirror)",
         ),
     ),
     *of(

@@ -1972,9 +1972,9 @@ SWEEPS = [
         ),
     ),
     *of(
-        "mnist_cuda/commands/sweep_run.py",
+        "mnist_cuda/sweeps/sweep_command.py",
         ("test_sweep.py -k 'grid or prints or refused'",),
-        ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
+        ("seeds-from-0", "option", "range(options.seed, options.seed + options.seeds)", "range(options.seeds)"),
     ),
 ]
 

@@ -1180,7 +1180,7 @@ FUSED = [
         precision="bf16",
     ),
     *of(
-        "native/gpu/kernels/fused/fc1_backward/mma.cuh",
+        "native/gpu/kernels/fused/fc1_backward/columns.cuh",
         ("ctest test_fused_fc1",),
         (
             "one-row-behind-the-batch",
@@ -1230,7 +1230,7 @@ FUSED = [
         (
             "dh-of-the-batch-before-stays",
             "stale",
-            "const int tiles_end = (s.batch + kDhTile - 1) / kDhTile * kDhTile;",
+            "const int tiles_end = (s.batch + kSamplesPerDhTile - 1) / kSamplesPerDhTile * kSamplesPerDhTile;",
             "const int tiles_end = 0;",
         ),
         precision="bf16",
@@ -1741,7 +1741,7 @@ ENGINES = [
     *of(
         "native/gpu/engines/host_feed.h",
         (),
-        ("step-does-not-wait-for-its-copy", "race", "    compute.wait(part.copied);\n", ""),
+        ("step-does-not-wait-for-its-copy", "race", "    compute.wait(slot.copied);\n", ""),
     ),
     *of(
         "native/gpu/kernels/step.cu",

@@ -325,7 +325,7 @@ def test_what_an_image_takes_is_not_underestimated():
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1))\n"
     )
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
-    estimates = {row.name: row.host_bytes_an_image for row in engines() if row.host_bytes_an_image}
+    estimates = {row.name: row.host_bytes_per_image for row in engines() if row.host_bytes_per_image}
     assert set(estimates) == {row.name for row in engines() if row.device == "cpu"}
     for name, estimate in estimates.items():
         peaks = [

@@ -104,7 +104,7 @@ def tool_lines(engine: Engine, ops: Sequence[OpTime], workload: Sequence[str], b
         return [f"perf record --call-graph=dwarf --output={name}.perf {run}"]
     nsys = f"nsys profile --trace=cuda,nvtx --nvtx-domain-include=mnist-cuda --cuda-graph-trace=node --output={name}"
     ncu = "ncu --set=full --nvtx"
-    if engine.info.launch_a_phase:  # whose graphs say more than single steps
+    if engine.info.one_launch_per_phase:  # whose graphs say more than single steps
         ncu += f" --graph-profiling=node --nvtx-include=mnist-cuda@train/ --launch-skip=60 --launch-count=12 -o {name}"
     else:  # a range is around the launches of a phase, where they do not come from a graph
         phases = {op.phase: 0.0 for op in ops}

@@ -38,10 +38,10 @@ class EngineInfo:
     rank: `--engine auto` takes the lowest that can run here. summation: the order of its sums over a batch, which
     decides its bounds in tolerances.py. follows_routing: `probe` accepts a routing. takes_limits: it can emulate a
     smaller GPU, or use a share of one. shares_batches: it can train one model with other ranks. fleets: it trains
-    several models side by side on some GPUs. launch_a_phase: each phase of a step is one launch. libraries: those that
-    it loads. host_bytes_an_image: host memory per image of a batch, including a probe's results; 0 where it does not
-    matter. unavailable: the reason if it cannot run here in any precision, otherwise empty. unavailable_precisions: for
-    each precision that cannot run here, the reason.
+    several models side by side on some GPUs. one_launch_per_phase: each phase of a step is one launch. libraries: those
+    that it loads. host_bytes_per_image: host memory per image of a batch, including a probe's results; 0 where it does
+    not matter. unavailable: the reason if it cannot run here in any precision, otherwise empty. unavailable_precisions:
+    for each precision that cannot run here, the reason.
     """
 
     name: str
@@ -54,9 +54,9 @@ class EngineInfo:
     takes_limits: bool
     shares_batches: bool
     fleets: bool
-    launch_a_phase: bool
+    one_launch_per_phase: bool
     libraries: tuple[str, ...]
-    host_bytes_an_image: int
+    host_bytes_per_image: int
     unavailable: str
     unavailable_precisions: dict[str, str]
 
@@ -268,8 +268,8 @@ class Engine:
 
     def _require_memory(self, batch: int) -> None:
         """Raise OutOfMemoryError for a batch larger than all before if this machine's memory cannot hold it."""
-        if batch > self._largest_batch and (bytes_an_image := self.info.host_bytes_an_image):
-            memory.require(batch * bytes_an_image, f"a batch of {batch} on engine {self.info.name}")
+        if batch > self._largest_batch and (bytes_per_image := self.info.host_bytes_per_image):
+            memory.require(batch * bytes_per_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
 
     def join(self, ranks: _native.Communicator, transport: str | None = None) -> None:

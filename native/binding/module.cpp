@@ -59,7 +59,7 @@ class Launched final : public Communicator {
     };
     gather_(memory(mine.data(), mine.size()), memory(all.data(), all.size()));
   }
-  void leave(int, const std::string&) override {}  // whoever launched the others ends them
+  void leave(int, const std::string&) override {}  // the program that launched the others ends them
 
  private:
   nb::object gather_;
@@ -79,9 +79,9 @@ nb::dict info_dict(const EngineInfo& info) {
   d["takes_limits"] = info.takes_limits;
   d["shares_batches"] = info.shares_batches;
   d["fleets"] = info.fleets;
-  d["launch_a_phase"] = info.one_launch_per_phase;
+  d["one_launch_per_phase"] = info.one_launch_per_phase;
   d["libraries"] = info.libraries;
-  d["host_bytes_an_image"] = info.host_bytes_per_image;
+  d["host_bytes_per_image"] = info.host_bytes_per_image;
   return d;
 }
 

@@ -2,9 +2,9 @@
 //
 // g++ compiles a kernel with -fsanitize=thread and calls a function before each load and store. Ours, not those of the
 // sanitizer's library, look the address up. Global memory is an arena of buffers with room between them, so an access
-// beside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: who wrote it last,
-// who read it last, and when. Two accesses of different threads, one of them a store, are a race unless a barrier lies
-// between them.
+// outside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: which thread wrote
+// it last, which read it last, and when. Two accesses of different threads, one of them a store, are a race unless a
+// barrier lies between them.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Buffer {
   char* data = nullptr;
   std::size_t bytes = 0, granule = 4;
   bool shared = false, freed = false;
-  std::vector<std::uint8_t> set;  // by granule: somebody wrote it
+  std::vector<std::uint8_t> set;  // by granule: whether it was written
   Shadow* shadow = nullptr;       // by granule; zero pages until touched
   std::size_t shadow_bytes = 0;
   std::vector<std::pair<const char*, std::pair<std::string, std::size_t>>> names;  // pointers into it, of this launch
@@ -172,7 +172,7 @@ void close(Site& site, const Group& group) {
     site.least += std::int64_t((std::uint64_t(count) * size + 31) / 32);
     global_bytes += std::int64_t(32 * sectors);
   } else {
-    // The words that a bank has to give, one a turn; lanes that want the same word share it.
+    // The words that a bank has to give, one a turn; lanes that read the same word share it.
     int turns[32] = {}, most = 1, words = 0;
     std::uint64_t next = 0;
     for (int k = 0; k < count; ++k)

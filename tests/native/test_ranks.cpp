@@ -1,4 +1,5 @@
-// Ranks: who gets what of a batch, and that both ways of talking give the same bits and say who left.
+// Ranks: which images of a batch each gets, and that both ways of talking give the same bits and name the rank that
+// left.
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -74,7 +74,7 @@ void test_batch_norm() {
         CHECK_CLOSE(std::vector<double>(dxc.begin(), dxc.end()), difference_quotients(xc, step, objective), 1e-7,
                     what + " dx");
         CHECK_CLOSE(std::vector{dbeta[c]}, difference_quotients(b, 1e-3L, objective), 1e-12, what + " dbeta");
-        // On a constant channel dgamma is 0 but for rounding, so its bound is absolute.
+        // On a constant channel dgamma is 0 except for rounding, so its bound is absolute.
         CHECK(std::fabs(dgamma[c] - difference_quotients(g, 1e-3L, objective)[0]) <= 1e-11 * n);
       }
     }

@@ -43,7 +43,7 @@ const float* add_floats(OpCase& op, cudaStream_t stream, const std::vector<float
   return buffer.data();
 }
 
-// `channels` and `area`: of an array that rows may want channels last.
+// `channels` and `area`: of an array that rows may read channels last.
 Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, std::int64_t checked, double scale = 1,
                    int channels = 1, int area = 1) {
   std::mt19937 rng(unsigned(op.floats.size()) + 1);

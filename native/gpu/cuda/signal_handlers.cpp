@@ -18,7 +18,7 @@ namespace {
 constexpr std::array kSignals{SIGINT, SIGTERM};
 constexpr auto kPause = std::chrono::microseconds(100);
 
-// Whether the handler is a function of NVRTC, or of the cuDNN that it may be part of. Any other is somebody's choice.
+// Whether the handler is a function of NVRTC, or of the cuDNN that it may be part of. Any other is the program's.
 bool is_compilers(const struct sigaction& action) {
   Dl_info info{};
   if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) return false;

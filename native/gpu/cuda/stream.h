@@ -43,8 +43,8 @@ inline float elapsed_ms(const Event& start, const Event& stop) {
   return ms;
 }
 
-// The current GPU is a property of the thread: whoever may be called from any thread selects its own, and puts the
-// caller's back.
+// CUDA's current device is per thread. Code called from any thread selects its device with this guard, which restores
+// the caller's.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {

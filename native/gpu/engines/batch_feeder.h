@@ -50,7 +50,7 @@ class BatchFeeder {
   Batch load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels = {});
   Batch load_dataset(std::int64_t first, std::int64_t count);
 
-  static constexpr int kSlots = HostFeed::kParts;
+  static constexpr int kSlots = HostFeed::kRingSlots;
 
  private:
   // Samples to slot memory.

@@ -28,8 +28,8 @@ void HostFeed::clear() {
 
 void HostFeed::reserve(std::int64_t chunk) {
   chunk_ = chunk;
-  pinned_images_.reserve(kParts * chunk * kImagePixels);
-  pinned_labels_.reserve(kParts * chunk);
+  pinned_images_.reserve(kRingSlots * chunk * kImagePixels);
+  pinned_labels_.reserve(kRingSlots * chunk);
 }
 
 void HostFeed::gather(std::int64_t place, std::span<const std::int32_t> indices) {

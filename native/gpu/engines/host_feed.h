@@ -14,12 +14,12 @@
 
 namespace mnist {
 
-// A run of steps is cut into chunks, and chunk n goes through part n % kParts of a ring, first in pinned memory, then
-// in the GPU's. While the GPU computes chunk n, chunk n + 1 is already there, for an engine whose last step of n looks
-// ahead into it, and n + 2 is on its way:
+// A run of steps is cut into chunks, and chunk n goes through slot n % kRingSlots of a ring, first in pinned memory,
+// then in the GPU's. While the GPU computes chunk n, chunk n + 1 is already there, for an engine whose last step of n
+// looks ahead into it, and n + 2 is on its way:
 //
 //   host threads   gather n + 2
-//   copy stream    copy n + 2                            once chunk n - 1 is over, which was in that part
+//   copy stream    copy n + 2                            once chunk n - 1 is over, which was in that slot
 //   compute        steps of chunk n
 //
 // The copies are the copy engine's. The GPU could fetch the images from pinned memory by itself, but the blocks of the
@@ -28,7 +28,7 @@ namespace mnist {
 // Every method is called with the GPU selected. `compute` is the stream of the steps.
 class HostFeed {
  public:
-  static constexpr int kParts = 3;
+  static constexpr int kRingSlots = 3;
 
   void set_dataset(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels);
   void clear();
@@ -37,30 +37,30 @@ class HostFeed {
 
   // Chunks of up to `chunk` samples from now on, between runs only; the pinned memory, while there is a data set.
   void reserve(std::int64_t chunk);
-  // The place of chunk n's first sample in the ring, which is kParts * chunk samples in the GPU's memory.
-  std::int64_t place(std::int64_t n) const { return n % kParts * chunk_; }
+  // The place of chunk n's first sample in the ring, which is kRingSlots * chunk samples in the GPU's memory.
+  std::int64_t place(std::int64_t n) const { return n % kRingSlots * chunk_; }
 
   // Gathers chunk n and queues what fill(place, images, labels, count, stream) has to copy to the ring's `place`;
   // `compute` will wait for it. The order of calls: send(n) before the steps of n, release(n) after them.
   template <class Fill>
   void send(std::int64_t n, std::span<const std::int32_t> indices, cuda::Stream& compute, Fill fill) {
-    Part& part = parts_[n % kParts];
+    Slot& slot = slots_[n % kRingSlots];
     const auto count = std::int64_t(indices.size());
-    part.copied.synchronize();  // its last copy has left the pinned memory
+    slot.copied.synchronize();  // its last copy has left the pinned memory
     gather(place(n), indices);
-    copy_.wait(part.released);
+    copy_.wait(slot.released);
     fill(place(n), pinned_images_.data() + place(n) * kImagePixels, pinned_labels_.data() + place(n), count,
          copy_.get());
-    part.copied.record(copy_.get());
-    compute.wait(part.copied);
+    slot.copied.record(copy_.get());
+    compute.wait(slot.copied);
   }
   // The steps queued so far are the last of chunk n.
-  void release(std::int64_t n, const cuda::Stream& compute) { parts_[n % kParts].released.record(compute.get()); }
+  void release(std::int64_t n, const cuda::Stream& compute) { slots_[n % kRingSlots].released.record(compute.get()); }
 
   cudaStream_t copy_stream() const { return copy_.get(); }
 
  private:
-  struct Part {
+  struct Slot {
     cuda::Event copied, released;
   };
 
@@ -72,7 +72,7 @@ class HostFeed {
   cuda::Stream copy_;
   std::int64_t chunk_ = 0;
   cuda::PinnedBuffer<std::uint8_t> pinned_images_, pinned_labels_;
-  std::array<Part, kParts> parts_;
+  std::array<Slot, kRingSlots> slots_;
 };
 
 }  // namespace mnist

@@ -110,7 +110,7 @@ class Conv2d {
   Product forward_{"forward", cudnn::conv2d_forward_plan, 2};
   Product backward_data_{"backward data", cudnn::conv2d_backward_data_plan, 0};
   Product backward_weight_{"backward weight", cudnn::conv2d_backward_weight_plan, 1};
-  std::array<cuda::DeviceBuffer<std::uint8_t>, 3> first_;  // x, w and y in PyTorch's order, where products want that
+  std::array<cuda::DeviceBuffer<std::uint8_t>, 3> first_;  // x, w and y in PyTorch's order, where products need that
 };
 
 // batch_norm over (batch, row, column).

@@ -10,7 +10,7 @@ namespace mnist::cpu {
 
 inline constexpr std::align_val_t kCacheLine{64};
 
-// Owns `size` values, uninitialised until someone writes them.
+// Owns `size` values, uninitialised until they are written.
 template <class T>
 class AlignedArray {
   static_assert(std::is_trivial_v<T>);

@@ -110,7 +110,7 @@ class Network {
   std::vector<Worker> workers_;
   float pixel_[256];  // normalised value of a byte
 
-  // Weights as the kernels want them.
+  // Weights as the kernels read them.
   AlignedArray<float> u_, ut_, fc2_;
   alignas(64) float sign2_[kConv2Channels], fc2_bias_[kClassLanes];
 

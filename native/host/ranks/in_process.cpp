@@ -34,7 +34,7 @@ class InProcess final : public Communicator {
       same &= theirs.size() == mine.size();
       if (same) std::ranges::copy(theirs, all.begin() + rank * mine.size());
     }
-    meet(false);  // whoever left meanwhile: others may still read what is ours, and all of them come
+    meet(false);  // even if a rank has left: others may still read what is ours, and all of them come
     if (!same) lost({rank(), 0, "the ranks are not at the same step"});
   }
 

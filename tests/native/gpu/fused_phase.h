@@ -42,7 +42,7 @@ inline float to_fp16(float x) { return __half2float(__float2half_rn(x)); }
 inline bool in_16_bits(Precision precision) { return precision != Precision::kFp32; }
 inline bool scaled(Precision precision) { return precision == Precision::kTf32; }
 
-// As a precision stores it, and its relative error at most; beside that, what fp16 may lose of a small one.
+// As a precision stores it, and its relative error at most; and what fp16 may lose of a small one.
 inline double stored(Precision precision, double x, double unit = 1) {
   return precision == Precision::kBf16   ? to_bf16(float(x))
          : precision == Precision::kTf32 ? unit * to_fp16(float(x / unit))
@@ -488,13 +488,14 @@ struct DhOrder {
   explicit DhOrder(const Case& now)
       : tiles(now.plan[Phase::kFc1Backward].wgmma), terms(tiles ? fp16_terms(now.precision) : 0) {}
   std::int64_t count(std::int64_t batch) const {
-    return (tiles ? (batch + fused::kDhTile - 1) / fused::kDhTile * fused::kDhTile : batch) * kHidden *
-           std::max(terms, 1);
+    return (tiles ? (batch + fused::kSamplesPerDhTile - 1) / fused::kSamplesPerDhTile * fused::kSamplesPerDhTile
+                  : batch) *
+           kHidden * std::max(terms, 1);
   }
   std::int64_t at(std::int64_t b, int h, int term = 0) const {
     if (!tiles) return b * kHidden + h;
-    const std::int64_t chunk = (b / fused::kDhTile * std::max(terms, 1) + term) * (kHidden / 8) + h / 8;
-    return (chunk * fused::kDhTile + b % fused::kDhTile) * 8 + h % 8;
+    const std::int64_t chunk = (b / fused::kSamplesPerDhTile * std::max(terms, 1) + term) * (kHidden / 8) + h / 8;
+    return (chunk * fused::kSamplesPerDhTile + b % fused::kSamplesPerDhTile) * 8 + h % 8;
   }
 };
 

@@ -25,7 +25,7 @@ void test(const Ladder& forward, std::int64_t batch, int channels, int area, con
 
   const Guarded<float> x(input.values), g(gamma), b(beta), d(dy), m(channels), v(channels),
       partial(batch_norm_partial_size(batch, channels));
-  // A mean is as exact as the numbers it is taken of are large; a variance matters beside epsilon.
+  // A mean is as exact as the numbers it is taken of are large; a variance is compared with epsilon.
   const double rms = norm(input.values) / std::sqrt(double(count));
   for (const auto& variant : kernels::batch_norm_statistics_variants()) {
     const std::string name = std::string(" ") + variant.name + what;

@@ -57,7 +57,7 @@ struct Bn2 {
     inv_sigma = floats(kConv2Channels, 0.5, 1), gamma = floats(kConv2Channels, -1.5, 1.5);
     beta = floats(kConv2Channels, -0.5, 0.5);
     scale[kNoScale] = gamma[kNoScale] = 0;
-    const double of_cell = 0.5 / s.inv_n2 / fused::kCells2;  // so that their means are seen beside dy2
+    const double of_cell = 0.5 / s.inv_n2 / fused::kCells2;  // so that their means are not small against dy2
     sums = floats(2 * kFeatures, -of_cell, of_cell);
     for (int i = 0; i < 2 * kFeatures; ++i) {
       const int c = i % kConv2Channels;
@@ -103,7 +103,7 @@ std::vector<std::uint32_t> packed_route1(const std::vector<std::uint8_t>& route)
   return words;
 }
 
-// conv2.weight as the size wants it for its dgrad.
+// conv2.weight as the size needs it for its dgrad.
 void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& storage) {
   using Filter = fused::DgradFilter;
   const State& s = memory.state();

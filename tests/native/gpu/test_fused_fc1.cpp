@@ -296,7 +296,7 @@ int main() {
                    test_forward(now, false);
                    if (now.batch % 3 == 2) test_forward(now, true);
                  });
-  // Up to five tiles, in three stages or two, of 64 samples and of 128; the last one ragged but for 64 and 256.
+  // Up to five tiles, in three stages or two, of 64 samples and of 128; the last one ragged except for 64 and 256.
   for_every_size(Phase::kFc1Backward, {{132, 1}, {132, 64}, {5, 127}, {132, 129}, {132, 256}, {132, 300}, {132, 515}},
                  [](Case now) { test_backward(now, now.batch != 127); });
   return finish_phase();

@@ -96,8 +96,8 @@ struct Rank {
 };
 
 constexpr std::int64_t kRoundsBytes = 3 * fused::kMostExchangeBlocks * fused::kMostPeers * 4;
-constexpr std::array<std::int64_t, 3> kBytes = {sizeof(fused::Z2Part), sizeof(fused::Dy2Part),
-                                                sizeof(fused::GradientPart)};
+constexpr std::array<std::int64_t, 3> kBytes = {sizeof(fused::Z2Sums), sizeof(fused::Dy2Sums),
+                                                sizeof(fused::GradientSums)};
 
 // Several rounds of all three, as kernels write to the others' memory or with a copy by the host in between. Rank
 // `absent` has no image.
@@ -106,16 +106,16 @@ void exchange_all(std::vector<Rank>& ranks, Precision precision, bool peers, int
   for (int round = 0; round < kRounds; ++round)
     for (int which = 0; which < 3; ++which) {
       const auto place = kRoundsBytes + (which > 0 ? kBytes[0] : 0) * size + (which > 1 ? kBytes[1] : 0) * size;
-      const auto launch = [&](int rank, const fused::Parts& parts) {
+      const auto launch = [&](int rank, const fused::RankSums& parts) {
         Rank& r = ranks[rank];
         const State s = r.state();
         if (which == 0) fused::exchange_z2(r.totals.data(), s, parts, r.stream.get());
         if (which == 1) fused::exchange_dy2(r.totals.data(), s, parts, r.stream.get());
         if (which == 2) fused::exchange_gradients(precision, r.totals.data(), s, parts, r.stream.get());
       };
-      std::vector<fused::Parts> parts(size);
+      std::vector<fused::RankSums> parts(size);
       for (int rank = 0; rank < size; ++rank) {
-        fused::Parts& p = parts[rank];
+        fused::RankSums& p = parts[rank];
         p.rank = rank;
         p.size = size;
         p.counts = rank != absent;

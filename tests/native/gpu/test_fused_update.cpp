@@ -1,5 +1,5 @@
-// update of `fused` by itself, and what a training starts from (pack and prepare): gradients and parameters from the
-// sums that other phases left, conv1's in closed form, and what the next step's kernels read.
+// update of `fused` by itself, and what a training starts from (repack_weights and start_bn1): gradients and parameters
+// from the sums that other phases left, conv1's in closed form, and what the next step's kernels read.
 #include "fused_phase.h"
 #include "kernels/fused/shared/pixels.h"
 
@@ -21,7 +21,7 @@ std::vector<double> added_up(const std::vector<double>& rows, std::int64_t width
   return total;
 }
 
-// Floats, but for a copy in double.
+// Floats, except for a copy in double.
 std::vector<double> floats(Random& random, std::int64_t count, double low, double high) {
   auto values = random.values(count, low, high);
   for (auto& value : values) value = float(value);
@@ -30,7 +30,7 @@ std::vector<double> floats(Random& random, std::int64_t count, double low, doubl
 
 // ---- conv1 and bn1 --------------------------------------------------------------------------------------------------
 
-// A filter as conv forward uses it, but for gamma's sign: terms of 16 bits, after a division by a power of two.
+// A filter as conv forward uses it, except for gamma's sign: terms of 16 bits, after a division by a power of two.
 struct Filter {
   double divisor = 1, value[kTaps] = {}, terms[2][kTaps] = {};
   int count;

@@ -46,7 +46,7 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("h_slices", s.h_slices, (blocks1 * 128 + batch) * kHidden * 4);
   place("h", s.h, batch * kHidden * 4);
   place("logits", s.logits, batch * kClasses * 4);
-  place("dh", s.dh, (batch + kDhTile - 1) / kDhTile * kDhTile * kHidden * value_bytes);
+  place("dh", s.dh, (batch + kSamplesPerDhTile - 1) / kSamplesPerDhTile * kSamplesPerDhTile * kHidden * value_bytes);
   place("head_sums", s.head_sums, blocks2 * kHeadValues * 4);
   place("dy2_sums", s.dy2_sums, 2 * kFeatures * 4);
   place("dy2_max", s.dy2_max, (2 * kCells2 * kGradientWarps + blocks2) * 4);

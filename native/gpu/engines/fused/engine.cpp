@@ -18,7 +18,7 @@ class FusedEngine final : public GpuEngine {
  public:
   FusedEngine(const EngineInfo& info, const EngineOptions& options)
       : GpuEngine(info, options), steps_(options, compute(), timer()), scoring_(steps_, compute()) {
-    exchange_.reserve(kParameterCount);
+    staging_.reserve(kParameterCount);
     pinned_.reserve(kParameterCount);
   }
 
@@ -65,19 +65,19 @@ class FusedEngine final : public GpuEngine {
   void do_set_float_parameters(std::span<const float> values) override {
     const auto guard = select();
     std::ranges::copy(values, pinned_.data());
-    cuda::upload(exchange_.data(), {pinned_.data(), values.size()}, stream());
-    take_exchange();
+    cuda::upload(staging_.data(), {pinned_.data(), values.size()}, stream());
+    take_staging();
   }
 
   void do_initialize_parameters(const Pcg64& from) override {
     const auto guard = select();
-    initialize_slab(exchange_.data(), from, stream());
-    take_exchange();
+    initialize_slab(staging_.data(), from, stream());
+    take_staging();
   }
 
-  // The parameters are those in exchange_ from now on.
-  void take_exchange() {
-    slab_to_engine(steps_.arena().parameters(), exchange_.data(), stream());
+  // The parameters are those in staging_ from now on.
+  void take_staging() {
+    slab_to_engine(steps_.arena().parameters(), staging_.data(), stream());
     steps_.repack_weights();
     compute().synchronize();
     scoring_.forget_operands();
@@ -85,13 +85,13 @@ class FusedEngine final : public GpuEngine {
 
   void do_get_parameters(std::span<double> values) const override {
     const auto guard = select();
-    std::ranges::copy(read_slab(steps_.arena().parameters(), exchange_.data(), stream()), values.begin());
+    std::ranges::copy(read_slab(steps_.arena().parameters(), staging_.data(), stream()), values.begin());
   }
 
   void do_get_float_parameters(std::span<float> values) const override {
     const auto guard = select();
-    slab_to_torch(exchange_.data(), steps_.arena().parameters(), stream());
-    cuda::download({pinned_.data(), values.size()}, exchange_.data(), stream());
+    slab_to_torch(staging_.data(), steps_.arena().parameters(), stream());
+    cuda::download({pinned_.data(), values.size()}, staging_.data(), stream());
     std::copy_n(pinned_.data(), values.size(), values.begin());
   }
 
@@ -200,7 +200,7 @@ class FusedEngine final : public GpuEngine {
   void train_from_host(std::span<const std::int32_t> order, std::int64_t batch) {
     const auto samples = std::int64_t(order.size());
     const std::int64_t chunk = std::clamp<std::int64_t>(kFedChunk / batch, 1, Arena::kMostSteps) * batch;
-    const std::int64_t chunks = (samples + chunk - 1) / chunk, ring = HostFeed::kParts * chunk;
+    const std::int64_t chunks = (samples + chunk - 1) / chunk, ring = HostFeed::kRingSlots * chunk;
     feed_.reserve(chunk);
     if (ring_.reserve(ring, feed_.copy_stream())) steps_.forget_graphs();
     std::vector<std::int32_t> once_around(ring + batch);
@@ -251,7 +251,7 @@ class FusedEngine final : public GpuEngine {
     scratch_.fill(0, images.data(), labels.data(), batch, stream());
     scoring_.forget_identity_orders();
     return probe_step(steps_, compute(), scratch_.samples(scoring_.identity_order(batch)), batch, options.upstream,
-                      exchange_.data());
+                      staging_.data());
   }
 
   // ---- evaluation ---------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class FusedEngine final : public GpuEngine {
       scratch_.fill(0, images.data() + first * kImagePixels, nullptr, count, stream());
       const Samples samples = scratch_.samples(scoring_.identity_order(count));
       if (population) {
-        if (first == 0) scoring_.prepare(samples);
+        if (first == 0) scoring_.bind_statistics(samples);
         scoring_.queue(logits, samples, count);
       } else {
         const PlannedStep pass = steps_.evaluation_pass(count, samples);
@@ -397,7 +397,7 @@ class FusedEngine final : public GpuEngine {
 
   Steps steps_;
   Scoring scoring_;
-  DeviceBuffer<float> exchange_;      // a slab in PyTorch's order, on its way,
+  DeviceBuffer<float> staging_;       // a slab in PyTorch's order, on its way,
   cuda::PinnedBuffer<float> pinned_;  // and in memory that the GPU copies by itself
   Placement placement_ = Placement::kDevice;
   DeviceSet data_, scratch_, ring_;

@@ -52,13 +52,13 @@ std::vector<std::uint8_t> unpack_route1(std::span<const std::uint32_t> words) {
   return route;
 }
 
-std::vector<double> read_slab(const float* slab, float* exchange, cudaStream_t stream) {
-  slab_to_torch(exchange, slab, stream);
-  return read_values(exchange, kParameterCount, stream);
+std::vector<double> read_slab(const float* slab, float* staging, cudaStream_t stream) {
+  slab_to_torch(staging, slab, stream);
+  return read_values(staging, kParameterCount, stream);
 }
 
 Probe probe_step(Steps& steps, cuda::Stream& compute, const Samples& samples, std::int64_t batch, double upstream,
-                 float* exchange) {
+                 float* staging) {
   const cudaStream_t stream = compute.get();
   const Arena& arena = steps.arena();
   steps.set_upstream(upstream);
@@ -78,7 +78,7 @@ Probe probe_step(Steps& steps, cuda::Stream& compute, const Samples& samples, st
   StepResult result;
   cuda::download(std::span(&result, 1), s.results, stream);
   Probe probe{.loss = result.loss, .correct = result.correct};
-  probe.gradients = read_slab(gradients.data(), exchange, stream);
+  probe.gradients = read_slab(gradients.data(), staging, stream);
   std::vector<std::uint32_t> route1(batch * kRoute1Words);
   cuda::download(route1, s.route1, stream);
   probe.routing.pool1 = unpack_route1(route1);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kExchanges = 3;
 constexpr std::int64_t kRoundsBytes = kMostExchangeBlocks * kMostPeers * sizeof(std::uint32_t);  // of an exchange
-constexpr std::array<std::int64_t, kExchanges> kPartBytes = {sizeof(Z2Part), sizeof(Dy2Part), sizeof(GradientPart)};
+constexpr std::array<std::int64_t, kExchanges> kPartBytes = {sizeof(Z2Sums), sizeof(Dy2Sums), sizeof(GradientSums)};
 
 // Where the parts of an exchange begin in a rank's box; of the one behind the last, its size.
 std::int64_t place_of(int exchange, int ranks) {
@@ -39,7 +39,7 @@ struct Ranks::Card {
 
   bool same_machine(const Card& other) const { return std::strcmp(machine, other.machine) == 0; }
   // Why it and another one cannot wait for each other in kernels; empty if they can.
-  std::string why_not_beside(const Card& other) const {
+  std::string why_not_with(const Card& other) const {
     if (!same_machine(other)) return "";
     if (process == other.process) return "is a thread of the same process";
     if (std::strcmp(bus, other.bus) == 0) return "has the same GPU";
@@ -62,8 +62,8 @@ Ranks::Ranks(std::shared_ptr<Communicator> all, Precision precision, int device,
   choose(device, transport);
   if (transport_ != Transport::kPeers) own_.reserve(1);
   if (transport_ == Transport::kHost) {
-    sent_.reserve(sizeof(GradientPart));
-    received_.reserve(size() * std::int64_t(sizeof(GradientPart)));
+    sent_.reserve(sizeof(GradientSums));
+    received_.reserve(size() * std::int64_t(sizeof(GradientSums)));
   }
 }
 
@@ -104,7 +104,7 @@ void Ranks::choose(int device, const std::string& asked) {
   if (settle("nccl", [&]() -> std::string {
         for (int a = 0; a < size(); ++a)
           for (int b = 0; b < a; ++b)
-            if (const std::string why = cards[a].why_not_beside(cards[b]); !why.empty())
+            if (const std::string why = cards[a].why_not_with(cards[b]); !why.empty())
               return "rank " + std::to_string(a) + " " + why + " as rank " + std::to_string(b);
         try {
           (void)nccl::api();
@@ -135,7 +135,7 @@ std::string Ranks::why_no_peers(std::span<const Card> cards) {
     if (other == rank()) continue;
     const std::string name = "rank " + std::to_string(other);
     if (!cards[other].same_machine(cards[rank()])) return name + " is on another machine";
-    if (const std::string why = cards[other].why_not_beside(cards[rank()]); !why.empty()) return name + " " + why;
+    if (const std::string why = cards[other].why_not_with(cards[rank()]); !why.empty()) return name + " " + why;
     int device = 0, can = 0;
     if (cudaDeviceGetByPCIBusId(&device, cards[other].bus) != cudaSuccess) {
       (void)cudaGetLastError();
@@ -185,7 +185,7 @@ void Ranks::bring(void* to, const void* from, std::int64_t bytes) {
 template <class Launch>
 void Ranks::exchange(int which, const Batch& batch, State s, Launch launch) {
   const std::int64_t bytes = kPartBytes[which], place = place_of(which, size());
-  Parts parts{.rank = rank(), .size = size(), .counts = batch.counts, .all = box_.data() + place};
+  RankSums parts{.rank = rank(), .size = size(), .counts = batch.counts, .all = box_.data() + place};
   if (transport_ == Transport::kPeers) {
     parts.targets = size();
     for (int other = 0; other < size(); ++other) {
@@ -207,14 +207,15 @@ void Ranks::exchange(int which, const Batch& batch, State s, Launch launch) {
 
 void Ranks::exchange_z2(State& s, const Batch& batch) {
   exchange(0, batch, s,
-           [&](const State& from, const Parts& parts) { fused::exchange_z2(totals_.data(), from, parts, stream_); });
+           [&](const State& from, const RankSums& parts) { fused::exchange_z2(totals_.data(), from, parts, stream_); });
   s.z2_sums = totals_.data()->z2_sums;
   s.conv_forward_blocks = Totals::kZ2Rows;
 }
 
 void Ranks::exchange_dy2(State& s, const Batch& batch) {
-  exchange(1, batch, s,
-           [&](const State& from, const Parts& parts) { fused::exchange_dy2(totals_.data(), from, parts, stream_); });
+  exchange(1, batch, s, [&](const State& from, const RankSums& parts) {
+    fused::exchange_dy2(totals_.data(), from, parts, stream_);
+  });
   s.dy2_sums = totals_.data()->dy2_sums;
   s.moment_sums = totals_.data()->moment_sums;
   s.head_sums = totals_.data()->head_sums;
@@ -224,7 +225,7 @@ void Ranks::exchange_dy2(State& s, const Batch& batch) {
 void Ranks::exchange_gradients(State& s, const Batch& batch) {
   State with_gradients = s;
   with_gradients.gradients = gradients_.data();
-  exchange(2, batch, with_gradients, [&](const State& from, const Parts& parts) {
+  exchange(2, batch, with_gradients, [&](const State& from, const RankSums& parts) {
     fused::exchange_gradients(precision_, totals_.data(), from, parts, stream_);
   });
   s.conv2_sums = totals_.data()->conv2_sums;

@@ -75,7 +75,7 @@ class Ranks {
   cuda::DeviceBuffer<std::uint8_t> box_;  // what the others write to: rounds, and all ranks' parts of each exchange
   std::uint8_t* boxes_[kMostPeers] = {};  // of all ranks
   std::vector<void*> opened_;             // those of other processes
-  cuda::DeviceBuffer<GradientPart> own_;  // where a part is left for someone else to bring
+  cuda::DeviceBuffer<GradientSums> own_;  // where a part is left for NCCL or the host to bring
   cuda::DeviceBuffer<Totals> totals_;
   cuda::DeviceBuffer<float> gradients_;
   std::unique_ptr<nccl::Communicator> nccl_;

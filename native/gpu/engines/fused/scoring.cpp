@@ -22,7 +22,7 @@ std::vector<double> Scoring::convolution_parameters() const {
   return read_values(steps_.arena().parameters(), kParameters[kFc1Weight].offset, stream_.get());
 }
 
-void Scoring::prepare(const Samples& any) {
+void Scoring::bind_statistics(const Samples& any) {
   if (!operands_) {
     const auto parameters = convolution_parameters();
     operands_ = {bn1_operand(steps_.precision(), parameters, statistics_), bn2_operand(parameters, statistics_)};
@@ -66,7 +66,7 @@ void Scoring::set_evaluation_set(std::span<const std::uint8_t> images, std::span
 Score Scoring::evaluate() {
   reserve();
   forget_identity_orders();
-  prepare(evaluation_.samples(nullptr));
+  bind_statistics(evaluation_.samples(nullptr));
   const auto total = evaluation_size_;
   for_each_piece(evaluation_, total, [&](const Samples& samples, std::int64_t first, std::int64_t count) {
     queue(evaluation_logits_.data() + first * kClasses, samples, count);
@@ -102,7 +102,7 @@ void Scoring::compute_statistics(std::int64_t images, const std::function<void(c
 
   bool first = true;
   for_each_piece([&](const Samples& samples, std::int64_t count) {
-    if (first) prepare(samples);
+    if (first) bind_statistics(samples);
     first = false;
     Samples piece = samples;
     piece.order = identity_order(count);

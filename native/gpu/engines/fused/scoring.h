@@ -37,7 +37,7 @@ class Scoring {
   }
 
   // Sets what passes read of the parameters and statistics; head's next batch, which is `any`, is a matter of training.
-  void prepare(const Samples& any);
+  void bind_statistics(const Samples& any);
   // Queues the scores (count, kClasses) of `count` images.
   void queue(float* logits, Samples samples, std::int64_t count);
 

@@ -5,7 +5,7 @@
 
 #include "mnist/model.h"
 
-namespace mnist::kernels::device {
+namespace mnist::kernels {
 
 // Row n = (b,p,q) of the matrix: where its image starts and which position it is.
 struct GatherRow {
@@ -25,4 +25,4 @@ __device__ inline float gather(const GatherRow& row, int k, int depth, int side)
   return inside ? row.image[(i * side + r) * side + s] : 0;
 }
 
-}  // namespace mnist::kernels::device
+}  // namespace mnist::kernels

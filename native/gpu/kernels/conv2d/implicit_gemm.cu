@@ -25,11 +25,10 @@ __global__ void implicit_gemm_kernel(float* __restrict__ y, const float* __restr
   const int first_out = int(blockIdx.y) * kTile;
   // A thread gathers for one position: its neighbours in the warp read neighbouring pixels.
   const int gathered = t % kTile;
-  const auto row = device::gather_row(x, first_row + gathered, rows, in, side);
+  const auto row = gather_row(x, first_row + gathered, rows, in, side);
   float sums[kEach][kEach] = {};
   for (int k0 = 0; k0 < depth; k0 += kDepth) {
-    for (int k = t / kTile; k < kDepth; k += kThreads / kTile)
-      x_tile[k][gathered] = device::gather(row, k0 + k, depth, side);
+    for (int k = t / kTile; k < kDepth; k += kThreads / kTile) x_tile[k][gathered] = gather(row, k0 + k, depth, side);
     for (int n = t; n < kTile * kDepth; n += kThreads) {
       const int k = n % kDepth, o = n / kDepth, of = k0 + k;
       const int at = kBackwardData ? (of / kTaps * out + first_out + o) * kTaps + kTaps - 1 - of % kTaps

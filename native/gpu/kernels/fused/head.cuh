@@ -30,8 +30,9 @@ __device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCou
 template <class P>
 __device__ __forceinline__ std::uint16_t* dh_chunk(const State& s, int row, int lane, int term = 0) {
   constexpr int kTerms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
-  const int chunk = (row / kDhTile * kTerms + term) * (kHidden / 8) + lane / 2;
-  return static_cast<std::uint16_t*>(s.dh) + (std::size_t(chunk) * kDhTile + row % kDhTile) * 8 + lane % 2 * 4;
+  const int chunk = (row / kSamplesPerDhTile * kTerms + term) * (kHidden / 8) + lane / 2;
+  return static_cast<std::uint16_t*>(s.dh) + (std::size_t(chunk) * kSamplesPerDhTile + row % kSamplesPerDhTile) * 8 +
+         lane % 2 * 4;
 }
 
 // One warp a sample at a time; lane l owns hidden units 4l .. 4l+3, and class l / 2. head_sums of a block: d
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   }
 
   if (s.fc1_backward_wgmma) {  // zeros up to the end of the last tile
-    const int tiles_end = (s.batch + kDhTile - 1) / kDhTile * kDhTile;
+    const int tiles_end = (s.batch + kSamplesPerDhTile - 1) / kSamplesPerDhTile * kSamplesPerDhTile;
     for (int beyond = s.batch + int(blockIdx.x) * 8 + warp; beyond < tiles_end; beyond += int(gridDim.x) * 8)
 #pragma unroll
       for (int term = 0; term < (P::kFp16Terms > 0 ? P::kFp16Terms : 1); ++term)

@@ -25,7 +25,7 @@ inline constexpr int kHeadValues =
 inline constexpr int kRoute1Words = kPool1Side * 2 * 2 * 32;
 inline constexpr int kRoutedTapColumns = 16;    // of a channel's routed sums: 9 taps, their total, 6 unused
 inline constexpr int kConv1Blocks = 4;          // of update, for conv1's channels
-inline constexpr int kDhTile = 128;             // samples of a tile of fc1_backward by wgmma
+inline constexpr int kSamplesPerDhTile = 128;   // samples of a tile of fc1_backward by wgmma
 inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, which make dy2
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
@@ -131,7 +131,8 @@ struct Arrays {
   float* h_slices;    // (fc1_forward slices, B, 128)
   float* h;           // (B, 128) after relu
   float* logits;      // (B, 10)
-  void* dh;           // (B, 128) T; for fc1_backward by wgmma (tiles of kDhTile samples, [term,] 16 chunks, kDhTile, 8)
+  void* dh;           // (B, 128) T; for fc1_backward by wgmma (tiles of kSamplesPerDhTile samples, [term,] 16 chunks,
+                      // kSamplesPerDhTile, 8)
   float* head_sums;   // (head blocks, kHeadValues)
   void* dy2;          // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat

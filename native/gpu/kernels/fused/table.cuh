@@ -82,32 +82,19 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   add({.phase = kHead, .rows = kThreads / 32, .other_rows = kThreads / 64}, kThreads, head_kernel<P, Models>,
       sizeof(float[8][kHeadValues]) + sizeof(double[4][64]) + (P::kScaled ? sizeof(float[kThreads / 32]) : 0), 0);
 
+  const auto add_fc1_backward = [&]<class Shared>(auto* kernel, bool wgmma, int min_batch) {
+    constexpr int kRows = Shared::kSamplesPerTile;
+    KernelRow row{.phase = kFc1Backward, .rows = kRows, .stages = Shared::kStages, .wgmma = wgmma};
+    row.min_batch = min_batch, row.blocks = kFc1Groups;
+    add(row, kConvThreads, kernel, Shared::kFixed, Shared::kBytes);
+  };
   // In fp32 on Hopper all batches take one kernel, so that one alone leaves the terms of fc1.weight.
-  if constexpr (P::kFp16Terms > 0) {
-    using Shared = Fc1BackwardTermsShared;
-    add({.phase = kFc1Backward,
-         .rows = Shared::kSamplesPerTile,
-         .stages = Shared::kStages,
-         .wgmma = true,
-         .blocks = kFc1Groups},
-        kConvThreads, fc1_backward_terms_kernel<P, Models>, Shared::kFixed, Shared::kBytes);
-  } else {
-    using Shared = Fc1BackwardWgmmaShared;
-    add({.phase = kFc1Backward,
-         .rows = Shared::kSamplesPerTile,
-         .stages = 3,
-         .wgmma = true,
-         .min_batch = 129,
-         .blocks = 2 * kCells2},
-        kConvThreads, fc1_backward_wgmma_kernel<P, Models>,
-        sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + 3 * kBarrier, Shared::kBytes);
-  }
-  using Fc1 = Fc1BackwardShared<P, 3>;
-  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 3, .blocks = 2 * kCells2}, kConvThreads,
-      fc1_backward_kernel<P, 3, Models>, sizeof(float[Fc1::kSamplesPerTile / 16][2][32]) + sizeof(float[32]),
-      Fc1::kBytes);
-  add({.phase = kFc1Backward, .rows = Fc1::kSamplesPerTile, .stages = 2, .blocks = 2 * kCells2}, kConvThreads,
-      fc1_backward_kernel<P, 2, Models>, sizeof(float[32]), Fc1BackwardShared<P, 2>::kBytes);
+  if constexpr (P::kFp16Terms > 0)
+    add_fc1_backward.template operator()<Fc1BackwardTermsShared>(fc1_backward_terms_kernel<P, Models>, true, 0);
+  else
+    add_fc1_backward.template operator()<Fc1BackwardWgmmaShared>(fc1_backward_wgmma_kernel<P, Models>, true, 129);
+  add_fc1_backward.template operator()<Fc1BackwardShared<P, 3>>(fc1_backward_kernel<P, 3, Models>, false, 0);
+  add_fc1_backward.template operator()<Fc1BackwardShared<P, 2>>(fc1_backward_kernel<P, 2, Models>, false, 0);
 
   if constexpr (P::kFp16Terms > 0) {
     for (const int of_image : {kWhole, kHalf})

@@ -10,8 +10,8 @@
 namespace mnist::kernels {
 namespace {
 
-static_assert(kLinearProductTile.rows == device::kProductRows && kLinearProductTile.columns == device::kProductColumns);
-static_assert(kLinearSliceUnit % device::kProductDepth == 0);
+static_assert(kLinearProductTile.rows == kProductRows && kLinearProductTile.columns == kProductColumns);
+static_assert(kLinearSliceUnit % kProductDepth == 0);
 
 template <bool kAAlong, bool kBAlong>
 void multiply(float* c, const float* a, const float* b, int rows, int columns, int depth, const LinearSlices& slices,
@@ -20,9 +20,9 @@ void multiply(float* c, const float* a, const float* b, int rows, int columns, i
   for (const float* array : std::array<const float*, 3>{c, a, b})
     vector &= reinterpret_cast<std::uintptr_t>(array) % sizeof(float4) == 0;
   const auto blocks = [](int count, int tile) { return unsigned(ceil_div(count, tile)); };
-  const dim3 grid(blocks(columns, device::kProductColumns), blocks(rows, device::kProductRows), unsigned(slices.count));
-  device::product_kernel<kAAlong, kBAlong>
-      <<<grid, device::kProductThreads, 0, stream>>>(c, a, b, rows, columns, depth, slices.depth, vector);
+  const dim3 grid(blocks(columns, kProductColumns), blocks(rows, kProductRows), unsigned(slices.count));
+  product_kernel<kAAlong, kBAlong>
+      <<<grid, kProductThreads, 0, stream>>>(c, a, b, rows, columns, depth, slices.depth, vector);
   MNIST_CHECK_LAUNCH();
 }
 

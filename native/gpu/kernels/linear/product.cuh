@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace mnist::kernels::device {
+namespace mnist::kernels {
 
 inline constexpr int kProductRows = 128, kProductColumns = 64;  // of a block
 inline constexpr int kProductDepth = 16;                        // of the summed index, at a time
@@ -133,4 +133,4 @@ __global__ void __launch_bounds__(kProductThreads, 3)
   }
 }
 
-}  // namespace mnist::kernels::device
+}  // namespace mnist::kernels

@@ -36,7 +36,7 @@ template <class T>
 void log_softmax_nll_backward(T* dx, const T* log_p, const std::uint8_t* labels, double upstream, std::int64_t batch,
                               int classes, cudaStream_t stream);
 
-// The same with `upstream` (1) in the GPU's memory, where whoever differentiates has it.
+// The same with `upstream` (1) in the GPU's memory, where the caller has it.
 template <class T>
 void log_softmax_nll_backward_by_pointer(T* dx, const T* log_p, const std::uint8_t* labels, const T* upstream,
                                          std::int64_t batch, int classes, cudaStream_t stream);

@@ -1,10 +1,27 @@
-// What both kernels of fc1_backward do for their block's 32 columns of fc1.weight besides the products: the constants
-// of a2, and the sums of dy2.
+// What the kernels of fc1_backward do for their block's 32 columns of fc1.weight besides the products: the copies, the
+// constants of a2, the sums of dy2 and the update.
 #pragma once
 
 #include "kernels/fused/shared/phase.cuh"
 
 namespace mnist::fused {
+
+// Starts copying kRows rows of kColumns values, `stride` apart in `from`, by kThreadCount threads of which this is
+// number `thread`: rows from `first` on, to places kPitch bytes apart, their chunks of 16 bytes kChunkPitch. Rows from
+// `count` on are beyond the batch and become zeros (their source is not read).
+template <int kRows, int kColumns, int kPitch, int kThreadCount, int kChunkPitch = 16, class T>
+__device__ __forceinline__ void fetch_rows(std::uint32_t to, const T* from, int stride, int count, int thread,
+                                           int first = 0) {
+  constexpr int kRowChunks = kColumns * int(sizeof(T)) / 16, kRowsAtOnce = kThreadCount / kRowChunks;
+  const int chunk = thread % kRowChunks, line = thread / kRowChunks, row0 = first + line;
+  from += std::size_t(row0) * stride + chunk * (16 / int(sizeof(T)));
+  to += chunk * kChunkPitch + line * kPitch;
+#pragma unroll
+  for (int row = 0; row < kRows; row += kRowsAtOnce)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * kPitch),
+                 "l"(from + std::size_t(row) * stride), "r"(row0 + row < count ? 16 : 0)
+                 : "memory");
+}
 
 // bn2's scale and shift for the wgrad role's chunk of a2, divided by a2's scale, which is returned.
 template <class P>
@@ -20,6 +37,30 @@ __device__ __forceinline__ float load_a2_operand(const State& s, int column0, in
 #pragma unroll
   for (int i = 0; i < kChunk<P>; ++i) scale[i] *= inverse_of(a2_scale), shift[i] *= inverse_of(a2_scale);
   return a2_scale;
+}
+
+// The update of two neighbours of fc1.weight, load() and in memory at `at`, and of their copies in T; `largest` weight
+// where these have a scale.
+template <class P, class Load>
+__device__ __forceinline__ void update_fc1(const State& s, float* master, std::size_t at, Load load, float2 d,
+                                           float rate, float to_stored, float& largest) {
+  if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
+  float2 value = load();
+  value.x = sgd(value.x, d.x, rate);
+  value.y = sgd(value.y, d.y, rate);
+  *reinterpret_cast<float2*>(master + at) = value;
+  *reinterpret_cast<typename P::Pair*>(static_cast<typename P::T*>(s.fc1) + at) =
+      P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
+  if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
+}
+
+// The end of the wgrad role: a lane's largest weight.
+template <class P>
+__device__ __forceinline__ void store_largest_fc1(const State& s, float largest, int warp, int lane) {
+  if constexpr (P::kScaled) {
+    largest = warp_max(largest);
+    if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
+  }
 }
 
 // The end of the dgrad role: a lane's sums of dy2 and dy2 * (z2 - mean) in the columns column(i), the same for the

@@ -12,18 +12,13 @@
 // updated, so the terms that this kernel leaves are those that leave_fc1_terms() makes of the same weights.
 #pragma once
 
-#include "kernels/device/wgmma.cuh"
-#include "kernels/fused/fc1_backward/columns.cuh"
+#include "kernels/fused/fc1_backward/wgmma.cuh"
 
 namespace mnist::fused {
 
 // Two stages of 128 samples fill shared memory: a tile's copies start when the tile before the last is done.
-struct Fc1BackwardTermsShared {
-  static constexpr int kSamplesPerTile = kDhTile, kStages = 2;
-  static constexpr int kDhChunk = kSamplesPerTile * 16, kDhTerm = kHidden / 8 * kDhChunk;
-  // Chunks lie apart so that those of a row are in different banks when threads write them.
-  static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = kFc1Columns / 8;
-  static constexpr int kColumnTerm = kColumnChunks * kColumnChunk;
+struct Fc1BackwardTermsShared : Fc1WgmmaTile {
+  static constexpr int kStages = 2;
   static constexpr int kRowPitch = kFc1Columns * 4 + 16;  // floats of a sample: rows next to each other in other banks
   struct Stage {
     unsigned char dh[2 * kDhTerm];
@@ -34,23 +29,16 @@ struct Fc1BackwardTermsShared {
     Stage stages[kStages];
     unsigned char weights[2 * kColumnTerm];  // a row a hidden unit
   };
-  static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
   static_assert(sizeof(Stage) % 16 == 0);
-  static constexpr int kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
+  static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights);
   static constexpr int kBytes = sizeof(Memory);
   using Arrived = Ring<kStages>;  // of a tile's copies
-  static constexpr int kFixed =
-      sizeof(Arrived) + sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]) + sizeof(float[kRoleThreads / 32]);
+  static constexpr int kFixed = sizeof(Arrived) + kDgradFixed + sizeof(float[kRoleThreads / 32]);
   static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-// The role of wgrad waits at Ready(tile) for nothing and dgrad for wgrad: see Fc1TileReady of wgmma.cuh.
-using Fc1TermsReady = NamedBarrier<1, kConvThreads, 2>;
-using Fc1TermsWgrad = NamedBarrier<3, kRoleThreads>;
-using Fc1TermsDgrad = NamedBarrier<4, kRoleThreads>;
 
 // Sums of 8 k-steps as three products, the operands' second terms so many bytes behind the first; from one k-step to
 // the next so many.
@@ -149,9 +137,9 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     wgmma_publish();  // a2, and with the first tile the weights, which dgrad multiplies
     if (tile > 0) add();
     traced(3);
-    Fc1TermsWgrad::sync();  // a2 is complete
+    Fc1Wgrad::sync();  // a2 is complete
     traced(4);
-    Fc1TermsReady::arrive(tile & 1);
+    Fc1TileReady::arrive(tile & 1);
     multiply_terms<true, Shared::kDhTerm, Shared::kColumnTerm, 16 * 16, 16 * 16>(
         sums, wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk),
         wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk));
@@ -170,7 +158,7 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
   }
   largest = warp_max(largest);
   if (lane == 0) largest_of_warps[warp] = largest;
-  Fc1TermsWgrad::sync();  // all warps' largest are there
+  Fc1Wgrad::sync();  // all warps' largest are there
   const float next_scale = scale_of(warp_max(largest_of_warps[lane % (kRoleThreads / 32)]));
   if (tid == 0) s.fc1_scales[blockIdx.x] = next_scale;
 #pragma unroll
@@ -198,24 +186,14 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
 
   // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
   const auto fetch_pooled = [&](int tile) {
-    const int first = tile * Shared::kSamplesPerTile, chunk = tid % 8, row0 = tid / 8;
-    const float* from =
-        static_cast<const float*>(s.pooled_z2) + std::size_t(first + row0) * kFeatures + column0 + chunk * 4;
-    const std::uint32_t to = base + Shared::stage(tile) + Shared::kPooledZ2 + row0 * Shared::kRowPitch + chunk * 16;
-#pragma unroll
-    for (int row = 0; row < Shared::kSamplesPerTile; row += kRoleThreads / 8)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * Shared::kRowPitch),
-                   "l"(from + std::size_t(row) * kFeatures),
-                   "r"(first + row0 + row < s.batch ? 16 : 0)  // beyond the batch zeros
-                   : "memory");
+    const int first = tile * Shared::kSamplesPerTile;
+    fetch_rows<Shared::kSamplesPerTile, kFc1Columns, Shared::kRowPitch, kRoleThreads>(
+        base + Shared::stage(tile) + Shared::kPooledZ2, static_cast<const float*>(s.pooled_z2) + column0, kFeatures,
+        s.batch, tid, first);
     arrived[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
-    if (tid != 0) return;
-    MBarrier& barrier = arrived[tile];
-    barrier.expect(2 * Shared::kDhTerm);
-    copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * 2 * Shared::kDhTerm,
-              2 * Shared::kDhTerm, barrier);
+    if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
   };
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
   const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
@@ -238,7 +216,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
   for (int tile = 0; tile < tiles; ++tile) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
-    Fc1TermsReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
+    Fc1TileReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
     traced(1);
     if (tile > 0 && tile + 1 < tiles) {
       fetch_pooled(tile + 1);
@@ -279,8 +257,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
                reinterpret_cast<const float4*>(rows + row * Shared::kRowPitch)[lane % 8]);
   }
 
-  store_dy2_sums<P, Fc1TermsDgrad>(s, warp_sums, warp, sum, sum_xhat, column, largest, 1.f, inv_sigma, column0, warp,
-                                   lane);
+  store_dy2_sums<P, Fc1Dgrad>(s, warp_sums, warp, sum, sum_xhat, column, largest, 1.f, inv_sigma, column0, warp, lane);
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
@@ -295,7 +272,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_terms_kernel(Mod
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
   if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
   const float fc1_scale = s.fc1_scales[blockIdx.x];
-  __syncthreads();  // the barriers are ready, and nobody reads the scale any more, which wgrad overwrites
+  __syncthreads();  // the barriers are ready, and no thread reads the scale any more, which wgrad overwrites
   if (uniform(threadIdx.x / kRoleThreads) == 0)
     fc1_dgrad_terms<P>(s, shared, arrived, blockIdx.x * kFc1Columns, fc1_scale);
   else

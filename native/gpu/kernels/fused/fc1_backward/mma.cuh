@@ -30,6 +30,7 @@ struct Fc1BackwardShared {
   };
   static constexpr int kDh = offsetof(Memory, dh), kPooledZ2 = offsetof(Memory, pooled_z2), kA2 = offsetof(Memory, a2);
   static constexpr int kBytes = sizeof(Memory);
+  static constexpr int kFixed = sizeof(float[32]) + (kStages == 2 ? 0 : sizeof(float[kSamplesPerTile / 16][2][32]));
 
   static constexpr int kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit, when a stage of dh holds the weights
   static_assert(kHidden * kMasterPitch <= kDhBytes);
@@ -50,20 +51,6 @@ using TileReleased = NamedBarrier<4, kConvThreads>;
 // A permutation of every 8 rows: 0 4 1 5 2 6 3 7. Rows of pooled_z2 and a2 four apart lie in opposite halves of the
 // banks, so a 16-byte access has no conflicts when every four lanes share a row.
 __device__ __forceinline__ int spread_row(int i) { return (i & ~7) | (i & 1) << 2 | (i >> 1 & 3); }
-
-// Starts copying kRows rows of kColumns values, `stride` apart in `from`, by kThreadCount threads of which this is
-// number `thread`. Rows from `count` on are beyond the batch and become zeros (their source is not read).
-template <int kRows, int kColumns, int kPitch, int kThreadCount, class T>
-__device__ __forceinline__ void fetch_rows(std::uint32_t to, const T* from, int stride, int count, int thread) {
-  constexpr int kRowChunks = kColumns * int(sizeof(T)) / 16, kRowsAtOnce = kThreadCount / kRowChunks;
-  const int chunk = thread % kRowChunks, row0 = thread / kRowChunks;
-  from += std::size_t(row0) * stride + chunk * (16 / int(sizeof(T)));
-#pragma unroll
-  for (int row = 0; row < kRows; row += kRowsAtOnce)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (row0 + row) * kPitch + chunk * 16),
-                 "l"(from + std::size_t(row) * stride), "r"(row0 + row < count ? 16 : 0)
-                 : "memory");
-}
 
 // Fetches dh of tile n, by the whole block. Commits a group even if there is no such tile: the waits count groups.
 template <class Shared>
@@ -335,21 +322,12 @@ __device__ __forceinline__ void fc1_weight_gradient(const State& s, unsigned cha
       const int unit = hidden + parity * 16 + g + i * 8, column = n * 8 + 2 * t;
       const std::size_t at = std::size_t(unit) * kFeatures + column0 + column;
       if constexpr (P::kScaled) d[i].x *= scale_of_sums, d[i].y *= scale_of_sums;
-      if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d[i];
-      float2 value =
-          *reinterpret_cast<const float2*>(shared + Shared::dh(tiles) + unit * Shared::kMasterPitch + column * 4);
-      value.x = sgd(value.x, d[i].x, rate);
-      value.y = sgd(value.y, d[i].y, rate);
-      *reinterpret_cast<float2*>(master + at) = value;
-      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) =
-          P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
-      if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
+      const auto* weights =
+          reinterpret_cast<const float2*>(shared + Shared::dh(tiles) + unit * Shared::kMasterPitch + column * 4);
+      update_fc1<P>(s, master, at, [&] { return *weights; }, d[i], rate, to_stored, largest);
     }
   }
-  if constexpr (P::kScaled) {
-    largest = warp_max(largest);
-    if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
-  }
+  store_largest_fc1<P>(s, largest, warp, lane);
   trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
 

@@ -16,28 +16,36 @@
 
 namespace mnist::fused {
 
-struct Fc1BackwardWgmmaShared {
-  static constexpr int kSamplesPerTile = kDhTile, kStages = 3;
-  static constexpr int kDhChunk = kSamplesPerTile * 16, kDhChunks = kHidden / 8;
+// Tiles as both kernels by wgmma have them, here and in fp16_terms.cuh.
+struct Fc1WgmmaTile {
+  static constexpr int kSamplesPerTile = kSamplesPerDhTile;
+  static constexpr int kDhChunk = kSamplesPerTile * 16, kDhTerm = kHidden / 8 * kDhChunk;
   // Chunks lie apart so that those of a row are in different banks when threads write them.
-  static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = 4;  // of the block's 32 columns
-  static constexpr int kMasterPitch = 32 * 4 + 32;                                   // 32 floats of a hidden unit
+  static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = kFc1Columns / 8;
+  static constexpr int kColumnTerm = kColumnChunks * kColumnChunk;
+  static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
+  // Bytes that the dgrad role declares.
+  static constexpr int kDgradFixed = sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]);
+};
+
+struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
+  static constexpr int kStages = 3, kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit
   struct Stage {
-    unsigned char dh[kDhChunks * kDhChunk];
-    unsigned char pooled_z2[kColumnChunks * kColumnChunk];  // and dy2, once it is made
-    unsigned char a2[kColumnChunks * kColumnChunk];
+    unsigned char dh[kDhTerm];
+    unsigned char pooled_z2[kColumnTerm];  // and dy2, once it is made
+    unsigned char a2[kColumnTerm];
   };
   struct Memory {
     Stage stages[kStages];
-    unsigned char weights[kColumnChunks * kColumnChunk];  // a row a hidden unit
+    unsigned char weights[kColumnTerm];  // a row a hidden unit
     unsigned char master[kHidden * kMasterPitch];
   };
-  static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
   static_assert(sizeof(Stage) % 16 == 0);
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights), kMaster = offsetof(Memory, master);
   static constexpr int kBytes = sizeof(Memory);
   using Arrived = Ring<kStages>;  // of a tile's copies
+  static constexpr int kFixed = sizeof(Arrived) + kDgradFixed;
   static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
 };
 
@@ -50,19 +58,22 @@ using Fc1TileReady = NamedBarrier<1, kConvThreads, 2>;
 using Fc1Wgrad = NamedBarrier<3, kRoleThreads>;
 using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
 
-// Starts copying 32 columns of rows of fc1's features into chunks, by a role.
+// Starts copying dh of a tile, by one thread.
+template <class Shared>
+__device__ __forceinline__ void fetch_dh_tile(const State& s, std::uint32_t base, Ring<Shared::kStages>& arrived,
+                                              int tile) {
+  MBarrier& barrier = arrived[tile];
+  barrier.expect(Shared::kDhBytes);
+  copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * Shared::kDhBytes,
+            Shared::kDhBytes, barrier);
+}
+
+// Starts copying the block's columns of rows of fc1's features into chunks, by a role.
 template <class T>
 __device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, int count, int tid) {
   using Shared = Fc1BackwardWgmmaShared;
-  constexpr int kRowsAtOnce = kRoleThreads / Shared::kColumnChunks;
-  const int chunk = tid % Shared::kColumnChunks, row0 = tid / Shared::kColumnChunks;
-  from += std::size_t(row0) * kFeatures + chunk * 8;
-  to += chunk * Shared::kColumnChunk + row0 * 16;
-#pragma unroll
-  for (int row = 0; row < Shared::kSamplesPerTile; row += kRowsAtOnce)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * 16),
-                 "l"(from + std::size_t(row) * kFeatures), "r"(row0 + row < count ? 16 : 0)  // beyond the batch zeros
-                 : "memory");
+  fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, kRoleThreads, Shared::kColumnChunk>(to, from, kFeatures, count,
+                                                                                           tid);
 }
 
 template <class P>
@@ -136,20 +147,12 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
       const int unit = warp * 16 + g + upper * 8, column = n * 8 + 2 * t;
       const float2 d = make_float2(dw[4 * n + 2 * upper], dw[4 * n + 2 * upper + 1]);
       const std::size_t at = std::size_t(unit) * kFeatures + column0 + column;
-      if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
-      float2 value =
-          *reinterpret_cast<const float2*>(shared + Shared::kMaster + unit * Shared::kMasterPitch + column * 4);
-      value.x = sgd(value.x, d.x, rate);
-      value.y = sgd(value.y, d.y, rate);
-      *reinterpret_cast<float2*>(master + at) = value;
-      *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1) + at) =
-          P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
-      if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
+      const auto weight = [&] {
+        return *reinterpret_cast<const float2*>(shared + Shared::kMaster + unit * Shared::kMasterPitch + column * 4);
+      };
+      update_fc1<P>(s, master, at, weight, d, rate, to_stored, largest);
     }
-  if constexpr (P::kScaled) {
-    largest = warp_max(largest);
-    if (lane == 0) s.fc1_max()[blockIdx.x * kGradientWarps + warp] = largest;
-  }
+  store_largest_fc1<P>(s, largest, warp, lane);
   trace(s, Phase::kFc1Backward, 8, tid == 0);
 }
 
@@ -173,11 +176,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     arrived[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
-    if (tid != 0) return;
-    MBarrier& barrier = arrived[tile];
-    barrier.expect(Shared::kDhBytes);
-    copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * Shared::kDhBytes,
-              Shared::kDhBytes, barrier);
+    if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
   };
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
   const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};

@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
   if constexpr (kTurns == 2) {
     const int thread = tid % kGroupThreads;
     auto* const exchange = reinterpret_cast<float (*)[kKept][kGroupThreads]>(shared);
-    Consumers::sync();  // nobody reads the stages any more
+    Consumers::sync();  // no thread reads the stages any more
 #pragma unroll
     for (int i = 0; i < kKept; ++i) exchange[turn][i][thread] = turn == 0 ? acc[kKept + i] : acc[i];
     Consumers::sync();  // both warpgroups' sums are there

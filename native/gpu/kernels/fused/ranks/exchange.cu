@@ -12,12 +12,12 @@ constexpr int kBlock = 512;
 
 // Element i of an array of this rank's part, to wherever the part goes.
 template <class Part, class Array>
-__device__ __forceinline__ void give(const Parts& parts, Array Part::* array, int i,
+__device__ __forceinline__ void give(const RankSums& parts, Array Part::* array, int i,
                                      std::remove_extent_t<Array> value) {
   for (int k = 0; k < parts.targets; ++k) (static_cast<Part*>(parts.to[k])->*array)[i] = parts.counts ? value : 0;
 }
 template <class Part, class Array>
-__device__ __forceinline__ void give4(const Parts& parts, Array Part::* array, int i4, float4 value) {
+__device__ __forceinline__ void give4(const RankSums& parts, Array Part::* array, int i4, float4 value) {
   if (!parts.counts) value = {};
   for (int k = 0; k < parts.targets; ++k)
     reinterpret_cast<float4*>(static_cast<Part*>(parts.to[k])->*array)[i4] = value;
@@ -33,14 +33,14 @@ __device__ __forceinline__ T sum_of_groups(const T (&partial)[kGroups][kColumns]
 
 // ((rank 0 + rank 1) + rank 2) + ... of an element. From L2: other GPUs wrote it while this kernel ran.
 template <class Part, class Array>
-__device__ __forceinline__ auto sum_of_ranks(const Parts& parts, Array Part::* array, int i) {
+__device__ __forceinline__ auto sum_of_ranks(const RankSums& parts, Array Part::* array, int i) {
   const auto of = [&](int rank) { return __ldcg(&(static_cast<const Part*>(parts.all)[rank].*array)[i]); };
   auto total = of(0);
   for (int rank = 1; rank < parts.size; ++rank) total += of(rank);
   return total;
 }
 template <class Part, class Array>
-__device__ __forceinline__ float4 sum4_of_ranks(const Parts& parts, Array Part::* array, int i4) {
+__device__ __forceinline__ float4 sum4_of_ranks(const RankSums& parts, Array Part::* array, int i4) {
   const auto of = [&](int rank) {
     return __ldcg(reinterpret_cast<const float4*>(static_cast<const Part*>(parts.all)[rank].*array) + i4);
   };
@@ -55,7 +55,7 @@ __device__ __forceinline__ float4 sum4_of_ranks(const Parts& parts, Array Part::
 // Between giving and taking, for all threads of a block: its piece is everywhere, and so are the other ranks' here.
 // A rank cannot write to a place that another still reads: between two rounds of an exchange lie rounds of the other
 // two, for which it waits.
-__device__ __forceinline__ void meet(const Parts& parts) {
+__device__ __forceinline__ void meet(const RankSums& parts) {
   if (!parts.rounds[0]) return;
   __shared__ std::uint32_t round;
   const int other = threadIdx.x, place = blockIdx.x * kMostPeers;
@@ -75,7 +75,8 @@ __device__ __forceinline__ void meet(const Parts& parts) {
 constexpr int kZ2Groups = kBlock / (2 * kConv2Channels / 4);
 
 // One block.
-__global__ void __launch_bounds__(kBlock) exchange_z2_kernel(Totals* to, const float* z2_sums, int rows, Parts parts) {
+__global__ void __launch_bounds__(kBlock)
+    exchange_z2_kernel(Totals* to, const float* z2_sums, int rows, RankSums parts) {
   constexpr int kColumns = 2 * kConv2Channels;
   __shared__ double partial[kZ2Groups][kColumns];
   const int tid = threadIdx.x, column4 = tid % (kColumns / 4), group = tid / (kColumns / 4);
@@ -88,11 +89,11 @@ __global__ void __launch_bounds__(kBlock) exchange_z2_kernel(Totals* to, const f
         [&](float4 x, int) { total[0] += x.x, total[1] += x.y, total[2] += x.z, total[3] += x.w; });
     for (int i = 0; i < 4; ++i) partial[group][column4 * 4 + i] = total[i];
     __syncthreads();
-    if (tid < kColumns) give(parts, &Z2Part::sums, tid, sum_of_groups(partial, tid));
+    if (tid < kColumns) give(parts, &Z2Sums::sums, tid, sum_of_groups(partial, tid));
   }
   meet(parts);
   if (!parts.takes || tid >= kColumns) return;
-  const double sum = sum_of_ranks(parts, &Z2Part::sums, tid);
+  const double sum = sum_of_ranks(parts, &Z2Sums::sums, tid);
   to->z2_sums[tid] = float(sum);
   to->z2_sums[kColumns + tid] = float(sum - double(float(sum)));
 }
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kBlock) exchange_z2_kernel(Totals* to, const f
 // Blocks: dy2_sums, moment_sums, and 256 of head_sums each.
 constexpr int kHeadPieces = (kHeadValues + 255) / 256, kDy2Blocks = 2 + kHeadPieces;
 
-__global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State s, Parts parts) {
+__global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State s, RankSums parts) {
   __shared__ union {
     double dy2[kBlock / 128][128];
     double moments[kBlock / 64][64];
@@ -118,11 +119,11 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
           [&](float x, int) { total += x; });
       partial.dy2[tid >> 7][column] = total;
       __syncthreads();
-      if (tid < 128) give(parts, &Dy2Part::sums, tid, sum_of_groups(partial.dy2, tid));
+      if (tid < 128) give(parts, &Dy2Sums::sums, tid, sum_of_groups(partial.dy2, tid));
     }
     meet(parts);
     if (!parts.takes || tid >= 128) return;
-    const double sum = sum_of_ranks(parts, &Dy2Part::sums, tid);
+    const double sum = sum_of_ranks(parts, &Dy2Sums::sums, tid);
     float* const cells = to->dy2_sums + which * kFeatures + channel;
     cells[0] = float(sum);
     cells[kConv2Channels] = float(sum - double(float(sum)));
@@ -137,10 +138,10 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
           [&](double x, int) { total += x; });
       partial.moments[tid >> 6][column] = total;
       __syncthreads();
-      if (tid < kMoments) give(parts, &Dy2Part::moments, tid, sum_of_groups(partial.moments, tid));
+      if (tid < kMoments) give(parts, &Dy2Sums::moments, tid, sum_of_groups(partial.moments, tid));
     }
     meet(parts);
-    if (parts.takes && tid < kMoments) to->moment_sums[tid] = sum_of_ranks(parts, &Dy2Part::moments, tid);
+    if (parts.takes && tid < kMoments) to->moment_sums[tid] = sum_of_ranks(parts, &Dy2Sums::moments, tid);
   } else {
     constexpr int kGroups = kBlock / 64;
     const int i = (block - 2) * 256 + tid;
@@ -156,10 +157,10 @@ __global__ void __launch_bounds__(kBlock) exchange_dy2_kernel(Totals* to, State 
           [&](float4 x, int) { total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w; });
       reinterpret_cast<float4*>(partial.head[tid >> 6])[column] = total;
       __syncthreads();
-      if (mine) give(parts, &Dy2Part::head, i, sum_of_groups(partial.head, tid));
+      if (mine) give(parts, &Dy2Sums::head, i, sum_of_groups(partial.head, tid));
     }
     meet(parts);
-    if (parts.takes && mine) to->head_sums[i] = sum_of_ranks(parts, &Dy2Part::head, i);
+    if (parts.takes && mine) to->head_sums[i] = sum_of_ranks(parts, &Dy2Sums::head, i);
   }
 }
 
@@ -173,8 +174,8 @@ static_assert(kFc1Pieces * 4 * kBlock * kFc1Each == kHidden * kFeatures && kGrad
 
 // A piece of a sum of rows: `rows` rows of kWidth values, kColumns float4 columns of them.
 template <int kColumns, int kGroups, int kLoads, class Array>
-__device__ __forceinline__ void exchange_rows(float* to, const float* sums, int rows, int piece, const Parts& parts,
-                                              Array GradientPart::* array, float4 (*partial)[kColumns]) {
+__device__ __forceinline__ void exchange_rows(float* to, const float* sums, int rows, int piece, const RankSums& parts,
+                                              Array GradientSums::* array, float4 (*partial)[kColumns]) {
   constexpr int kWidth = int(sizeof(Array) / sizeof(float));
   const int tid = threadIdx.x, column = tid % kColumns, group = tid / kColumns, column4 = piece * kColumns + column;
   if (parts.gives) {
@@ -201,7 +202,7 @@ __device__ __forceinline__ void exchange_rows(float* to, const float* sums, int 
 }
 
 template <class P>
-__global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* to, State s, Parts parts) {
+__global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* to, State s, RankSums parts) {
   __shared__ union {
     float4 conv2[kConv2Groups4][kConv2Columns4];
     float4 taps[kTapGroups][kTapColumns4];
@@ -211,10 +212,10 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   wait_for_predecessor();
   if (block < kConv2Pieces)
     return exchange_rows<kConv2Columns4, kConv2Groups4, 14>(to->conv2_sums, s.conv2_sums, s.conv2_backward_blocks,
-                                                            block, parts, &GradientPart::conv2, partial.conv2);
+                                                            block, parts, &GradientSums::conv2, partial.conv2);
   if (block < kConv2Pieces + kTapPieces)
     return exchange_rows<kTapColumns4, kTapGroups, 9>(to->routed_tap_sums, s.routed_tap_sums, s.conv2_backward_blocks,
-                                                      block - kConv2Pieces, parts, &GradientPart::routed_taps,
+                                                      block - kConv2Pieces, parts, &GradientSums::routed_taps,
                                                       partial.taps);
   constexpr auto weight_at = kParameters[kFc1Weight].offset;
   static_assert(weight_at % 4 == 0);
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
 #pragma unroll
     for (int k = 0; k < kFc1Each; ++k) {
       const int i4 = first + k * kBlock;
-      give4(parts, &GradientPart::fc1, i4, reinterpret_cast<const float4*>(s.gradients + weight_at)[i4]);
+      give4(parts, &GradientSums::fc1, i4, reinterpret_cast<const float4*>(s.gradients + weight_at)[i4]);
     }
   meet(parts);
   if (!parts.takes) return;
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   for (int k = 0; k < kFc1Each; ++k) {
     const int i4 = first + k * kBlock;
     float4& weights = reinterpret_cast<float4*>(s.parameters + weight_at)[i4];
-    const float4 d = sum4_of_ranks(parts, &GradientPart::fc1, i4);
+    const float4 d = sum4_of_ranks(parts, &GradientSums::fc1, i4);
     float4 w = weights;
     w.x -= learning_rate * d.x, w.y -= learning_rate * d.y, w.z -= learning_rate * d.z, w.w -= learning_rate * d.w;
     weights = w;
@@ -280,15 +281,16 @@ void launch(void (*kernel)(Parameters...), int blocks, bool overlap, cudaStream_
 
 void begin_exchanges() { kernels::device::seed_delays(); }
 
-void exchange_z2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream) {
+void exchange_z2(Totals* to, const State& from, const RankSums& parts, cudaStream_t stream) {
   launch(exchange_z2_kernel, 1, from.overlap, stream, to, from.z2_sums, from.conv_forward_blocks, parts);
 }
 
-void exchange_dy2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream) {
+void exchange_dy2(Totals* to, const State& from, const RankSums& parts, cudaStream_t stream) {
   launch(exchange_dy2_kernel, kDy2Blocks, from.overlap, stream, to, from, parts);
 }
 
-void exchange_gradients(Precision precision, Totals* to, const State& from, const Parts& parts, cudaStream_t stream) {
+void exchange_gradients(Precision precision, Totals* to, const State& from, const RankSums& parts,
+                        cudaStream_t stream) {
   const auto kernel = precision == Precision::kBf16   ? exchange_gradients_kernel<Policy<Precision::kBf16>>
                       : precision == Precision::kTf32 ? exchange_gradients_kernel<Policy<Precision::kTf32>>
                                                       : exchange_gradients_kernel<Policy<Precision::kFp32>>;

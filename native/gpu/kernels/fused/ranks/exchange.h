@@ -14,15 +14,15 @@ inline constexpr int kMostExchangeBlocks = 256;  // of a launch
 inline constexpr int kRoutedTapValues = kConv1Channels * kRoutedTapColumns;
 
 // What a rank gives. Of z2 sums of z and of its squares by channel, of dy2 sums of dy2 and of dy2 * xhat.
-struct Z2Part {
+struct Z2Sums {
   double sums[2 * kConv2Channels];
 };
-struct Dy2Part {
+struct Dy2Sums {
   double sums[2 * kConv2Channels];
   double moments[kMoments];  // of the next batch's pixels
   float head[kHeadValues];
 };
-struct alignas(16) GradientPart {
+struct alignas(16) GradientSums {
   float conv2[kConv2Values];
   float routed_taps[kRoutedTapValues];
   float fc1[kHidden * kFeatures];
@@ -43,7 +43,7 @@ struct Totals {
 // Where the parts of a launch lie. Either each block writes its piece of this rank's part to the memory of all ranks
 // and waits for their same blocks; or the part is left in one place, someone else brings those of all ranks, and a
 // second launch adds them up.
-struct Parts {
+struct RankSums {
   int rank = 0, size = 0;
   bool counts = true;  // false: this rank has no image of the batch, and its part is 0
   bool gives = true, takes = true;
@@ -56,9 +56,9 @@ struct Parts {
 
 void begin_exchanges();  // before the first one, outside of a graph
 // `from` as the phases have left it: z2_sums; dy2_sums, moment_sums and head_sums.
-void exchange_z2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
-void exchange_dy2(Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
+void exchange_z2(Totals* to, const State& from, const RankSums& parts, cudaStream_t stream);
+void exchange_dy2(Totals* to, const State& from, const RankSums& parts, cudaStream_t stream);
 // conv2_sums, routed_tap_sums, and fc1.weight's gradient in `gradients`; then SGD of fc1.weight and its copy.
-void exchange_gradients(Precision precision, Totals* to, const State& from, const Parts& parts, cudaStream_t stream);
+void exchange_gradients(Precision precision, Totals* to, const State& from, const RankSums& parts, cudaStream_t stream);
 
 }  // namespace mnist::fused

@@ -173,9 +173,9 @@ __device__ __forceinline__ float da1_scale(const State& s) {
 //           depend on nothing but the weights, which may grow as they like
 //   dh      as in tf32
 // What is 2^-17 of a scale's bound has 22 bits still, and what is smaller is off by at most 2^-40 of that bound. dh is
-// small beside its bound where softmax nearly is the label: there float itself knows it to 2^-24 of the bound only. The
-// largest weight of a group is within 2 of its bound. a2's bound is sqrt(N) deviations, 2^10 in a batch of 4,096, and
-// with the population's statistics 288 products without cancellation.
+// small against its bound where softmax nearly is the label: there float itself knows it to 2^-24 of the bound only.
+// The largest weight of a group is within 2 of its bound. a2's bound is sqrt(N) deviations, 2^10 in a batch of 4,096,
+// and with the population's statistics 288 products without cancellation.
 
 // The operands of wgmma if P's own values have 32 bits.
 struct Fp16Operands {

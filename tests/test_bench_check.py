@@ -9,14 +9,10 @@ from tiny import tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.bench.check import Row, compare, tensors_of
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import PARAMETERS, init_parameters
 
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.fixture(scope="module")

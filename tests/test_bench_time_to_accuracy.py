@@ -21,7 +21,6 @@ from mnist_cuda.bench.time_to_accuracy import (
     parse_budgets,
     parse_peaks,
 )
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import time_steps
@@ -30,10 +29,7 @@ from mnist_cuda.run.evaluation import evaluate
 from mnist_cuda.run.schedule import Schedule
 from mnist_cuda.run.training import epoch_order
 
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def run(capsys, *argv):

@@ -20,7 +20,6 @@ from safetensors.numpy import load_file, save_file
 from tiny import start, tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest, init_parameters
 from mnist_cuda.errors import CheckpointError, UsageError
@@ -153,12 +152,6 @@ def test_a_run_that_is_still_training_is_left_alone(tmp_path, capsys):
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny(monkeypatch, tmp_path):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.chdir(tmp_path)
 
 
 def train(*argv, code=0):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import said, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.bench import accuracy
@@ -35,9 +35,7 @@ def own_peer(monkeypatch):
 
 
 def run(capsys, *argv):
-    code = cli.main(["bench", "accuracy", "--batch-size", "10", "--threads", "1", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return said(capsys, "bench", "accuracy", "--batch-size", "10", "--threads", "1", *argv)
 
 
 def row_of(*finals, repeat=True, peer=None):

@@ -5,9 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import said, tiny_dataset
 
-from mnist_cuda import cli
 from mnist_cuda.bench import time_to_accuracy
 from mnist_cuda.bench.time_to_accuracy import (
     SELECTION_SEED,
@@ -33,9 +32,7 @@ pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def run(capsys, *argv):
-    code = cli.main(["bench", "time-to-accuracy", "--engine", "cpu", "--threads", "1", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return said(capsys, "bench", "time-to-accuracy", "--engine", "cpu", "--threads", "1", *argv)
 
 
 def test_budgets_and_recipes():

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import engine_params
 from safetensors.numpy import load_file, save_file
-from tiny import start, tiny_dataset
+from tiny import begun, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.engine import Engine
@@ -42,15 +42,6 @@ def metrics(folder):
 
 
 # ---- real processes --------------------------------------------------------------------------------------------------
-
-
-def begun(*argv, **environment):
-    """A run of the command line, once it has printed its folder."""
-    process = start("train", *argv, **environment)
-    for line in process.stdout:
-        if line.startswith("folder"):
-            return process
-    pytest.fail(f"ended early: {process.communicate()}")
 
 
 # Of engines: images, epochs and steps between two checkpoints, so that a run takes a second or a few. Those of a GPU

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import _native
 from mnist_cuda.bench import record
@@ -215,3 +216,11 @@ def trained(mnist, tmp_path_factory):
     model = Model(engine.parameters, engine.statistics, {"dataset": "mnist"})
     save_model(folder / "model.safetensors", model, steps=376)
     return folder
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """Commands train on the tiny data set, in a folder of their own, and so do the processes that they start."""
+    monkeypatch.setattr(dataset, "load", tiny_dataset)
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    monkeypatch.chdir(tmp_path)

@@ -207,13 +207,13 @@ TRAINING = [
         ("last-words-unread", "race", "with suppress(BrokenPipeError):  # it has", "with suppress():  # it has"),
     ),
     *of(
-        "mnist_cuda/commands/train.py",
+        "mnist_cuda/run/options.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
             "offline-not-passed-on",
             "option",
-            "data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)",
-            "data = dataset.load(args.dataset, data_dir=args.data_dir, mirror=args.mirror)",
+            "dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)",
+            "dataset.load(self.dataset, data_dir=self.data_dir, mirror=self.mirror)",
         ),
     ),
     *of(
@@ -1972,9 +1972,9 @@ SWEEPS = [
         ),
     ),
     *of(
-        "mnist_cuda/commands/sweep_run.py",
+        "mnist_cuda/sweeps/sweep_command.py",
         ("test_sweep.py -k 'grid or prints or refused'",),
-        ("seeds-from-0", "option", "range(args.seed, args.seed + args.seeds)", "range(args.seeds)"),
+        ("seeds-from-0", "option", "range(options.seed, options.seed + options.seeds)", "range(options.seeds)"),
     ),
 ]
 

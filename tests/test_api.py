@@ -58,13 +58,6 @@ def test_every_public_name_is_there_and_no_module_takes_its_place():
         mnist_cuda.nothing  # noqa: B018
 
 
-def test_the_page_is_what_the_docstrings_say():
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "api_page.py"), "--check"], env=ENVIRONMENT, capture_output=True
-    )
-    assert result.returncode == 0, result.stderr
-
-
 def modules():
     """Each module of the package by its dotted name."""
     files = {path.relative_to(ROOT).with_suffix("").parts: path for path in (ROOT / "mnist_cuda").rglob("*.py")}

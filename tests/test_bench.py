@@ -22,7 +22,6 @@ from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 from mnist_cuda.bench.rows import Cell, Row
 from mnist_cuda.bench.step import plan, run_cell, set_ratios
 from mnist_cuda.bench.variants import PEERS
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import BLOCK_SECONDS, summarise
@@ -35,10 +34,7 @@ from mnist_cuda.terminal import console
 CELL = Cell(10, "device", "fp32")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 # ---- the worker ----------------------------------------------------------------------------------------------------

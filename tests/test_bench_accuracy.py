@@ -6,25 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import said, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.bench import accuracy
 from mnist_cuda.bench.accuracy import Row, Run
 from mnist_cuda.bench.competitors import Competitor, first_variants
 from mnist_cuda.commands.flags import options_of
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.run.evaluation import evaluate
 from mnist_cuda.run.training import epoch_order
 
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.fixture
@@ -40,9 +35,7 @@ def own_peer(monkeypatch):
 
 
 def run(capsys, *argv):
-    code = cli.main(["bench", "accuracy", "--batch-size", "10", "--threads", "1", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return said(capsys, "bench", "accuracy", "--batch-size", "10", "--threads", "1", *argv)
 
 
 def row_of(*finals, repeat=True, peer=None):

@@ -5,18 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import said, tiny_dataset
 
-from mnist_cuda import cli
 from mnist_cuda.bench.check import Row, compare, tensors_of
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import PARAMETERS, init_parameters
 
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +24,7 @@ def step():
 
 
 def run(capsys, *argv):
-    code = cli.main(["bench", "check", *argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return said(capsys, "bench", "check", *argv)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import said, tiny_dataset
 
-from mnist_cuda import cli
 from mnist_cuda.bench import time_to_accuracy
 from mnist_cuda.bench.time_to_accuracy import (
     SELECTION_SEED,
@@ -21,7 +20,6 @@ from mnist_cuda.bench.time_to_accuracy import (
     parse_budgets,
     parse_peaks,
 )
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import time_steps
@@ -30,16 +28,11 @@ from mnist_cuda.run.evaluation import evaluate
 from mnist_cuda.run.schedule import Schedule
 from mnist_cuda.run.training import epoch_order
 
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def run(capsys, *argv):
-    code = cli.main(["bench", "time-to-accuracy", "--engine", "cpu", "--threads", "1", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return said(capsys, "bench", "time-to-accuracy", "--engine", "cpu", "--threads", "1", *argv)
 
 
 def test_budgets_and_recipes():

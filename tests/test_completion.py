@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from mnist_cuda import cli
 from mnist_cuda.commands import COMMANDS
-from mnist_cuda.commands.bench.ops import OPS
 from mnist_cuda.commands.completion import SHELLS
 
 BASH = r"""
@@ -62,11 +59,6 @@ def test_bash_offers(script: Path, words: list[str], expected: set[str], tmp_pat
     command = [bash, "-c", BASH, "bash", str(script), "mnist-cuda", *words]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert expected <= set(result.stdout.split()) <= expected | {"-h", "--help", "--version"}, result.stderr
-
-
-def test_the_ops_are_those_of_the_benchmark() -> None:
-    table = (ROOT / "native/gpu/bench/op_cases.cpp").read_text().partition("op_entries() {")[2].partition("};")[0]
-    assert list(OPS) == re.findall(r'\{"(\w+)", ', table)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

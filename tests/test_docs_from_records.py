@@ -61,11 +61,6 @@ TWO_BATCHES = bench_record(
 )
 
 
-def test_nothing_is_stale(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "ROOT", ROOT)
-    assert script.main() == 0
-
-
 def test_bench_record_becomes_a_table(script: ModuleType) -> None:
     record = bench_record(
         bench_row("cpu", 64, 5904.6),

@@ -8,7 +8,6 @@ import pwd
 import numpy as np
 import pytest
 from test_cli import parsers
-from tiny import tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.bench import competitors, tables
@@ -22,11 +21,6 @@ REFERENCE = ("--engine", "reference")
 @pytest.fixture(autouse=True)
 def _here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
 
 
 @pytest.fixture

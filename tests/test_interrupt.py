@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import ENVIRONMENT, start, tiny_dataset
+from tiny import ENVIRONMENT, end, start, tiny_dataset
 
 from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
@@ -23,10 +23,8 @@ LIMIT = 2.0
 
 def stopped(process, signum=signal.SIGINT):
     """Send the signal; the exit code, what was on stderr, and that it took no longer than LIMIT."""
-    sent = time.monotonic()
-    process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - sent <= LIMIT
+    _, err, seconds = end(process, signum)
+    assert seconds <= LIMIT
     return process.returncode, err
 
 

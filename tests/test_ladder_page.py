@@ -32,11 +32,6 @@ def copied(script, tmp_path, monkeypatch):
     return change
 
 
-def test_the_page_is_current(script, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ladder_page.py", "--check"])
-    assert script.main() == 0, capsys.readouterr().err
-
-
 def test_the_command_line_knows_the_ops(script):
     assert tuple(script.ladders()) == OPS
 

@@ -12,7 +12,6 @@ from tiny import tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import profile, trace
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, OpTime
 from mnist_cuda.engine.model import init_parameters
 
@@ -31,9 +30,7 @@ PHASES = {"fused": FUSED, "cpu": CPU}
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def ready(engine):

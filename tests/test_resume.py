@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from conftest import engine_params
 from safetensors.numpy import load_file, save_file
-from tiny import start, tiny_dataset
+from tiny import begun, tiny_dataset
 
 from mnist_cuda import cli
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest, init_parameters
 from mnist_cuda.errors import CheckpointError, UsageError
@@ -43,15 +42,6 @@ def metrics(folder):
 
 
 # ---- real processes --------------------------------------------------------------------------------------------------
-
-
-def begun(*argv, **environment):
-    """A run of the command line, once it has printed its folder."""
-    process = start("train", *argv, **environment)
-    for line in process.stdout:
-        if line.startswith("folder"):
-            return process
-    pytest.fail(f"ended early: {process.communicate()}")
 
 
 # Of engines: images, epochs and steps between two checkpoints, so that a run takes a second or a few. Those of a GPU
@@ -153,12 +143,6 @@ def test_a_run_that_is_still_training_is_left_alone(tmp_path, capsys):
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny(monkeypatch, tmp_path):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.chdir(tmp_path)
 
 
 def train(*argv, code=0):

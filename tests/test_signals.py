@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT, start
+from tiny import ENVIRONMENT, begun, end, start
 
 from mnist_cuda.run.checkpoint import load_model
 
@@ -18,20 +18,9 @@ GRACE = 2.0
 
 def started(folder, *argv, **environment):
     """A run that has begun to train."""
-    process = start("train", *ENGINE, "--epochs", 500, "--out", folder, *argv, **environment)
-    for line in process.stdout:
-        if line.startswith("folder"):
-            time.sleep(0.5)  # the first step begins a moment after this line
-            return process
-    pytest.fail(f"ended early: {process.communicate()}")
-
-
-def end(process, signum):
-    """Send the signal; returns stdout, stderr and the seconds until the end."""
-    sent = time.monotonic()
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=60)
-    return out, err, time.monotonic() - sent
+    process = begun(*ENGINE, "--epochs", 500, "--out", folder, *argv, **environment)
+    time.sleep(0.5)  # the first step begins a moment after its folder is printed
+    return process
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

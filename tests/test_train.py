@@ -25,11 +25,7 @@ from mnist_cuda.run.evaluation import evaluate
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.training import epoch_order
 
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch, tmp_path):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def train(*argv, code=0):

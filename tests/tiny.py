@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import mnist_cuda
+from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.terminal.signals import StopRequest
 
@@ -71,6 +72,30 @@ def start(*argv, stdout=subprocess.PIPE, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def begun(*argv, **environment):
+    """A training by the command line, once it has printed its folder."""
+    process = start("train", *argv, **environment)
+    for line in process.stdout:
+        if line.startswith("folder"):
+            return process
+    raise AssertionError(f"ended early: {process.communicate()}")
+
+
+def end(process, signum):
+    """Send the signal; returns stdout, stderr and the seconds until the end."""
+    sent = time.monotonic()
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    return out, err, time.monotonic() - sent
+
+
+def said(capsys, *argv):
+    """Exit code, stdout and stderr of a command in this process."""
+    code = cli.main([*map(str, argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 class Terminal:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from mnist_cuda import MAX_THREADS
 from mnist_cuda.data.catalogue import CHOICES
@@ -18,8 +18,14 @@ Options = TypeVar("Options")
 
 
 def options_of(kind: type[Options], args: argparse.Namespace) -> Options:
-    """A command's options, a dataclass, from its flags: each field is the flag of its name."""
-    values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    """A command's options, a dataclass, from its flags: each field is the flag of its name, or again such options."""
+    kinds = get_type_hints(kind)
+    values: dict[str, Any] = {
+        field.name: options_of(kinds[field.name], args)
+        if is_dataclass(kinds[field.name])
+        else getattr(args, field.name)
+        for field in fields(kind)  # type: ignore[arg-type]
+    }
     return kind(**values)
 
 

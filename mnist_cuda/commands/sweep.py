@@ -17,6 +17,7 @@ from mnist_cuda.commands.flags import (
     add_rare_group,
     gpu,
     non_negative,
+    options_of,
     positive,
     rate,
     run_path,
@@ -93,6 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train them."""
-    from mnist_cuda.commands import sweep_run
+    from mnist_cuda.sweeps import sweep_command
 
-    return sweep_run.command(args)
+    return sweep_command.command(options_of(sweep_command.SweepOptions, args))

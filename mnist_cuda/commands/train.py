@@ -7,8 +7,6 @@ there. A second Ctrl-C exits at once.
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,23 +19,18 @@ from mnist_cuda.commands.flags import (
     add_placement_flag,
     add_rare_group,
     non_negative,
+    options_of,
     positive,
     processes,
     rate,
     run_path,
 )
-from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
-from mnist_cuda.run.names import LATEST, find_folder, find_run
-from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.errors import UsageError
+from mnist_cuda.run.names import LATEST, find_folder
+from mnist_cuda.run.options import RunOptions, TrainOptions
 
 if TYPE_CHECKING:
-    from mnist_cuda.data.dataset import Dataset
-    from mnist_cuda.engine import Engine
-    from mnist_cuda.ranks.group import Ranks
-    from mnist_cuda.ranks.world import World
-    from mnist_cuda.run.folder import RunFolder
-    from mnist_cuda.run.resume import Saved
-    from mnist_cuda.run.startup import Startup
+    pass
 
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
@@ -58,6 +51,7 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
+    parser.set_defaults(init_sha256=None)  # of the run that goes on or is repeated
     default = TrainOptions()
     group = parser.add_argument_group("training")
     add = group.add_argument
@@ -111,211 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train."""
     config = _take_over(args) if args.resume or args.config else None
-    with _joined(args) as (world, ranks):
-        return _run(args, config, world, ranks)
+    from mnist_cuda.run import train_command
 
-
-def _run(args: argparse.Namespace, config: dict[str, Any] | None, world: World | None, ranks: Ranks | None) -> int:
-    import threading
-
-    from mnist_cuda.run.startup import Startup
-
-    device = _device(args, world)
-    startup = Startup(args.engine, device, args.dataset)
-    from mnist_cuda import machine
-    from mnist_cuda.engine import Engine, engines
-    from mnist_cuda.run.checkpoint import load_model
-    from mnist_cuda.run.folder import ResumedFolder, RunFolder
-    from mnist_cuda.terminal import console
-    from mnist_cuda.terminal.json_output import JsonOutput
-
-    threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
-    startup.end("imports")
-    output = JsonOutput(args.json if world is None or world.rank == 0 else None)
-    engine = Engine(
-        args.engine,
-        args.precision,
-        threads=_threads(args, world),
-        device=device,
-        multiprocessors=args.multiprocessors,
-    )
-    startup.end("engine")
-    if world and not engine.info.shares_batches:
-        able = " or ".join(row.name for row in engines() if row.shares_batches)
-        raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected {able}")
-    if ranks and ranks.rank:
-        return _follow(args, engine, config, ranks)
-    if args.init:
-        args.init = find_run(args.init)
-        engine.set_parameters(load_model(args.init).parameters)
-        _check_init(args, engine)
-    else:
-        engine.init_parameters(args.seed)
-    startup.end("parameters")
-    with ResumedFolder(args.resume) if args.resume else RunFolder(args.out, engine.info.name) as folder:
-        data = _load(args, config)
-        if data.warning:
-            console.print_warning(data.warning)
-        startup.end("data")
-        return _train(args, engine, data, folder, output, startup, world, ranks)
-
-
-def _train(
-    args: argparse.Namespace, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
-    world: World | None, ranks: Ranks | None,
-) -> int:  # fmt: skip
-    import numpy as np
-
-    from mnist_cuda.data.catalogue import without_password
-    from mnist_cuda.run.folder import ResumedFolder
-    from mnist_cuda.run.resume import remove_later
-    from mnist_cuda.run.training import State, Trainer, require_possible
-    from mnist_cuda.run.training_run import Saving, TrainingRun
-
-    options = _options(args)
-    if args.save_best and not options.validation:
-        raise UsageError("--save-best chooses by the images of --validation N, which is missing")
-    require_possible(options, len(data.train_labels))
-    saving = Saving.parse(args.save_every, args.keep, args.save_best)
-    state, records = None, None
-    if isinstance(folder, ResumedFolder):
-        saved = _last_state(args, folder, data, ranks)
-        state = saved.state if saved else None
-        done = folder.epochs_done()
-        if done >= options.epochs:
-            text = f"{args.resume}: all {done} epochs are done"
-            raise UsageError(f"{text}; --epochs N with more goes on" if options.schedule == "constant" else text)
-        records = folder.records_before(state.epoch if state else 1)
-        remove_later(folder.path, saved.path if saved else None)
-    recorded = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | None)}
-    recorded |= {name: (path := getattr(args, name)) and str(path.absolute()) for name in ("data_dir", "init")}
-    recorded |= {"json": args.json and str(args.json), "mirror": args.mirror and without_password(args.mirror)}
-    if ranks:
-        from mnist_cuda.ranks.session import share_state
-
-        ranks.folder = folder.path
-        ranks.require_facts(_facts(args, engine, data))
-        engine.join(ranks.communicator)
-        share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
-        startup.end("ranks")
-    trainer = Trainer(engine, data, options, state=state, records=records, ranks=ranks)
-    task = TrainingRun(
-        trainer, folder, output, startup, saving, recorded, by_auto=args.engine == "auto", quiet=args.quiet,
-        launcher=world.launcher if world else "",
-    )  # fmt: skip
-    code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
-    if ranks:
-        ranks.exit_code = code
-    return code
-
-
-def _options(args: argparse.Namespace) -> TrainOptions:
-    return TrainOptions(
-        args.epochs, args.batch_size, args.lr, args.schedule, args.seed, args.eval_bn, args.placement, args.validation
-    )
-
-
-@contextlib.contextmanager
-def _joined(args: argparse.Namespace) -> Iterator[tuple[World | None, Ranks | None]]:
-    """The ranks that a launcher started, or that --gpus or --processes start here; nothing for this process alone."""
-    import os
-
-    from mnist_cuda.ranks.processes import inherited
-    from mnist_cuda.ranks.world import GPUS, World, launcher_of
-
-    if {"gpus", "processes"} <= args.given:
-        raise UsageError("--gpus and --processes both say how many ranks there are; leave one out")
-    counts = {GPUS: args.gpus, "--processes": args.processes}
-    if args.given & {"gpus", "processes"}:  # the other may be of the run that goes on
-        counts = {flag: count for flag, count in counts.items() if flag[2:] in args.given}
-    flag, count = max(counts.items(), key=lambda item: item[1])
-    launcher, size = launcher_of(os.environ)
-    place = inherited(os.environ)
-    if place:
-        from mnist_cuda.ranks.session import another_rank
-
-        with another_rank(*place) as ranks:
-            yield place[0], ranks
-    elif launcher:
-        if flag[2:] in args.given and count != size:
-            raise UsageError(f"{flag} is {count}, and {launcher} says {size} ranks; leave it out")
-        from mnist_cuda.ranks.session import launched
-
-        with launched(launcher, size, args.wait) as (world, ranks):
-            yield world, ranks
-    elif count > 1:
-        world = World(flag, 0, count, 0, count)
-        _device(args, world)  # or why not, before others begin
-        from mnist_cuda.ranks.session import rank_0
-
-        with rank_0(world, args.argv) as ranks:
-            yield world, ranks
-    else:
-        yield None, None
-
-
-def _device(args: argparse.Namespace, world: World | None) -> int:
-    """The GPU of this process, if its engine wants one."""
-    from mnist_cuda.ranks.world import GPUS
-
-    device: int = args.device
-    if world is None:
-        return device
-    from mnist_cuda import _native
-
-    on_host = any(row["name"] == args.engine and row["device"] == "cpu" for row in _native.engines())
-    if on_host and world.launcher == GPUS:
-        raise UsageError(f"--gpus: engine '{args.engine}' runs on the CPU; --processes starts ranks there")
-    status = _native.cuda_status()
-    count = status["device_count"]
-    if world.launcher == GPUS and not count:
-        raise UnavailableError(f"--gpus: {status['reason']}")
-    return device if on_host or not count else world.gpu(device, count)
-
-
-def _threads(args: argparse.Namespace, world: World | None) -> int:
-    """Of this process: what was asked for, or its part of this machine's cores."""
-    import os
-
-    from mnist_cuda import machine
-
-    count: int = args.threads
-    return count if count or world is None else world.threads(machine.cores(), os.cpu_count() or 1)
-
-
-def _facts(args: argparse.Namespace, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
-    """What all ranks must have in common, by the error where they have not."""
-    from mnist_cuda import _native, machine
-    from mnist_cuda.run.training_run import fixed_options
-
-    options = fixed_options(vars(args)) | {"epochs": args.epochs}
-    del options["init_sha256"]  # rank 0 gives all of them its parameters
-    build = {**machine.build(), "commit": machine.commit() or ""}
-    if engine.info.device == "cuda":
-        build["GPU"] = _native.gpus()[engine.device]["name"]  # others would cut up a share in another way
-    return {
-        UsageError: options | {"engine": engine.info.name, "precision": engine.precision},
-        DataError: {"dataset": data.name, "data digest": data.digest[:16]},
-        UnavailableError: build,
-    }
-
-
-def _follow(args: argparse.Namespace, engine: Engine, config: dict[str, Any] | None, ranks: Ranks) -> int:
-    """Train as another rank than 0: the same steps, without output and files."""
-    from mnist_cuda.ranks.session import share_state
-    from mnist_cuda.run.training import Trainer
-    from mnist_cuda.terminal.signals import StopRequest
-
-    data = _load(args, config)
-    ranks.require_facts(_facts(args, engine, data))
-    engine.join(ranks.communicator)
-    trainer = Trainer(engine, data, _options(args), state=share_state(ranks, None), ranks=ranks)
-    trainer.prepare()
-    with StopRequest() as stop:
-        while not trainer.finished and trainer.train_epoch(stop=lambda: stop.signal or 0):
-            trainer.end_epoch(trainer.evaluate())
-        ranks.wait()
-    raise AssertionError("rank 0 ends the others")
+    return train_command.command(options_of(RunOptions, args), config)
 
 
 def _take_over(args: argparse.Namespace) -> dict[str, Any]:
@@ -377,73 +169,3 @@ def _checked(values: dict[str, Any], source: Path) -> dict[str, Any]:
     words = [flags[name] if value is True else f"{flags[name]}={value}" for name, value in given.items()]
     parsed = parser.parse_args(words)
     return {name: getattr(parsed, name) for name in values}
-
-
-def _check_init(args: argparse.Namespace, engine: Engine) -> None:
-    """Note which parameters a run begins with; raise UsageError if they are not those that it began with before."""
-    from mnist_cuda.engine.model import digest
-
-    found, expected = digest(engine.parameters), getattr(args, "init_sha256", None)
-    if expected not in (None, found) and "init" not in args.given:
-        raise UsageError(f"{args.init}: its weights have sha256 {found[:12]}, and the run began with {expected[:12]}")
-    args.init_sha256 = found
-
-
-def _load(args: argparse.Namespace, config: dict[str, Any] | None) -> Dataset:
-    """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
-    from mnist_cuda.data import dataset
-    from mnist_cuda.run.training_run import with_recorded_warning
-
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    _check_data(args, config, data)
-    return with_recorded_warning(data, config) if config else data
-
-
-def _check_data(args: argparse.Namespace, config: dict[str, Any] | None, data: Dataset) -> None:
-    """Raise DataError if a run that goes on, or is repeated on the data that it names, would get others."""
-    expected = config and config["data"].get("digest")
-    if expected in (None, data.digest) or (args.config and args.given & {"dataset", "data_dir"}):
-        return
-    raise DataError(
-        f"{data.name} from {data.source} are not the data of {args.resume or args.config}: expected digest "
-        f"{str(expected)[:12]}, found {data.digest[:12]}"
-    )
-
-
-def _last_state(args: argparse.Namespace, folder: RunFolder, data: Dataset, ranks: Ranks | None) -> Saved | None:
-    """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
-    import sys
-
-    from mnist_cuda.errors import CheckpointError
-    from mnist_cuda.machine import versions
-    from mnist_cuda.run.resume import checkpoints, load_state
-    from mnist_cuda.run.training_run import fixed_options
-    from mnist_cuda.terminal.console import plural, print_warning
-
-    found = None
-    for path in checkpoints(folder.path):
-        try:
-            found = load_state(path)
-            break
-        except CheckpointError as error:
-            print_warning(f"{error}; looking for an older one")
-    if found is None:
-        print(f"mnist-cuda: {folder.path} has no checkpoint yet: the run begins anew", file=sys.stderr)
-        return None
-    wanted = fixed_options(vars(args))
-    for name, value in found.facts["options"].items():
-        if wanted.get(name) != value:
-            raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
-    if found.facts["data_digest"] != data.digest:
-        raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
-    before, now = found.facts.get("ranks", 1), ranks.size if ranks else 1
-    if before != now:
-        print_warning(
-            f"{found.path} was made by {plural(before, 'rank')}, and now it is {now}: the weights will differ "
-            "from what they would have been, in their last bits at first"
-        )
-    made_by, here = found.facts["versions"], versions()
-    other = [f"{name} {made_by.get(name)}, now {here[name]}" for name in here if made_by.get(name) != here[name]]
-    if other:
-        print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
-    return found

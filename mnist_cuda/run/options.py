@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.errors import UsageError
 
@@ -74,12 +75,17 @@ class DataOptions:
     offline: bool = False
     mirror: str | None = None
 
+    def read(self) -> Dataset:
+        """The data set. Raises what `dataset.load` does."""
+        from mnist_cuda.data import dataset
+
+        return dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)
+
     def load(self) -> Dataset:
         """The data set, after its warning on stderr if it has one. Raises what `dataset.load` does."""
-        from mnist_cuda.data import dataset
         from mnist_cuda.terminal import console
 
-        data = dataset.load(self.dataset, data_dir=self.data_dir, offline=self.offline, mirror=self.mirror)
+        data = self.read()
         if data.warning:
             console.print_warning(data.warning)
         return data
@@ -113,3 +119,63 @@ class RecordOptions(OutputOptions):
     """json: where the record of a benchmark goes, as Record takes it. busy: write it on a busy machine, too."""
 
     busy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOptions(EngineOptions):
+    """multiprocessors: how many of a GPU's `fused` uses; 0 is all."""
+
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(OutputOptions):
+    """out: a run's new folder, by default one in `runs/`. save_every: as `Saving.parse` takes it. keep: checkpoints.
+
+    save_best: whether the model that is best on held-out images has a file of its own.
+    """
+
+    out: Path | None = None
+    save_every: str = "1epochs"
+    keep: int = 1
+    save_best: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksOptions:
+    """gpus, processes: how many ranks to start on this machine. wait: seconds for all ranks of torchrun to start."""
+
+    gpus: int = 1
+    processes: int = 1
+    wait: int = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Everything that a training in a folder is asked for.
+
+    init: what gives the first weights, and init_sha256 their digest, which those of a run that goes on must have.
+    resume, config: the folder of the run that goes on, or the configuration that is repeated. given: names of the
+    options that the user gave; argv: all words, for the other ranks.
+    """
+
+    training: TrainOptions = field(default_factory=TrainOptions)
+    data: DataOptions = field(default_factory=DataOptions)
+    engine: PartOptions = field(default_factory=PartOptions)
+    output: FolderOptions = field(default_factory=FolderOptions)
+    ranks: RanksOptions = field(default_factory=RanksOptions)
+    init: Path | None = None
+    init_sha256: str | None = None
+    resume: Path | None = None
+    config: Path | None = None
+    given: Set[str] = frozenset()
+    argv: Sequence[str] = ()
+
+    def flat(self) -> dict[str, Any]:
+        """Each option by its name alone, as config.json has them."""
+        found: dict[str, Any] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            found |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
+        return found

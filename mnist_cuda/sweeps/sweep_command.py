@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mnist_cuda import machine
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.names import find_folder
-from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.options import DataOptions, EngineOptions, OutputOptions, TrainOptions
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.training_run import with_recorded_warning
 from mnist_cuda.sweeps.grid import grid, read_runs
@@ -40,21 +38,52 @@ GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation",
 KEPT = (*GRID, "runs", "engine", "precision", "save", "out")
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(EngineOptions, DataOptions, OutputOptions):
+    """Which models to train, on what, and what to keep of them.
+
+    Of the options of a training all lists are combined; runs: a file with a row per model instead. seeds: how many
+    from `seed` on. jobs: models at once, 0 for what fits. gpus: none for the first. resume: the sweep that goes on.
+    given: names of the options that the user gave.
+    """
+
+    seeds: int = 1
+    seed: int = 0
+    lr: Sequence[float]
+    batch_size: Sequence[int]
+    schedule: Sequence[str]
+    epochs: Sequence[int]
+    validation: int = 0
+    eval_bn: str = "population"
+    placement: str = "device"
+    runs: Path | None = None
+    jobs: int = 0
+    gpus: Sequence[int] | None = None
+    out: Path | None = None
+    save: str = "none"
+    parquet: bool = False
+    quiet: bool = False
+    resume: Path | None = None
+    given: Set[str] = frozenset()
+
+
+def command(options: SweepOptions) -> int:
     """Run the command; returns the exit code."""
-    output = JsonOutput(args.json)
-    if args.parquet:
+    output = JsonOutput(options.json)
+    if options.parquet:
         require_parquet()
-    gpus = _gpus(args)
-    if args.resume:
-        folder: RunFolder = _resumed(args)
+    gpus = _gpus(options)
+    folder: RunFolder
+    if options.resume:
+        folder = _resumed(options)
+        options = _begun_with(options, folder.config)
         runs = read_runs(folder.path / RUNS_FILE, {})
     else:
-        runs = _runs(args)
-        _require_seeds_fit(runs, args)
-        folder = RunFolder(args.out, find_engine(args.engine, gpus[0] if gpus else 0).name, HOME)
+        runs = _runs(options)
+        _require_seeds_fit(runs, options)
+        folder = RunFolder(options.out, find_engine(options.engine, gpus[0] if gpus else 0).name, HOME)
     with folder:
-        data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+        data = options.read()
         if isinstance(folder, ResumedFolder):
             data = with_recorded_warning(data, folder.config)
         if data.warning:
@@ -62,76 +91,80 @@ def command(args: argparse.Namespace) -> int:
         sweep = Sweep(
             data,
             runs,
-            engine=args.engine,
-            precision=args.precision,
-            threads=args.threads,
-            jobs=args.jobs,
+            engine=options.engine,
+            precision=options.precision,
+            threads=options.threads,
+            jobs=options.jobs,
             gpus=gpus,
             folder=folder,
-            save=args.save,
+            save=options.save,
         )
         with sweep:
-            return _Report(sweep, folder.path, args, output).run()
+            return _Report(sweep, folder.path, options, output).run()
 
 
-def _gpus(args: argparse.Namespace) -> tuple[int, ...]:
+def _gpus(options: SweepOptions) -> tuple[int, ...]:
     """The GPUs that were named; none to take the first."""
-    if args.gpus and "device" in args.given:
+    if options.gpus and "device" in options.given:
         raise UsageError("--device names a GPU and --gpus several: leave out one of the two")
-    return tuple(args.gpus or ([args.device] if args.device else []))
+    return tuple(options.gpus or ([options.device] if options.device else []))
 
 
-def _runs(args: argparse.Namespace) -> list[TrainOptions]:
+def _runs(options: SweepOptions) -> list[TrainOptions]:
     """The runs that the flags ask for."""
     axes: dict[str, Sequence[Any]] = {
-        "validation": [args.validation],
-        "eval_bn": [args.eval_bn],
-        "placement": [args.placement],
-        "epochs": args.epochs,
-        "batch_size": args.batch_size,
-        "lr": args.lr,
-        "schedule": args.schedule,
-        "seed": range(args.seed, args.seed + args.seeds),
+        "validation": [options.validation],
+        "eval_bn": [options.eval_bn],
+        "placement": [options.placement],
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "lr": options.lr,
+        "schedule": options.schedule,
+        "seed": range(options.seed, options.seed + options.seeds),
     }
-    return read_runs(args.runs, axes) if args.runs else grid(axes)
+    return read_runs(options.runs, axes) if options.runs else grid(axes)
 
 
-def _require_seeds_fit(runs: Sequence[TrainOptions], args: argparse.Namespace) -> None:
+def _require_seeds_fit(runs: Sequence[TrainOptions], options: SweepOptions) -> None:
     largest = max(run.seed for run in runs)
-    if args.parquet and largest >= 2**63:
+    if options.parquet and largest >= 2**63:
         raise UsageError(f"--parquet holds whole numbers below 2^63, and there is a seed {largest}: leave it out")
 
 
-def _resumed(args: argparse.Namespace) -> ResumedFolder:
-    """The sweep to go on with; the arguments get what it was begun with."""
-    args.resume = find_folder(args.resume, HOME, kind="sweep")
+def _resumed(options: SweepOptions) -> ResumedFolder:
+    """The folder of the sweep to go on with. Raises UsageError for an option that it keeps."""
+    resume = find_folder(options.resume, HOME, kind="sweep")
     for name in KEPT:
-        if name in args.given:
+        if name in options.given:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag}: a sweep that goes on keeps what it was begun with; leave it out")
-    folder = ResumedFolder(args.resume, PARTS)
-    config = folder.config
-    args.engine, args.precision = config["engine"].get("name"), config["engine"].get("precision")
-    args.save = config["sweep"].get("save")
-    if not args.given & {"dataset", "data_dir", "mirror"}:
-        args.dataset, data_dir = config["data"].get("name"), config["sweep"].get("data_dir")
-        args.data_dir = Path(data_dir) if data_dir else None
-    before, now = config.get("versions", {}), machine.versions()
+    folder = ResumedFolder(resume, PARTS)
+    before, now = folder.config.get("versions", {}), machine.versions()
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
     if other:
-        console.print_warning(f"{args.resume} was begun by {'; '.join(other)}: weights may differ in their last bits")
+        console.print_warning(f"{resume} was begun by {'; '.join(other)}: weights may differ in their last bits")
     return folder
+
+
+def _begun_with(options: SweepOptions, config: dict[str, Any]) -> SweepOptions:
+    """The options of a sweep that goes on, by its config.json."""
+    engine, sweep = config["engine"], config["sweep"]
+    options = replace(options, engine=engine.get("name"), precision=engine.get("precision"), save=sweep.get("save"))
+    if options.given & {"dataset", "data_dir", "mirror"}:
+        return options
+    data_dir = sweep.get("data_dir")
+    return replace(options, dataset=config["data"].get("name"), data_dir=Path(data_dir) if data_dir else None)
 
 
 class _Report:
     """What a sweep in a folder tells people and programs."""
 
-    def __init__(self, sweep: Sweep, path: Path, args: argparse.Namespace, output: JsonOutput) -> None:
-        self.sweep, self.path, self.args, self.output = sweep, path, args, output
+    def __init__(self, sweep: Sweep, path: Path, options: SweepOptions, output: JsonOutput) -> None:
+        self.sweep, self.path, self.options, self.output = sweep, path, options, output
         if not output.on_stdout:
             streams.outlive_stdout()
         self.out = console.make_console(stderr=output.on_stdout)
-        self.live = console.LiveLine(self.out, enabled=not args.quiet)
+        self.live = console.LiveLine(self.out, enabled=not options.quiet)
         self._before = len(sweep.rows)  # done by the process before
         self._epochs = 0  # trained by this one
         self._left = sum(run.epochs for index, run in enumerate(sweep.runs) if index not in sweep.rows)
@@ -140,8 +173,8 @@ class _Report:
 
     def run(self) -> int:
         """Train to the end or to a signal; returns the exit code."""
-        sweep, args = self.sweep, self.args
-        data_dir = args.data_dir and str(args.data_dir.absolute())
+        sweep, options = self.sweep, self.options
+        data_dir = options.data_dir and str(options.data_dir.absolute())
         config = sweep.config({"data_dir": data_dir}, machine.command_line())
         assert sweep.folder
         sweep.folder.start(config)
@@ -153,7 +186,7 @@ class _Report:
                 sweep.run(self._show, lambda: stop.signal is not None)
                 self.live.stop()
                 sweep.close_files()
-                if args.parquet:
+                if options.parquet:
                     write_parquet(self.path / PARQUET_FILE, self._rows(), max(run.epochs for run in sweep.runs))
             except CheckpointError:
                 self.live.stop()
@@ -191,7 +224,7 @@ class _Report:
             _accuracies(self._rows(), self._alike) if self._news(done) else "",
         )
         self.live.show(done / total, *parts[:3])
-        if parts[3] and not self.args.quiet:
+        if parts[3] and not self.options.quiet:
             self.out.print("  ".join(parts))
 
     def _news(self, done: int) -> bool:
@@ -201,7 +234,7 @@ class _Report:
 
     def _print_plan(self) -> None:
         sweep, data = self.sweep, self.sweep.data
-        if self.args.quiet:
+        if self.options.quiet:
             return
         chosen = ", chosen by auto" if sweep.by_auto else ""
         self.out.print(f"engine  {sweep.info.name} {sweep.precision}{chosen}: {sweep.info.summary}")
@@ -248,11 +281,11 @@ class _Report:
             words.append(_accuracies(rows))
         elif found:
             words.append(_best(found[0]))
-            if not self.args.quiet:
+            if not self.options.quiet:
                 self._print_recipes(found)
         if diverged:
             words.append(f"{diverged} diverged")
-        if signum is not None and saved and not self.args.quiet:
+        if signum is not None and saved and not self.options.quiet:
             self.out.print(f"`mnist-cuda sweep --resume {shlex.quote(str(self.path))}` goes on from here")
         place = f"saved {self.path / TABLE_FILE}" if saved else "NOT all saved"
         self.out.print(f"{'; '.join(words)}; {place}", style="bold")

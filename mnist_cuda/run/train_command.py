@@ -1,0 +1,299 @@
+"""`mnist-cuda train`: from its options to a run in its folder, alone or with other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mnist_cuda.errors import DataError, MnistCudaError, UnavailableError, UsageError
+from mnist_cuda.run.names import find_run
+from mnist_cuda.run.options import RunOptions
+
+if TYPE_CHECKING:
+    from mnist_cuda.data.dataset import Dataset
+    from mnist_cuda.engine import Engine
+    from mnist_cuda.ranks.group import Ranks
+    from mnist_cuda.ranks.world import World
+    from mnist_cuda.run.folder import RunFolder
+    from mnist_cuda.run.resume import Saved
+    from mnist_cuda.run.startup import Startup
+
+
+def command(options: RunOptions, config: dict[str, Any] | None) -> int:
+    """Train; config: that of the run which goes on or is repeated. Returns the exit code."""
+    with _joined(options) as (world, ranks):
+        return _run(options, config, world, ranks)
+
+
+@contextlib.contextmanager
+def _joined(options: RunOptions) -> Iterator[tuple[World | None, Ranks | None]]:
+    """The ranks that a launcher started, or that --gpus or --processes start here; nothing for this process alone."""
+    import os
+
+    from mnist_cuda.ranks.processes import inherited
+    from mnist_cuda.ranks.world import GPUS, World, launcher_of
+
+    if {"gpus", "processes"} <= options.given:
+        raise UsageError("--gpus and --processes both say how many ranks there are; leave one out")
+    counts = {GPUS: options.ranks.gpus, "--processes": options.ranks.processes}
+    if options.given & {"gpus", "processes"}:  # the other may be of the run that goes on
+        counts = {flag: count for flag, count in counts.items() if flag[2:] in options.given}
+    flag, count = max(counts.items(), key=lambda item: item[1])
+    launcher, size = launcher_of(os.environ)
+    place = inherited(os.environ)
+    if place:
+        from mnist_cuda.ranks.session import another_rank
+
+        with another_rank(*place) as ranks:
+            yield place[0], ranks
+    elif launcher:
+        if flag[2:] in options.given and count != size:
+            raise UsageError(f"{flag} is {count}, and {launcher} says {size} ranks; leave it out")
+        from mnist_cuda.ranks.session import launched
+
+        with launched(launcher, size, options.ranks.wait) as (world, ranks):
+            yield world, ranks
+    elif count > 1:
+        world = World(flag, 0, count, 0, count)
+        _device(options, world)  # or why not, before others begin
+        from mnist_cuda.ranks.session import rank_0
+
+        with rank_0(world, options.argv) as ranks:
+            yield world, ranks
+    else:
+        yield None, None
+
+
+def _run(options: RunOptions, config: dict[str, Any] | None, world: World | None, ranks: Ranks | None) -> int:
+    import threading
+
+    from mnist_cuda.run.startup import Startup
+
+    device = _device(options, world)
+    startup = Startup(options.engine.engine, device, options.data.dataset)
+    from mnist_cuda import machine
+    from mnist_cuda.engine import Engine, engines
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.folder import ResumedFolder, RunFolder
+    from mnist_cuda.terminal import console
+    from mnist_cuda.terminal.json_output import JsonOutput
+
+    threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
+    startup.end("imports")
+    output = JsonOutput(options.output.json if world is None or world.rank == 0 else None)
+    engine = Engine(
+        options.engine.engine,
+        options.engine.precision,
+        threads=_threads(options, world),
+        device=device,
+        multiprocessors=options.engine.multiprocessors,
+    )
+    startup.end("engine")
+    if world and not engine.info.shares_batches:
+        able = " or ".join(row.name for row in engines() if row.shares_batches)
+        raise UsageError(f"engine '{engine.info.name}' cannot train one model on several ranks, expected {able}")
+    if ranks and ranks.rank:
+        return _follow(options, engine, config, ranks)
+    if options.init:
+        file = find_run(options.init)
+        engine.set_parameters(load_model(file).parameters)
+        options = _check_init(replace(options, init=file), engine)
+    else:
+        engine.init_parameters(options.training.seed)
+    startup.end("parameters")
+    with ResumedFolder(options.resume) if options.resume else RunFolder(options.output.out, engine.info.name) as folder:
+        data = _load(options, config)
+        if data.warning:
+            console.print_warning(data.warning)
+        startup.end("data")
+        return _train(options, engine, data, folder, output, startup, world, ranks)
+
+
+def _train(
+    options: RunOptions, engine: Engine, data: Dataset, folder: RunFolder, output: Any, startup: Startup,
+    world: World | None, ranks: Ranks | None,
+) -> int:  # fmt: skip
+    import numpy as np
+
+    from mnist_cuda.data.catalogue import without_password
+    from mnist_cuda.run.folder import ResumedFolder
+    from mnist_cuda.run.resume import remove_later
+    from mnist_cuda.run.training import State, Trainer, require_possible
+    from mnist_cuda.run.training_run import Saving, TrainingRun
+
+    if options.output.save_best and not options.training.validation:
+        raise UsageError("--save-best chooses by the images of --validation N, which is missing")
+    require_possible(options.training, len(data.train_labels))
+    saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
+    state, records = None, None
+    if isinstance(folder, ResumedFolder):
+        saved = _last_state(options, folder, data, ranks)
+        state = saved.state if saved else None
+        done = folder.epochs_done()
+        if done >= options.training.epochs:
+            text = f"{options.resume}: all {done} epochs are done"
+            raise UsageError(
+                f"{text}; --epochs N with more goes on" if options.training.schedule == "constant" else text
+            )
+        records = folder.records_before(state.epoch if state else 1)
+        remove_later(folder.path, saved.path if saved else None)
+    flat = options.flat()
+    recorded = {k: v for k, v in flat.items() if isinstance(v, int | float | str | None)}
+    recorded |= {name: (path := flat[name]) and str(path.absolute()) for name in ("data_dir", "init")}
+    recorded |= {
+        "json": (file := flat["json"]) and str(file),
+        "mirror": (url := flat["mirror"]) and without_password(url),
+    }
+    if ranks:
+        from mnist_cuda.ranks.session import share_state
+
+        ranks.folder = folder.path
+        ranks.require_facts(_facts(options, engine, data))
+        engine.join(ranks.communicator)
+        share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
+        startup.end("ranks")
+    trainer = Trainer(engine, data, options.training, state=state, records=records, ranks=ranks)
+    task = TrainingRun(
+        trainer, folder, output, startup, saving, recorded, by_auto=options.engine.engine == "auto",
+        quiet=options.output.quiet, launcher=world.launcher if world else "",
+    )  # fmt: skip
+    code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
+    if ranks:
+        ranks.exit_code = code
+    return code
+
+
+def _device(options: RunOptions, world: World | None) -> int:
+    """The GPU of this process, if its engine wants one."""
+    from mnist_cuda.ranks.world import GPUS
+
+    device: int = options.engine.device
+    if world is None:
+        return device
+    from mnist_cuda import _native
+
+    on_host = any(row["name"] == options.engine.engine and row["device"] == "cpu" for row in _native.engines())
+    if on_host and world.launcher == GPUS:
+        raise UsageError(f"--gpus: engine '{options.engine.engine}' runs on the CPU; --processes starts ranks there")
+    status = _native.cuda_status()
+    count = status["device_count"]
+    if world.launcher == GPUS and not count:
+        raise UnavailableError(f"--gpus: {status['reason']}")
+    return device if on_host or not count else world.gpu(device, count)
+
+
+def _threads(options: RunOptions, world: World | None) -> int:
+    """Of this process: what was asked for, or its part of this machine's cores."""
+    import os
+
+    from mnist_cuda import machine
+
+    count: int = options.engine.threads
+    return count if count or world is None else world.threads(machine.cores(), os.cpu_count() or 1)
+
+
+def _facts(options: RunOptions, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
+    """What all ranks must have in common, by the error where they have not."""
+    from mnist_cuda import _native, machine
+    from mnist_cuda.run.training_run import fixed_options
+
+    fixed = fixed_options(options.flat()) | {"epochs": options.training.epochs}
+    del fixed["init_sha256"]  # rank 0 gives all of them its parameters
+    build = {**machine.build(), "commit": machine.commit() or ""}
+    if engine.info.device == "cuda":
+        build["GPU"] = _native.gpus()[engine.device]["name"]  # others would cut up a share in another way
+    return {
+        UsageError: fixed | {"engine": engine.info.name, "precision": engine.precision},
+        DataError: {"dataset": data.name, "data digest": data.digest[:16]},
+        UnavailableError: build,
+    }
+
+
+def _follow(options: RunOptions, engine: Engine, config: dict[str, Any] | None, ranks: Ranks) -> int:
+    """Train as another rank than 0: the same steps, without output and files."""
+    from mnist_cuda.ranks.session import share_state
+    from mnist_cuda.run.training import Trainer
+    from mnist_cuda.terminal.signals import StopRequest
+
+    data = _load(options, config)
+    ranks.require_facts(_facts(options, engine, data))
+    engine.join(ranks.communicator)
+    trainer = Trainer(engine, data, options.training, state=share_state(ranks, None), ranks=ranks)
+    trainer.prepare()
+    with StopRequest() as stop:
+        while not trainer.finished and trainer.train_epoch(stop=lambda: stop.signal or 0):
+            trainer.end_epoch(trainer.evaluate())
+        ranks.wait()
+    raise AssertionError("rank 0 ends the others")
+
+
+def _check_init(options: RunOptions, engine: Engine) -> RunOptions:
+    """Note which parameters a run begins with; raise UsageError if they are not those that it began with before."""
+    from mnist_cuda.engine.model import digest
+
+    found, expected = digest(engine.parameters), options.init_sha256
+    if expected not in (None, found) and "init" not in options.given:
+        weights = f"its weights have sha256 {found[:12]}, and the run began with {str(expected)[:12]}"
+        raise UsageError(f"{options.init}: {weights}")
+    return replace(options, init_sha256=found)
+
+
+def _load(options: RunOptions, config: dict[str, Any] | None) -> Dataset:
+    """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
+    from mnist_cuda.run.training_run import with_recorded_warning
+
+    data = options.data.read()
+    _check_data(options, config, data)
+    return with_recorded_warning(data, config) if config else data
+
+
+def _check_data(options: RunOptions, config: dict[str, Any] | None, data: Dataset) -> None:
+    """Raise DataError if a run that goes on, or is repeated on the data that it names, would get others."""
+    expected = config and config["data"].get("digest")
+    if expected in (None, data.digest) or (options.config and options.given & {"dataset", "data_dir"}):
+        return
+    raise DataError(
+        f"{data.name} from {data.source} are not the data of {options.resume or options.config}: expected digest "
+        f"{str(expected)[:12]}, found {data.digest[:12]}"
+    )
+
+
+def _last_state(options: RunOptions, folder: RunFolder, data: Dataset, ranks: Ranks | None) -> Saved | None:
+    """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
+    import sys
+
+    from mnist_cuda.errors import CheckpointError
+    from mnist_cuda.machine import versions
+    from mnist_cuda.run.resume import checkpoints, load_state
+    from mnist_cuda.run.training_run import fixed_options
+    from mnist_cuda.terminal.console import plural, print_warning
+
+    found = None
+    for path in checkpoints(folder.path):
+        try:
+            found = load_state(path)
+            break
+        except CheckpointError as error:
+            print_warning(f"{error}; looking for an older one")
+    if found is None:
+        print(f"mnist-cuda: {folder.path} has no checkpoint yet: the run begins anew", file=sys.stderr)
+        return None
+    wanted = fixed_options(options.flat())
+    for name, value in found.facts["options"].items():
+        if wanted.get(name) != value:
+            raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
+    if found.facts["data_digest"] != data.digest:
+        raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
+    before, now = found.facts.get("ranks", 1), ranks.size if ranks else 1
+    if before != now:
+        print_warning(
+            f"{found.path} was made by {plural(before, 'rank')}, and now it is {now}: the weights will differ "
+            "from what they would have been, in their last bits at first"
+        )
+    made_by, here = found.facts["versions"], versions()
+    other = [f"{name} {made_by.get(name)}, now {here[name]}" for name in here if made_by.get(name) != here[name]]
+    if other:
+        print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
+    return found

@@ -31,7 +31,7 @@ add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
 
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
-add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/report.cpp
+add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/ptx.cpp ${_emulator}/report.cpp
   ${_emulator}/runtime.cpp)
 target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include")
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
@@ -47,6 +47,7 @@ add_library(emulated_host OBJECT ${_tables} ${_emulator}/ladders.cpp ${_emulator
 target_link_libraries(emulated_host PUBLIC emulator)
 target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
 target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
+target_compile_definitions(emulated_host PRIVATE MNIST_WITH_SM80)
 
 # `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
 add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)

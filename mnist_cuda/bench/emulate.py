@@ -78,7 +78,10 @@ def build() -> Path:
         commands = [
             [*common, *flags, rewritten / f"{path.relative_to(gpu)}.cpp", "-o", to]
             for path, to in zip(kernels, objects, strict=False)
-        ] + [[*common, "-O2", path, "-o", to] for path, to in zip(hosts, objects[len(kernels) :], strict=True)]
+        ] + [
+            [*common, "-O2", "-DMNIST_WITH_SM80", path, "-o", to]
+            for path, to in zip(hosts, objects[len(kernels) :], strict=True)
+        ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, commands))
         _run([compiler, *objects, "-o", work / "program"])

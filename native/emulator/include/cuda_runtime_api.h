@@ -135,6 +135,14 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+namespace emulator {
+cudaError_t set_dynamic_limit(int bytes);
+}
+template <class Function>
+cudaError_t cudaFuncSetAttribute(Function, cudaFuncAttribute, int bytes) {
+  return emulator::set_dynamic_limit(bytes);
+}
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
@@ -379,6 +387,13 @@ EMULATOR_INLINE T atomicCAS(T* address, std::type_identity_t<T> expected, std::t
   return ::emulator::atomically(address, [expected, value](T old) { return old == expected ? value : old; });
 }
 
+namespace emulator {
+std::size_t shared_address(const void* pointer);
+}
+EMULATOR_INLINE std::size_t __cvta_generic_to_shared(const void* pointer) {
+  return ::emulator::shared_address(pointer);
+}
+
 template <class T>
 EMULATOR_INLINE T __ldg(const T* address) {
   return *address;
@@ -409,3 +424,4 @@ inline unsigned __float_as_uint(float x) { return ::emulator::from_bits<unsigned
 inline float __uint_as_float(unsigned x) { return ::emulator::from_bits<float>(::emulator::to_bits(x)); }
 inline int __float_as_int(float x) { return int(__float_as_uint(x)); }
 inline float __int_as_float(int x) { return __uint_as_float(unsigned(x)); }
+#include "ptx.h"

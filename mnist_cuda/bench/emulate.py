@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.options import RecordOptions
 
 COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers")
+KEPT = 7 * 86400  # seconds that what was compiled stays without a use
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -32,6 +34,12 @@ def sources() -> Path:
     raise UnavailableError("the emulator's sources are not here: neither a checkout nor a wheel that has them")
 
 
+def left_out(native: Path) -> dict[str, str]:
+    """Why the kernels of a file are not emulated, by its name without the suffix."""
+    lines = (native / "emulator" / "left_out.txt").read_text().splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
+
+
 def build() -> Path:
     """The program, compiled unless it was before from the same sources. Raises UnavailableError without g++."""
     compiler, native = shutil.which("g++"), sources()
@@ -39,11 +47,10 @@ def build() -> Path:
         raise UnavailableError("the emulator needs g++ 11 or newer for x86-64, and addr2line: apt install g++")
     emulator, gpu = native / "emulator", native / "gpu"
     flags = [line for line in (emulator / "flags.txt").read_text().splitlines() if line.startswith("-")]
-    left_out = {line.split()[0] for line in (emulator / "left_out.txt").read_text().splitlines() if line[:1].isalpha()}
     kernels = [
         path
         for path in sorted([*gpu.glob("kernels/*.cu"), *gpu.glob("kernels/*/*.cu")])
-        if path.stem not in left_out and path.parent.name != "fused"
+        if path.stem not in left_out(native) and path.parent.name != "fused"
     ]
     headers = [path for path in sorted(gpu.rglob("kernels/**/*.cuh")) if "fused" not in path.parts]
     hosts = [
@@ -52,43 +59,54 @@ def build() -> Path:
         gpu / "bench" / "op_cases.cpp",
         native / "host" / "cpu" / "reference_ops.cpp",
     ]
-    digest = hashlib.sha256(compiler.encode())
-    for path in sorted(
-        path for path in native.rglob("*") if path.suffix in {".cu", ".cuh", ".h", ".cpp", ".py", ".txt"}
-    ):
-        digest.update(str(path).encode() + path.read_bytes())
+    # An object is made again if its file has changed, or any header.
+    shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
+    common = _digest(compiler.encode(), *(path.read_bytes() for path in (Path(__file__), *shared)))
+    names = {
+        path: _digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())
+        for path in (*kernels, *hosts)
+    }
     import platformdirs
 
     cache = Path(platformdirs.user_cache_dir("mnist-cuda", appauthor=False)) / "emulator"
-    program = cache / digest.hexdigest()[:16]
+    program = cache / _digest(*(name.encode() for name in names.values()))
     if program.exists():
         return program
+    objects = {path: cache / f"{name}.o" for path, name in names.items()}
     work = cache / f"{program.name}.{os.getpid()}"
     rewritten = work / "rewritten"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     note = "compiling the emulator and the kernels, once: about a minute of processor time"
     console.make_console(stderr=True).print(note)
     try:
         rewrite = [sys.executable, emulator / "rewrite.py", gpu, rewritten, *kernels, *headers]
         _run(rewrite)
         folders = [emulator / "include", emulator, rewritten, gpu, native / "host", native / "include"]
-        common = [compiler, "-std=c++20", *(f"-I{folder}" for folder in folders), "-c"]
-        objects = [work / f"{number}.o" for number in range(len(kernels) + len(hosts))]
-        commands = [
-            [*common, *flags, rewritten / f"{path.relative_to(gpu)}.cpp", "-o", to]
-            for path, to in zip(kernels, objects, strict=False)
-        ] + [
-            [*common, "-O2", "-DMNIST_WITH_SM80", path, "-o", to]
-            for path, to in zip(hosts, objects[len(kernels) :], strict=True)
-        ]
+        includes = [f"-I{folder}" for folder in folders]
+
+        def compile_one(path: Path) -> None:
+            if objects[path].exists():
+                objects[path].touch()
+                return
+            made = work / objects[path].name
+            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
+            what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
+            _run([compiler, "-std=c++20", *includes, "-c", *what, "-o", made])
+            made.replace(objects[path])
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, commands))
-        _run([compiler, *objects, "-o", work / "program"])
+            list(pool.map(compile_one, objects))
+        _run([compiler, *objects.values(), "-o", work / "program"])
         (work / "program").replace(program)
+        for old in (path for path in cache.glob("*") if path.is_file() and time.time() - path.stat().st_mtime > KEPT):
+            old.unlink(missing_ok=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return program
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _run(command: list[Any]) -> None:

@@ -69,12 +69,17 @@ class OpsOptions(RecordOptions):
     sass: bool = False
     ptx: bool = False
     emulate: int = 0  # images in the batch; 0: no
+    list: bool = False
 
 
 def command(options: OpsOptions) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
     if options.sass or options.ptx:
         return _print_code(options)
+    if options.list:
+        from mnist_cuda.bench import op_tables
+
+        return op_tables.command(options.op, options)
     if options.emulate:
         from mnist_cuda.bench import emulate
 

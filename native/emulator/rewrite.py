@@ -111,11 +111,12 @@ def ptx(text: str) -> str:
         statement = text[match.end() : last]
         code, *operands = parts(statement, ":")
         name = instruction("".join(STRING.findall(code)))
-        given = [value for group in operands[:2] for value in parts(group)]
-        given = [value[value.index("(") + 1 : value.rindex(")")] for value in given if "(" in value]
-        values = [given[int(number)] for number in re.findall(r"%(\d+)", code)]
         call = "ptx_" + re.sub(r"\W+", "_", name)
-        if call not in KNOWN:
+        if call in KNOWN:
+            given = [value for group in operands[:2] for value in parts(group) if "(" in value]
+            given = [value[value.index("(") + 1 : value.rindex(")")] for value in given]
+            values = [given[int(number)] for number in re.findall(r"%(\d+)", code)]
+        else:
             call, values = "unknown_instruction", [f'"{name}"']
         lines = "\n" * (statement.count("\n") - sum(value.count("\n") for value in values))
         out += text[: match.start()] + (f"::emulator::{call}({', '.join(values)}){lines}" if name else lines)

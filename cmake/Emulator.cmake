@@ -62,6 +62,15 @@ foreach(_op IN ITEMS batch_norm conv2d linear log_softmax relu relu_max_pool2d s
   add_test(NAME emulated_${_op} COMMAND emulated_${_op})
 endforeach()
 
+# A whole step of the engines that are made of unfused kernels.
+file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/*feed*.cpp
+  native/gpu/engines/cuda_engine.cpp)
+add_executable(test_emulated_step tests/native/emulated/test_emulated_step.cpp ${_unfused}
+  native/host/engines/engine.cpp native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
+target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads)
+target_include_directories(test_emulated_step PRIVATE tests/native)
+add_test(NAME test_emulated_step COMMAND test_emulated_step)
+
 add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
 target_link_libraries(planted_faults PUBLIC emulator)
 target_include_directories(planted_faults PRIVATE tests/native/emulated)

@@ -623,7 +623,7 @@ bool within(const void* data, std::size_t bytes, bool write) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
   if (!within(from, bytes, false) || !within(to, bytes, true)) return cudaErrorInvalidValue;
-  std::memmove(to, from, bytes);
+  emulator::later_or_now([=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -639,7 +639,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   if (!within(to, bytes, true)) return cudaErrorInvalidValue;
-  std::memset(to, value, bytes);
+  emulator::later_or_now([=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes); }

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -112,6 +113,11 @@ enum cudaMemcpyKind {
 };
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaStreamDefault = 0,
                           cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0;
 
@@ -157,6 +163,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop);  // 0: nothing here has a time
 
 // ---- what a thread of a kernel asks for
@@ -217,15 +233,20 @@ void arguments(const char* names, const Values&... values) {
   name_arguments(names, list, int(sizeof...(values)));
 }
 
+// Work of a stream: kept for the graph that is being recorded, if one is, or done at once.
+void later_or_now(const std::function<void()>& work);
+
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
             dim3 block, std::size_t dynamic_bytes);
 // A launch, as rewrite.py writes kernel<<<grid, block, bytes, stream>>>(...): `body` calls the kernel.
 template <class Body>
 void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_t dynamic_bytes = 0,
          cudaStream_t = nullptr) {
-  launch(
-      kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
-      dynamic_bytes);
+  later_or_now([=] {
+    launch(
+        kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
+        dynamic_bytes);
+  });
 }
 
 template <class T>

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mnist_cuda.bench import emulate
 
@@ -58,6 +59,33 @@ def test_no_compiler(tmp_path: Path) -> None:
     done = bench(PATH=str(tmp_path))
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1].endswith("apt install g++")
+
+
+def test_bounds() -> None:
+    kernels = [{"name": "a", "launches": 1, "blocks": 4}, {"name": "b", "launches": 2, "blocks": 2000}]
+    lines = [
+        {"kernel": "a", "sectors": 40_000},
+        {"kernel": "a", "turns": 1000},
+        {"kernel": "b", "sectors": 80_000},
+    ]
+    row = {"bytes": 2e6, "flops": 1e6, "unit": "fma", "report": {"kernels": kernels, "lines": lines}}
+    gpu = emulate.Gpu("", bytes_per_second=1e12, rates={"fma": 1e12}, multiprocessors=100, clock=1e9)
+    # 4 multiprocessors have a block of a, 100 have one of b: 2.5 us and 0.2 us.
+    assert emulate.bound(row, gpu) == (pytest.approx(2.7e-6), "sectors")
+    assert emulate.bound({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
+    assert emulate.bound({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
+    assert emulate.bound({**row, "unit": "tf32"}, gpu) is None
+    assert emulate.bound({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
+        pytest.approx(4e-6),
+        "turns",
+    )
+
+
+def test_the_h200_is_that_of_the_record() -> None:
+    roofs = json.loads((ROOT / "docs" / "records" / "ops" / "256.json").read_text())["roofs"]
+    h200 = emulate.GPUS["h200"]
+    assert h200.bytes_per_second == pytest.approx(roofs["bytes_per_second"], rel=1e-4)
+    assert h200.rates == {unit: pytest.approx(roofs[f"{unit}_flops"], rel=1e-4) for unit in ("fma", "tf32")}
 
 
 def test_a_fault_fails() -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,34 @@ from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.options import RecordOptions
 
-COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers")
+COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers", "bound")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU at its best: `rates` are operations a second by unit, `clock` is the highest, in Hz."""
+
+    words: str
+    bytes_per_second: float
+    rates: dict[str, float]
+    multiprocessors: int
+    clock: float
+
+
+SHEET = "by its data sheet"
+GPUS = {
+    "h200": Gpu(
+        "an H200; memory and arithmetic as docs/records/ops/256.json measured them, clock by its data sheet",
+        4.1456e12,
+        {"fma": 64.603e12, "tf32": 320.74e12},
+        132,
+        1.98e9,
+    ),
+    "t4": Gpu(f"a T4, {SHEET}", 320e9, {"fma": 8.1e12}, 40, 1.59e9),
+    "a100": Gpu(f"an A100 SXM with 80 GB, {SHEET}", 2.039e12, {"fma": 19.5e12, "tf32": 156e12}, 108, 1.41e9),
+    "rtx4090": Gpu(f"an RTX 4090, {SHEET}", 1.008e12, {"fma": 82.6e12, "tf32": 82.6e12}, 128, 2.52e9),
+}
+SECTORS_A_CYCLE = 4  # 128 bytes that the L1 cache of a multiprocessor gives at most
 KEPT = 7 * 86400  # seconds that what was compiled stays without a use
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -133,26 +161,50 @@ def passes(row: dict[str, Any]) -> bool:
     return bool(right and not row["failed"] and not row["report"]["faults"])
 
 
-def command(op: str, variant: str, batch_size: int, options: RecordOptions) -> int:
+def bound(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
+    """Seconds that the row takes at least on a GPU with empty caches, and what says so; None where it cannot run.
+
+    What the op must move and compute, over the GPU's rates; or for each launch, one after the other, the sectors and
+    the turns of the banks over what the multiprocessors give that have a block.
+    """
+    if row["unit"] not in gpu.rates:
+        return None
+    bounds = {"memory": row["bytes"] / gpu.bytes_per_second, row["unit"]: row["flops"] / gpu.rates[row["unit"]]}
+    for what, cycles in (("sectors", 1 / SECTORS_A_CYCLE), ("turns", 1)):
+        seconds = 0.0
+        for kernel in row["report"]["kernels"]:
+            busy = min(gpu.multiprocessors, kernel["blocks"] / kernel["launches"])
+            units = sum(line.get(what, 0) for line in row["report"]["lines"] if line["kernel"] == kernel["name"])
+            seconds += units * cycles / (busy * gpu.clock)
+        bounds[what] = seconds
+    what = max(bounds, key=lambda name: bounds[name])
+    return bounds[what], what
+
+
+def command(op: str, variant: str, batch_size: int, on: str, options: RecordOptions) -> int:
     """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault."""
     output = Record(options.json, busy=options.busy)
     found = rows(op, variant, batch_size)
     if not found:
         raise UsageError(f"op '{op}' or its variant '{variant}' is unknown; `mnist-cuda bench ops --emulate` names all")
     if output:
-        output.write({"emulated": True, "batch_size": batch_size, "rows": found})
+        bounds = [bound(row, GPUS[on]) if not row["absent"] else None for row in found]
+        for row, least in zip(found, bounds, strict=True):
+            row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
+        output.write({"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found})
     if output.on_stdout:
         return 0 if all(map(passes, found)) else 1
     out = console.make_console()
     out.print(
         "On the CPU, in three orders of threads and blocks; no times. Of an access of a warp: sectors of 32 bytes in "
         "global memory, and turns of the banks of shared memory, each beside the least for the same bytes; the lanes "
-        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all."
+        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all. "
+        f"bound: the least microseconds, and why, on {GPUS[on].words}; no prediction."
     )
     for name in dict.fromkeys(row["op"] for row in found):
         ours = [row for row in found if row["op"] == name]
         out.print(f"\n{name}, {ours[0]['shape']}")
-        console.print_table(out, COLUMNS, [_cells(row) for row in ours], right=COLUMNS[1:])
+        console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:])
         for row in ours:
             if row["absent"]:
                 out.print(f"absent: {row['variant']}: {row['absent']}")
@@ -165,7 +217,7 @@ def command(op: str, variant: str, batch_size: int, options: RecordOptions) -> i
     return 0 if all(map(passes, found)) else 1
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:
     if row["absent"]:
         return row["variant"], *["-"] * (len(COLUMNS) - 1)
     report = row["report"]
@@ -181,7 +233,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     accesses, lanes = sum(line["accesses"] for line in lines), sum(line["lanes"] for line in lines)
     moved, least = (sum(kernel[key] for kernel in kernels) for key in ("bytes", "least_bytes"))
-    error = row["error"]
+    error, least_time = row["error"], bound(row, gpu)
     return (
         row["variant"],
         "NaN" if error is None else f"{error:.0e}" if error <= row["bound"] else f"{error:.0e}, no",
@@ -191,4 +243,5 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{100 - 100 * lanes / (32 * accesses):.0f} %" if accesses else "-",
         f"{moved / least:.1f} x {console.format_count(least)}" if least else "-",
         str(sum(kernel["barriers"] for kernel in kernels)),
+        f"{console.format_count(1e6 * least_time[0])} {least_time[1]}" if least_time else "-",
     )

@@ -69,6 +69,7 @@ class OpsOptions(RecordOptions):
     sass: bool = False
     ptx: bool = False
     emulate: int = 0  # images in the batch; 0: no
+    emulate_as: str = "h200"  # the GPU of the bound
     list: bool = False
 
 
@@ -83,7 +84,7 @@ def command(options: OpsOptions) -> int:
     if options.emulate:
         from mnist_cuda.bench import emulate
 
-        return emulate.command(options.op, options.variant, options.emulate, options)
+        return emulate.command(options.op, options.variant, options.emulate, options.emulate_as, options)
     output = Record(options.json, busy=options.busy)
     peers = op_peers.chosen(words(options.peers))
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.

@@ -31,7 +31,7 @@ add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
 
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
-add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/report.cpp
+add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/ptx.cpp ${_emulator}/report.cpp
   ${_emulator}/runtime.cpp)
 target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include")
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
@@ -47,6 +47,7 @@ add_library(emulated_host OBJECT ${_tables} ${_emulator}/ladders.cpp ${_emulator
 target_link_libraries(emulated_host PUBLIC emulator)
 target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
 target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
+target_compile_definitions(emulated_host PRIVATE MNIST_WITH_SM80)
 
 # `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
 add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)
@@ -60,6 +61,15 @@ foreach(_op IN ITEMS batch_norm conv2d linear log_softmax relu relu_max_pool2d s
   target_compile_definitions(emulated_${_op} PRIVATE MNIST_EMULATED)
   add_test(NAME emulated_${_op} COMMAND emulated_${_op})
 endforeach()
+
+# A whole step of the engines that are made of unfused kernels.
+file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/*feed*.cpp
+  native/gpu/engines/cuda_engine.cpp)
+add_executable(test_emulated_step tests/native/emulated/test_emulated_step.cpp ${_unfused}
+  native/host/engines/engine.cpp native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
+target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads)
+target_include_directories(test_emulated_step PRIVATE tests/native)
+add_test(NAME test_emulated_step COMMAND test_emulated_step)
 
 add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
 target_link_libraries(planted_faults PUBLIC emulator)

@@ -115,7 +115,7 @@ def same_machine_code() -> ModuleType:
 
 
 def _kernels(path: Path) -> Iterator[tuple[str, object]]:
-    if ".cu." not in path.name:
+    if not path.name.endswith(".cu.o"):
         return
     script = same_machine_code()
     with tempfile.TemporaryDirectory() as folder:

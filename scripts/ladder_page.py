@@ -9,21 +9,19 @@ The rows of the ops come from the tables in native/gpu and in mnist_cuda/bench/o
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from records import RecordError, loads, read_records
 
-from mnist_cuda.bench.op_peers import OP_PEERS
+from mnist_cuda.bench import op_tables
+from mnist_cuda.bench.op_tables import LADDERS, StaleError, Technique
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
 RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the first by name counts
-CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 
 START = """# The ladder
 
@@ -71,85 +69,9 @@ AROUND = (
 Row = dict[str, Any]
 
 
-class StaleError(Exception):
-    """The code has no longer the form that this script reads."""
-
-
-@dataclass(frozen=True)
-class Technique:
-    """A row of an op's ladder."""
-
-    name: str
-    why: str
-    file: Path
-
-
-# ---- the tables of the code ------------------------------------------------------------------------------------------
-
-
-def body(text: str, start: str) -> str:
-    """A function from `start` to the brace that ends it."""
-    match = re.search(re.escape(start) + r".*?\n}\n", text, re.DOTALL)
-    if match is None:
-        raise StaleError(f"there is no `{start}`")
-    return match[0]
-
-
-def rows_of(table: str) -> Iterator[tuple[str, str, str]]:
-    """Name, what runs it, and reason of each row of a C++ table that has the three."""
-    for name, run, why in re.findall(r'\{"(\w+)",\s*([^"]+?),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', table):
-        yield name, run, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why))
-
-
-def file_of(folder: Path, variant: str, run: str) -> Path:
-    """The file below a folder that defines the first launcher that `run` names; if none does, the variant's file."""
-    texts = {path: path.read_text() for path in sorted(folder.rglob("*.cu"))}
-    for word in re.findall(r"\w+", run):
-        for path, text in texts.items():
-            if re.search(rf"^void {word}\(", text, re.MULTILINE):
-                return path
-    named = [path for path in texts if path.stem == variant]
-    if len(named) != 1:
-        raise StaleError(f"{folder.relative_to(ROOT)} has no function of `{run}`, and {len(named)} files {variant}.cu")
-    return named[0]
-
-
-def own_tables() -> dict[str, list[Technique]]:
-    """The rows of each table of native/gpu/kernels, by the name of the function that returns it."""
-    tables = {}
-    for path in sorted((ROOT / "native" / "gpu" / "kernels").glob("*/*.cpp")):
-        text = path.read_text()
-        for name in re.findall(r"std::span<const Variant<\w+>> (\w+)_variants\(\) \{", text):
-            table = body(text, f" {name}_variants() {{")
-            tables[name] = [Technique(row, why, file_of(path.parent, row, run)) for row, run, why in rows_of(table)]
-            if len(tables[name]) != len(re.findall(r'^ *\{"', table, re.MULTILINE)):
-                raise StaleError(f"{path.relative_to(ROOT)}: cannot read every row of {name}_variants")
-    return tables
-
-
 def ladders() -> dict[str, list[Technique]]:
-    """The rows of each op that are ours, in the order of the benchmark."""
-    cases, ladder_text, tables = (ROOT / CASES).read_text(), (ROOT / LADDERS).read_text(), own_tables()
-    entries = re.findall(r'\{"(\w+)", (\w+)\},', body(cases, "std::span<const OpEntry> op_entries() {"))
-    found: dict[str, list[Technique]] = {}
-    for op, function in entries:
-        made = re.search(r"(\w+)_(ladder|variants)\(", body(cases, f"OpCase {function}("))
-        if made is None:
-            raise StaleError(f"{CASES}: {function} takes no ladder")
-        inside = body(ladder_text, f" {made[1]}_ladder(") if made[2] == "ladder" else ""
-        own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
-        name = made[1] if made[2] == "variants" else own[1] if own else ""
-        found[op] = list(tables.pop(name)) if name else []
-        for row, run, why in rows_of(inside):
-            if "kernels::" in run:  # our code, or of templates that we compile; the others call a library
-                found[op].append(Technique(row, why, file_of(ROOT / "native" / "gpu" / "kernels", row, run)))
-    if tables:
-        raise StaleError(f"no op of {CASES} has the rows of {next(iter(tables))}_variants")
-    for peer in OP_PEERS.values():
-        for variant in peer.variants:
-            script = ROOT / "mnist_cuda" / "peers" / peer.script
-            found[variant.op].append(Technique(variant.name, variant.why, script))
-    return found
+    """The rows of each op, in the order of the benchmark."""
+    return op_tables.ladders(ROOT, ROOT / "mnist_cuda" / "peers")
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

@@ -2148,4 +2148,64 @@ GAPS = [
     ),
 ]
 
-MUTATIONS = [*TRAINING, *SWEEPS, *LOOKING, *DATA, *PICTURES, *BENCH, *OPERATORS, *HOST, *FUSED, *ENGINES, *GAPS]
+# ---- the emulator ----------------------------------------------------------------------------------------------------
+
+EMULATOR = [
+    *of(
+        "native/emulator/machine.cpp",
+        ("ctest test_emulator_faults",),
+        ("barriers-divide-no-time", "order", "  ++machine.epoch;\n", ""),
+        ("shuffles-order-memory", "order", "    if (order) {\n", "    if (true) {\n"),
+    ),
+    *of(
+        "native/emulator/memory.cpp",
+        ("ctest test_emulator_faults",),
+        ("blocks-are-ordered", "order", "shared || acquired.contains(before.block)", "true"),
+        ("sectors-twice", "off by one", "std::max(sorted[k] / 32, next)", "sorted[k] / 32"),
+        ("31-banks", "off by one", "++turns[word % 32]", "++turns[word % 31]"),
+        (
+            "outside-before-the-buffer",
+            "boundary",
+            "if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)\n      return outside(",
+            "if (address + bytes > buffer->data + buffer->bytes)\n      return outside(",
+        ),
+        (
+            "one-group-too-many",
+            "off by one",
+            "copy->group < thread.groups - pending",
+            "copy->group <= thread.groups - pending",
+        ),
+        (
+            "float4-anywhere",
+            "boundary",
+            "% std::uint64_t(bytes) && bytes <= 16",
+            "% std::uint64_t(bytes) && bytes < 16",
+        ),
+        (
+            "shared-memory-of-the-last-block",
+            "stale copy",
+            "variable->set.assign(bytes / variable->granule + 1, 0);",
+            "variable->set.resize(bytes / variable->granule + 1);",
+        ),
+    ),
+    *of(
+        "native/emulator/include/ptx.h",
+        ("ctest test_emulator_faults",),
+        ("tf32-cut-off", "rounding", "(whole + 0x1000) & ~0x1fffu", "whole & ~0x1fffu"),
+    ),
+]
+
+MUTATIONS = [
+    *TRAINING,
+    *SWEEPS,
+    *LOOKING,
+    *DATA,
+    *PICTURES,
+    *BENCH,
+    *OPERATORS,
+    *HOST,
+    *FUSED,
+    *ENGINES,
+    *GAPS,
+    *EMULATOR,
+]

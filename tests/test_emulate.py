@@ -8,20 +8,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mnist_cuda.bench import emulate
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 
-def bench(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", "--emulate", *flags]
+def bench(*flags: str, how: str = "--emulate", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", how, *flags]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the emulator is compiled, once for all tests."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @needs_compiler
-def test_rows_of_an_op(tmp_path: Path) -> None:
-    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=str(tmp_path))
+def test_rows_of_an_op(cache: str) -> None:
+    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=cache)
     assert done.returncode == 0, done.stderr
     rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
     assert set(rows) == {"naive", "online", "warp"}
@@ -30,16 +37,55 @@ def test_rows_of_an_op(tmp_path: Path) -> None:
         assert row["report"]["faults"] == []
         # 3 rows of 10 numbers are read and written: 240 bytes.
         assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
-    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=str(tmp_path)).returncode == 2  # by the same program
-    table = bench("3", "--op", "relu", XDG_CACHE_HOME=str(tmp_path))
+    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=cache).returncode == 2  # by the same program
+    table = bench("3", "--op", "relu", XDG_CACHE_HOME=cache)
     assert table.returncode == 0
     assert "float4" in table.stdout
+
+
+def test_list_needs_nothing(tmp_path: Path) -> None:
+    done = bench("--json", how="--list", PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["op"], row["name"]): row for row in json.loads(done.stdout)["rows"]}
+    assert rows["linear", "tiled"]["file"] == "gpu/kernels/linear/tiled.cu"
+    emulated = {name for name, row in rows.items() if not row["not_emulated"]}
+    assert ("linear", "tensor_cores") in emulated
+    assert rows["linear", "cutlass"]["not_emulated"] == "CUTLASS's templates"
+    assert ("relu", "triton") in rows.keys() - emulated
+    assert bench("--op", "softmax", how="--list", PATH=str(tmp_path)).returncode == 2
 
 
 def test_no_compiler(tmp_path: Path) -> None:
     done = bench(PATH=str(tmp_path))
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1].endswith("apt install g++")
+
+
+def test_bounds() -> None:
+    kernels = [{"name": "a", "launches": 1, "blocks": 4}, {"name": "b", "launches": 2, "blocks": 2000}]
+    lines = [
+        {"kernel": "a", "sectors": 40_000},
+        {"kernel": "a", "turns": 1000},
+        {"kernel": "b", "sectors": 80_000},
+    ]
+    row = {"bytes": 2e6, "flops": 1e6, "unit": "fma", "report": {"kernels": kernels, "lines": lines}}
+    gpu = emulate.Gpu("", bytes_per_second=1e12, rates={"fma": 1e12}, multiprocessors=100, clock=1e9)
+    # 4 multiprocessors have a block of a, 100 have one of b: 2.5 us and 0.2 us.
+    assert emulate.bound(row, gpu) == (pytest.approx(2.7e-6), "sectors")
+    assert emulate.bound({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
+    assert emulate.bound({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
+    assert emulate.bound({**row, "unit": "tf32"}, gpu) is None
+    assert emulate.bound({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
+        pytest.approx(4e-6),
+        "turns",
+    )
+
+
+def test_the_h200_is_that_of_the_record() -> None:
+    roofs = json.loads((ROOT / "docs" / "records" / "ops" / "256.json").read_text())["roofs"]
+    h200 = emulate.GPUS["h200"]
+    assert h200.bytes_per_second == pytest.approx(roofs["bytes_per_second"], rel=1e-4)
+    assert h200.rates == {unit: pytest.approx(roofs[f"{unit}_flops"], rel=1e-4) for unit in ("fma", "tf32")}
 
 
 def test_a_fault_fails() -> None:
@@ -51,7 +97,7 @@ def test_a_fault_fails() -> None:
 
 
 @needs_compiler
-def test_a_broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_kernel(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(emulate.sources(), tmp_path / "native")
     kernel = tmp_path / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
     text = kernel.read_text()
@@ -61,7 +107,7 @@ def test_a_broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert broken != text
     kernel.write_text(broken)
     monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
     naive, float4 = emulate.rows("relu", "", 1)
     assert not emulate.passes(naive)
     assert naive["wrong"].startswith("output[")

@@ -37,7 +37,9 @@ def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
         for test in row.by:
             name = test.removeprefix("ctest ").split()[0]
             folder = Path("tests/native") if test.startswith("ctest ") else Path("tests")
-            found = [ROOT / folder / f"{name}.cpp", ROOT / folder / "gpu" / f"{name}.cpp", ROOT / folder / name]
+            found = [ROOT / folder / f"{below}{name}.cpp" for below in ("", "gpu/", "emulated/")] + [
+                ROOT / folder / name
+            ]
             assert name == "-m" or any(path.exists() for path in found), f"{row.name}: there is no {name}"
 
 
@@ -166,14 +168,19 @@ def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pyt
 
 def test_parts_and_samples(script: ModuleType) -> None:
     def names(**options: object) -> list[str]:
-        defaults = {"gpu": False, "only": [], "sample": 0, "seed": 0, "part": (1, 1)}
+        defaults = {"where": "host", "only": [], "sample": 0, "seed": 0, "part": (1, 1)}
         return [row.name for row in script.chosen(argparse.Namespace(**{**defaults, **options}))]
 
     everything = names()
     assert sorted(names(part=(1, 2)) + names(part=(2, 2))) == sorted(everything)
     assert len(names(sample=12, seed=4)) == 12
     assert names(sample=12, seed=4) == names(sample=12, seed=4) != names(sample=12, seed=5)
-    assert len(everything) + len(names(gpu=True)) == len(MUTATIONS)
+    emulated = {row.name: row for row in MUTATIONS if row.name in names(where="emulated")}
+    assert {*everything, *names(where="gpu"), *emulated} == {row.name for row in MUTATIONS}
+    assert len(emulated) >= 20
+    assert {"ctest emulated_linear", "ctest test_emulator_faults"} <= {
+        test for row in emulated.values() for test in script.emulated_tests(row)
+    }
     with pytest.raises(script.Problem, match="no mutation is called nonsense"):
         names(only=["nonsense"])
 
@@ -208,7 +215,7 @@ def test_standing(script: ModuleType, changes: dict[str, str], standing: str) ->
 def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one(script: ModuleType) -> None:
     class Build(script.Build):
         def __init__(self) -> None:
-            self.module, self._codes = Path("module.so"), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
+            self.targets, self._codes = ("module.so",), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
 
         touched = lambda *_: ["one.cu.o"]  # noqa: E731
         compiler = lambda *_: "nvcc 2"  # noqa: E731

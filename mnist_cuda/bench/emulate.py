@@ -11,7 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,35 @@ from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
-COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers")
+COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers", "bound")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU at its best: `rates` are operations a second by unit, `clock` is the highest, in Hz."""
+
+    words: str
+    bytes_per_second: float
+    rates: dict[str, float]
+    multiprocessors: int
+    clock: float
+
+
+SHEET = "by its data sheet"
+GPUS = {
+    "h200": Gpu(
+        "an H200; memory and arithmetic as docs/records/ops/256.json measured them, clock by its data sheet",
+        4.1456e12,
+        {"fma": 64.603e12, "tf32": 320.74e12},
+        132,
+        1.98e9,
+    ),
+    "t4": Gpu(f"a T4, {SHEET}", 320e9, {"fma": 8.1e12}, 40, 1.59e9),
+    "a100": Gpu(f"an A100 SXM with 80 GB, {SHEET}", 2.039e12, {"fma": 19.5e12, "tf32": 156e12}, 108, 1.41e9),
+    "rtx4090": Gpu(f"an RTX 4090, {SHEET}", 1.008e12, {"fma": 82.6e12, "tf32": 82.6e12}, 128, 2.52e9),
+}
+SECTORS_A_CYCLE = 4  # 128 bytes that the L1 cache of a multiprocessor gives at most
+KEPT = 7 * 86400  # seconds that what was compiled stays without a use
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -32,6 +62,12 @@ def sources() -> Path:
     raise UnavailableError("the emulator's sources are not here: neither a checkout nor a wheel that has them")
 
 
+def left_out(native: Path) -> dict[str, str]:
+    """Why the kernels of a file are not emulated, by its name without the suffix."""
+    lines = (native / "emulator" / "left_out.txt").read_text().splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
+
+
 def build() -> Path:
     """The program, compiled unless it was before from the same sources. Raises UnavailableError without g++."""
     compiler, native = shutil.which("g++"), sources()
@@ -39,11 +75,10 @@ def build() -> Path:
         raise UnavailableError("the emulator needs g++ 11 or newer for x86-64, and addr2line: apt install g++")
     emulator, gpu = native / "emulator", native / "gpu"
     flags = [line for line in (emulator / "flags.txt").read_text().splitlines() if line.startswith("-")]
-    left_out = {line.split()[0] for line in (emulator / "left_out.txt").read_text().splitlines() if line[:1].isalpha()}
     kernels = [
         path
         for path in sorted([*gpu.glob("kernels/*.cu"), *gpu.glob("kernels/*/*.cu")])
-        if path.stem not in left_out and path.parent.name != "fused"
+        if path.stem not in left_out(native) and path.parent.name != "fused"
     ]
     headers = [path for path in sorted(gpu.rglob("kernels/**/*.cuh")) if "fused" not in path.parts]
     hosts = [
@@ -52,40 +87,54 @@ def build() -> Path:
         gpu / "bench" / "op_cases.cpp",
         native / "host" / "cpu" / "reference_ops.cpp",
     ]
-    digest = hashlib.sha256(compiler.encode())
-    for path in sorted(
-        path for path in native.rglob("*") if path.suffix in {".cu", ".cuh", ".h", ".cpp", ".py", ".txt"}
-    ):
-        digest.update(str(path).encode() + path.read_bytes())
+    # An object is made again if its file has changed, or any header.
+    shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
+    common = _digest(compiler.encode(), *(path.read_bytes() for path in (Path(__file__), *shared)))
+    names = {
+        path: _digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())
+        for path in (*kernels, *hosts)
+    }
     import platformdirs
 
     cache = Path(platformdirs.user_cache_dir("mnist-cuda", appauthor=False)) / "emulator"
-    program = cache / digest.hexdigest()[:16]
+    program = cache / _digest(*(name.encode() for name in names.values()))
     if program.exists():
         return program
+    objects = {path: cache / f"{name}.o" for path, name in names.items()}
     work = cache / f"{program.name}.{os.getpid()}"
     rewritten = work / "rewritten"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     note = "compiling the emulator and the kernels, once: about a minute of processor time"
     console.make_console(stderr=True).print(note)
     try:
         rewrite = [sys.executable, emulator / "rewrite.py", gpu, rewritten, *kernels, *headers]
         _run(rewrite)
         folders = [emulator / "include", emulator, rewritten, gpu, native / "host", native / "include"]
-        common = [compiler, "-std=c++20", *(f"-I{folder}" for folder in folders), "-c"]
-        objects = [work / f"{number}.o" for number in range(len(kernels) + len(hosts))]
-        commands = [
-            [*common, *flags, rewritten / f"{path.relative_to(gpu)}.cpp", "-o", to]
-            for path, to in zip(kernels, objects, strict=False)
-        ] + [[*common, "-O2", path, "-o", to] for path, to in zip(hosts, objects[len(kernels) :], strict=True)]
+        includes = [f"-I{folder}" for folder in folders]
+
+        def compile_one(path: Path) -> None:
+            if objects[path].exists():
+                objects[path].touch()
+                return
+            made = work / objects[path].name
+            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
+            what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
+            _run([compiler, "-std=c++20", *includes, "-c", *what, "-o", made])
+            made.replace(objects[path])
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, commands))
-        _run([compiler, *objects, "-o", work / "program"])
+            list(pool.map(compile_one, objects))
+        _run([compiler, *objects.values(), "-o", work / "program"])
         (work / "program").replace(program)
+        for old in (path for path in cache.glob("*") if path.is_file() and time.time() - path.stat().st_mtime > KEPT):
+            old.unlink(missing_ok=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return program
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _run(command: list[Any]) -> None:
@@ -112,26 +161,50 @@ def passes(row: dict[str, Any]) -> bool:
     return bool(right and not row["failed"] and not row["report"]["faults"])
 
 
-def command(op: str, variant: str, batch_size: int, options: RecordOptions) -> int:
+def bound(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
+    """Seconds that the row takes at least on a GPU with empty caches, and what says so; None where it cannot run.
+
+    What the op must move and compute, over the GPU's rates; or for each launch, one after the other, the sectors and
+    the turns of the banks over what the multiprocessors give that have a block.
+    """
+    if row["unit"] not in gpu.rates:
+        return None
+    bounds = {"memory": row["bytes"] / gpu.bytes_per_second, row["unit"]: row["flops"] / gpu.rates[row["unit"]]}
+    for what, cycles in (("sectors", 1 / SECTORS_A_CYCLE), ("turns", 1)):
+        seconds = 0.0
+        for kernel in row["report"]["kernels"]:
+            busy = min(gpu.multiprocessors, kernel["blocks"] / kernel["launches"])
+            units = sum(line.get(what, 0) for line in row["report"]["lines"] if line["kernel"] == kernel["name"])
+            seconds += units * cycles / (busy * gpu.clock)
+        bounds[what] = seconds
+    what = max(bounds, key=lambda name: bounds[name])
+    return bounds[what], what
+
+
+def command(op: str, variant: str, batch_size: int, on: str, options: RecordOptions) -> int:
     """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault."""
     output = Record(options.json, busy=options.busy)
     found = rows(op, variant, batch_size)
     if not found:
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     if output:
-        output.write({"emulated": True, "batch_size": batch_size, "rows": found})
+        bounds = [bound(row, GPUS[on]) if not row["absent"] else None for row in found]
+        for row, least in zip(found, bounds, strict=True):
+            row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
+        output.write({"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found})
     if output.on_stdout:
         return 0 if all(map(passes, found)) else 1
     out = console.make_console()
     out.print(
         "On the CPU, in three orders of threads and blocks; no times. Of an access of a warp: sectors of 32 bytes in "
         "global memory, and turns of the banks of shared memory, each beside the least for the same bytes; the lanes "
-        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all."
+        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all. "
+        f"bound: the least microseconds, and why, on {GPUS[on].words}; no prediction."
     )
     for name in dict.fromkeys(row["op"] for row in found):
         ours = [row for row in found if row["op"] == name]
         out.print(f"\n{name}, {ours[0]['shape']}")
-        console.print_table(out, COLUMNS, [_cells(row) for row in ours], right=COLUMNS[1:])
+        console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:])
         for row in ours:
             if row["absent"]:
                 out.print(f"absent: {row['variant']}: {row['absent']}")
@@ -144,7 +217,7 @@ def command(op: str, variant: str, batch_size: int, options: RecordOptions) -> i
     return 0 if all(map(passes, found)) else 1
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:
     if row["absent"]:
         return row["variant"], *["-"] * (len(COLUMNS) - 1)
     report = row["report"]
@@ -160,7 +233,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     accesses, lanes = sum(line["accesses"] for line in lines), sum(line["lanes"] for line in lines)
     moved, least = (sum(kernel[key] for kernel in kernels) for key in ("bytes", "least_bytes"))
-    error = row["error"]
+    error, least_time = row["error"], bound(row, gpu)
     return (
         row["variant"],
         "NaN" if error is None else f"{error:.0e}" if error <= row["bound"] else f"{error:.0e}, no",
@@ -170,4 +243,5 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{100 - 100 * lanes / (32 * accesses):.0f} %" if accesses else "-",
         f"{moved / least:.1f} x {console.format_count(least)}" if least else "-",
         str(sum(kernel["barriers"] for kernel in kernels)),
+        f"{console.format_count(1e6 * least_time[0])} {least_time[1]}" if least_time else "-",
     )

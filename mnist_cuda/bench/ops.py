@@ -70,16 +70,22 @@ class OpsOptions(RecordOptions):
     sass: bool = False
     ptx: bool = False
     emulate: int = 0  # images in the batch; 0: no
+    emulate_as: str = "h200"  # the GPU of the bound
+    list: bool = False
 
 
 def command(options: OpsOptions) -> int:
     """`mnist-cuda bench ops`; exit code 1 where a variant is wrong."""
     if options.sass or options.ptx:
         return _print_code(options)
+    if options.list:
+        from mnist_cuda.bench import op_tables
+
+        return op_tables.command(options.op, options)
     if options.emulate:
         from mnist_cuda.bench import emulate
 
-        return emulate.command(options.op, options.variant, options.emulate, options)
+        return emulate.command(options.op, options.variant, options.emulate, options.emulate_as, options)
     output = Record(options.json, busy=options.busy)
     peers = op_peers.chosen(words(options.peers))
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.

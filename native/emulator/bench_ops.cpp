@@ -62,8 +62,11 @@ int main(int count, char** arguments) {
     for (const auto& rung : op.ladder) {
       if (!variant.empty() && variant != rung.name) continue;
       const double bound = std::max(op.bound, rung.own_error);
-      std::printf("%s{\"op\": \"%s\", \"shape\": \"%s\", \"variant\": \"%s\", \"bound\": %s, \"absent\": \"%s\"", comma,
-                  entry.name, op.shape.c_str(), rung.name, number(bound).c_str(), rung.absent.c_str());
+      std::printf(
+          "%s{\"op\": \"%s\", \"shape\": \"%s\", \"variant\": \"%s\", \"bound\": %s, \"absent\": \"%s\", "
+          "\"bytes\": %s, \"flops\": %s, \"unit\": \"%s\"",
+          comma, entry.name, op.shape.c_str(), rung.name, number(bound).c_str(), rung.absent.c_str(),
+          number(op.cost.bytes).c_str(), number(op.cost.flops).c_str(), kernels::name_of(rung.unit));
       comma = ", ";
       if (rung.absent.empty()) {
         cuda::fill_bytes(op.output.data(), 0xff, op.output.size(), nullptr);

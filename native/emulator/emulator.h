@@ -43,6 +43,7 @@ struct Report {
 // to first; then shuffled. Counts are those of the first order.
 void set_orders(int count);
 void reset();  // forgets what was seen; memory stays
+bool any_fault();
 Report report();
 std::string to_json(const Report& report);
 std::string to_words(const Report& report);

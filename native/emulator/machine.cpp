@@ -35,7 +35,8 @@ Machine machine;
 
 namespace {
 
-constexpr std::size_t kStack = 64 << 10, kStaticShared = 48 << 10;
+constexpr std::size_t kStack = 64 << 10;
+std::size_t dynamic_limit = 48 << 10;
 constexpr int kSeconds = 120;  // that a launch may take
 
 std::array<Thread, kMaxThreads> threads;
@@ -183,6 +184,9 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
     Thread& thread = threads[k];
     thread.state = State::kReady;
     thread.number = k;
+    thread.copies.clear();
+    thread.groups = 0;
+    thread.product = 0;
     const unsigned n = unsigned(k);
     thread.index = {n % machine.block_size.x, n / machine.block_size.x % machine.block_size.y,
                     n / machine.block_size.x / machine.block_size.y};
@@ -304,8 +308,11 @@ COMPONENTS(gridDim, machine.grid)
 int lane() { return machine.current->lane(); }
 
 __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool order) {
+  return meet_at(std::uint64_t(__builtin_return_address(0)) - 1, mask, value, order);
+}
+
+Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order) {
   Thread& thread = *machine.current;
-  const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
   if (!(mask >> thread.lane() & 1)) {
     const Inside own;
     add_fault("meeting", "a lane calls with a mask that leaves it out", place);
@@ -347,8 +354,8 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
             dim3 block, std::size_t dynamic_bytes) {
   const std::uint64_t count = std::uint64_t(block.x) * block.y * block.z;
   if (count < 1 || count > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-      grid.z > 65535 || dynamic_bytes > kStaticShared)
-    return set_last_error(count > kMaxThreads || dynamic_bytes > kStaticShared ? cudaErrorInvalidValue
+      grid.z > 65535 || dynamic_bytes > dynamic_limit)
+    return set_last_error(count > kMaxThreads || dynamic_bytes > dynamic_limit ? cudaErrorInvalidValue
                                                                                : cudaErrorInvalidConfiguration);
   if (!machine.stacks) {
     machine.stacks_bytes = kStack * kMaxThreads;
@@ -386,5 +393,11 @@ cudaError_t take_last_error(bool clear) {
 
 }  // namespace emulator
 
+// A function's limit counts for all: a launch does not say which function it is.
+cudaError_t emulator::set_dynamic_limit(int bytes) {
+  if (bytes > 100 << 10) return cudaErrorInvalidValue;
+  dynamic_limit = std::max(dynamic_limit, std::size_t(bytes));
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return emulator::take_last_error(true); }
 cudaError_t cudaPeekAtLastError() { return emulator::take_last_error(false); }

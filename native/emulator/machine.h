@@ -14,6 +14,14 @@ constexpr int kLanes = 32, kMaxThreads = 1024;
 
 enum class State { kReady, kAtBarrier, kAtMeeting, kActive, kDone };
 
+// A copy by cp.async: of `given` bytes, then zeros, in group `group` of its thread.
+struct AsyncCopy {
+  char* to;
+  const void* from;
+  int bytes, given, group;
+  std::uint64_t place;
+};
+
 // A thread of a kernel is a fiber: it runs until it waits for others. Time has two hands. `epoch` counts the block's
 // barriers: what lies in different epochs is ordered. Within an epoch lanes order themselves by __syncwarp: clock[k] is
 // the last moment of lane k that this lane knows to lie behind it (a vector clock).
@@ -29,6 +37,12 @@ struct Thread {
   std::uint64_t met[kLanes] = {};
   unsigned met_mask = 0;
   std::uint32_t clock[kLanes] = {};
+
+  std::vector<AsyncCopy> copies = {};  // of cp.async, on their way, first to last
+  int groups = 0;                      // of them that are committed
+
+  float factors[2][6] = {};  // of a product of the warp and of the one before
+  int product = 0;
 
   int lane() const { return number % kLanes; }
   int warp() const { return number / kLanes; }
@@ -59,6 +73,7 @@ struct Inside {
 };
 
 // machine.cpp
+Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order);
 [[noreturn]] void abandon_launch();  // from a thread: the launch ends here, as after an illegal address
 void set_last_error(cudaError_t error);
 // memory.cpp

@@ -494,6 +494,49 @@ void name_arguments(const char* names, const Argument* list, int count) {
   }
 }
 
+std::size_t shared_address(const void* pointer) {
+  return std::size_t(static_cast<const char*>(pointer) - shared_arena);
+}
+
+__attribute__((noinline)) void async_copy(std::uint32_t shared, const void* global, int bytes, int given) {
+  Thread& thread = *machine.current;
+  const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
+  char* to = shared_arena + shared;
+  if (given > 0) access(global, given, false, false, place);
+  access(to, bytes, true, false, place);
+  const Inside own;
+  std::memset(to, 0xff, std::size_t(bytes));
+  for (Buffer* buffer : shared_now)
+    if (to >= buffer->data && to < buffer->data + buffer->bytes)
+      for (std::size_t k = 0; k < std::size_t(bytes); ++k)
+        buffer->set[(std::size_t(to - buffer->data) + k) / buffer->granule] = 0;
+  thread.copies.push_back({to, global, bytes, given, thread.groups, place});
+}
+
+void async_commit() { ++machine.current->groups; }
+
+void async_wait(int pending) {
+  Thread& thread = *machine.current;
+  const bool counting = std::exchange(machine.counting, false);  // they were counted when they began
+  const Inside own;
+  auto copy = thread.copies.begin();
+  for (; copy != thread.copies.end() && copy->group < thread.groups - pending; ++copy) {
+    std::memset(copy->to, 0, std::size_t(copy->bytes));
+    std::memcpy(copy->to, copy->from, std::size_t(copy->given));
+    --inside;
+    access(copy->to, copy->bytes, true, false, copy->place);
+    ++inside;
+  }
+  thread.copies.erase(thread.copies.begin(), copy);
+  machine.counting = counting;
+}
+
+__attribute__((noinline)) void unknown_instruction(const char* instruction) {
+  add_fault("instruction", std::string("the emulator does not know ") + instruction,
+            std::uint64_t(__builtin_return_address(0)) - 1);
+  abandon_launch();
+}
+
 void copy_bytes(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
 __attribute__((noinline)) void atomic_access(const void* address, std::size_t bytes) {
@@ -580,7 +623,7 @@ bool within(const void* data, std::size_t bytes, bool write) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
   if (!within(from, bytes, false) || !within(to, bytes, true)) return cudaErrorInvalidValue;
-  std::memmove(to, from, bytes);
+  emulator::later_or_now([=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -596,7 +639,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   if (!within(to, bytes, true)) return cudaErrorInvalidValue;
-  std::memset(to, value, bytes);
+  emulator::later_or_now([=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes); }

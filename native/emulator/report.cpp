@@ -162,6 +162,8 @@ void reset() {
   kernels.clear();
 }
 
+bool any_fault() { return !faults.empty(); }
+
 Report report() {
   std::vector<std::uint64_t> wanted;
   for (const auto& [key, seen] : faults) wanted.insert(wanted.end(), {key.place, key.other});

@@ -5,6 +5,7 @@
     extern __shared__ float4 all[];    a pointer to the block's dynamic shared memory
     threadIdx.x                        ::emulator::threadIdx_x()
     #pragma unroll                     #pragma GCC unroll, so that arrays become registers as they do under nvcc
+    asm("a.b.c ..." : "=r"(x) : ...);  ::emulator::ptx_a_b_c(x, ...), or a report where ptx.h has no such function
 
 Lines keep their numbers, and #line keeps the name of the file. Usage: rewrite.py FROM TO FILE..., all FILEs below FROM.
 """
@@ -21,6 +22,9 @@ UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*\(?(\w*)\)?", re.MULTILINE)
 # A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
 # temporary object is in it.
 BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\.([xyz])\b")
+ASM = re.compile(r"\basm\s*(?:volatile\s*)?\((?=\s*\")")
+STRING = re.compile(r'"((?:\\.|[^"\\\n])*)"')
+KNOWN = set(re.findall(r"\b(ptx_\w+)\(", (Path(__file__).parent / "include" / "ptx.h").read_text(encoding="utf-8")))
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -66,12 +70,13 @@ def launches(text: str) -> str:
     return out + text
 
 
-def parts(text: str) -> list[str]:
-    """`text` cut at its commas, but not within brackets."""
-    found, depth = [""], 0
+def parts(text: str, separator: str = ",") -> list[str]:
+    """`text` cut at its commas, but not within brackets or quotes."""
+    found, depth, quoted = [""], 0, False
     for character in text:
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "," and depth == 0:
+        quoted ^= character == '"'
+        depth += 0 if quoted else (character in "([{<") - (character in ")]}>")
+        if character == separator and depth == 0 and not quoted:
             found.append("")
         else:
             found[-1] += character
@@ -93,8 +98,35 @@ def shared(match: re.Match[str]) -> str:
     return " ".join(out)
 
 
+def instruction(text: str) -> str:
+    """The first PTX instruction of `text`, which is what stands between the quotes of an asm statement."""
+    words = [line.split()[0] for line in re.split(r"\\[nt]|;", text) if line.strip(" {}")]
+    return next((word for word in words if not word.startswith(".")), "")
+
+
+def ptx(text: str) -> str:
+    out = ""
+    while match := ASM.search(text):
+        last = closing(text, match.end() - 1)
+        statement = text[match.end() : last]
+        code, *operands = parts(statement, ":")
+        name = instruction("".join(STRING.findall(code)))
+        call = "ptx_" + re.sub(r"\W+", "_", name)
+        if call in KNOWN:
+            given = [value for group in operands[:2] for value in parts(group) if "(" in value]
+            given = [value[value.index("(") + 1 : value.rindex(")")] for value in given]
+            values = [given[int(number)] for number in re.findall(r"%(\d+)", code)]
+        else:
+            call, values = "unknown_instruction", [f'"{name}"']
+        lines = "\n" * (statement.count("\n") - sum(value.count("\n") for value in values))
+        out += text[: match.start()] + (f"::emulator::{call}({', '.join(values)}){lines}" if name else lines)
+        text = text[last + 1 :]
+    return out + text
+
+
 def rewrite(text: str, path: str) -> str:
     text = COMMENT_OR_STRING.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)
+    text = ptx(text)
     text = EXTERN_SHARED.sub(r'\2* \3 = static_cast<\2*>(::emulator::dynamic_shared("\3", alignof(\2)));', text)
     text = SHARED.sub(shared, text)
     text = BUILT_IN.sub(r"::emulator::\1_\2()", text)

@@ -1,6 +1,7 @@
 // The rest of the CUDA runtime that host code calls. One device; everything is done when a call returns, so streams and
-// events only have to exist.
+// events only have to exist. A graph is the list of what was queued while it was recorded, on whatever stream.
 #include <cstdlib>
+#include <memory>
 
 #include "machine.h"
 
@@ -16,6 +17,48 @@ cudaError_t destroy(Handle handle) {
   return cudaSuccess;
 }
 }  // namespace
+
+namespace {
+using Work = std::vector<std::function<void()>>;
+std::unique_ptr<Work> recorded;  // while a graph is being recorded
+}  // namespace
+
+void emulator::later_or_now(const std::function<void()>& work) {
+  if (recorded)
+    recorded->push_back(work);
+  else
+    work();
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (recorded) return cudaErrorInvalidValue;
+  recorded = std::make_unique<Work>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = reinterpret_cast<cudaGraph_t>(recorded.release());
+  return *graph ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = recorded ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = reinterpret_cast<cudaGraphExec_t>(new Work(*reinterpret_cast<Work*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const auto& work : *reinterpret_cast<Work*>(exec)) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Work*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete reinterpret_cast<Work*>(exec);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
   *data = std::malloc(bytes);

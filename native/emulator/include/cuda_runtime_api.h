@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -112,6 +113,11 @@ enum cudaMemcpyKind {
 };
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaStreamDefault = 0,
                           cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0;
 
@@ -135,6 +141,14 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+namespace emulator {
+cudaError_t set_dynamic_limit(int bytes);
+}
+template <class Function>
+cudaError_t cudaFuncSetAttribute(Function, cudaFuncAttribute, int bytes) {
+  return emulator::set_dynamic_limit(bytes);
+}
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
@@ -149,6 +163,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop);  // 0: nothing here has a time
 
 // ---- what a thread of a kernel asks for
@@ -209,15 +233,20 @@ void arguments(const char* names, const Values&... values) {
   name_arguments(names, list, int(sizeof...(values)));
 }
 
+// Work of a stream: kept for the graph that is being recorded, if one is, or done at once.
+void later_or_now(const std::function<void()>& work);
+
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
             dim3 block, std::size_t dynamic_bytes);
 // A launch, as rewrite.py writes kernel<<<grid, block, bytes, stream>>>(...): `body` calls the kernel.
 template <class Body>
 void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_t dynamic_bytes = 0,
          cudaStream_t = nullptr) {
-  launch(
-      kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
-      dynamic_bytes);
+  later_or_now([=] {
+    launch(
+        kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
+        dynamic_bytes);
+  });
 }
 
 template <class T>
@@ -379,6 +408,13 @@ EMULATOR_INLINE T atomicCAS(T* address, std::type_identity_t<T> expected, std::t
   return ::emulator::atomically(address, [expected, value](T old) { return old == expected ? value : old; });
 }
 
+namespace emulator {
+std::size_t shared_address(const void* pointer);
+}
+EMULATOR_INLINE std::size_t __cvta_generic_to_shared(const void* pointer) {
+  return ::emulator::shared_address(pointer);
+}
+
 template <class T>
 EMULATOR_INLINE T __ldg(const T* address) {
   return *address;
@@ -409,3 +445,4 @@ inline unsigned __float_as_uint(float x) { return ::emulator::from_bits<unsigned
 inline float __uint_as_float(unsigned x) { return ::emulator::from_bits<float>(::emulator::to_bits(x)); }
 inline int __float_as_int(float x) { return int(__float_as_uint(x)); }
 inline float __int_as_float(int x) { return __uint_as_float(unsigned(x)); }
+#include "ptx.h"

@@ -148,6 +148,43 @@ __global__ void waits_for_ever(float* y, const float* x) {
 __global__ void no_atomics_order(int* y, int* turn) {
   if (threadIdx.x == 0) y[blockIdx.x] = turn[0]++;  // fault: race of blocks
 }
+__global__ void copy_not_waited_for(float* y, const float* x) {
+  __shared__ float tile[32];
+  const unsigned to = unsigned(__cvta_generic_to_shared(&tile[threadIdx.x]));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(x + threadIdx.x), "n"(4), "r"(4));
+  asm volatile("cp.async.commit_group;");
+  asm volatile("cp.async.wait_group %0;" ::"n"(1));
+  y[threadIdx.x] = tile[threadIdx.x];  // fault: unset
+}
+__global__ void copy_without_a_barrier(float* y, const float* x) {
+  __shared__ float tile[64];
+  const unsigned to = unsigned(__cvta_generic_to_shared(&tile[threadIdx.x]));
+  const float* from = x + threadIdx.x;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %2;"  // fault: race in a block
+               ::"r"(to),
+               "l"(from), "n"(4));
+  asm volatile("cp.async.commit_group;");
+  asm volatile("cp.async.wait_group %0;" ::"n"(0));
+  y[threadIdx.x] = tile[63 - threadIdx.x];  // fault: race in a block, unset
+}
+__global__ void copy_over_what_is_read(float* y, const float* x) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = tile[63 - threadIdx.x];  // fault: race in a block, unset
+  const unsigned to = unsigned(__cvta_generic_to_shared(&tile[threadIdx.x]));
+  const float* from = x + threadIdx.x;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %2;"  // fault: race in a block
+               ::"r"(to),
+               "l"(from), "n"(4));
+  asm volatile("cp.async.commit_group;");
+  __syncthreads();
+  asm volatile("cp.async.wait_group %0;" ::"n"(0));
+}
+__global__ void unknown_instruction(float* y, const float* x) {
+  y[threadIdx.x] = x[threadIdx.x];
+  asm volatile("bar.sync 1, 64;" ::: "memory");  // fault: instruction
+}
 
 // ---- right ones
 // ------------------------------------------------------------------------------------------------------
@@ -236,6 +273,41 @@ __global__ void good_votes(float* y, const float* x) {
   const bool counted = __syncthreads_count(t < 7) == 7 && __syncthreads_or(t == 3) && !__syncthreads_and(t == 3);
   if (!counted) y[t] = NAN;
 }
+__global__ void good_copy(float* y, const float* x) {
+  __shared__ float tile[2][64];
+  for (int k = 0; k < 3; ++k) {  // the next one is on its way while one is read
+    if (k < 2) {
+      const unsigned to = unsigned(__cvta_generic_to_shared(&tile[k][threadIdx.x]));
+      const float* from = x + 64 * k + threadIdx.x;
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(4), "r"(4));
+    }
+    asm volatile("cp.async.commit_group;");
+    if (k == 0) continue;
+    asm volatile("cp.async.wait_group %0;" ::"n"(1));
+    __syncthreads();
+    y[64 * (k - 1) + threadIdx.x] = tile[k - 1][63 - threadIdx.x];
+  }
+}
+// A product of small whole numbers, a(row, k) = row - k and b(k, column) = 2 k + column: exact in tf32.
+__global__ void good_product(float* y, const float* x) {
+  const int t = int(threadIdx.x), g = t / 4, k = t % 4;
+  const auto a = [](int row, int at) { return __float_as_uint(float(row - at)); };
+  const auto b = [](int at, int column) { return __float_as_uint(float(2 * at + column)); };
+  float c[4] = {1, 1, 1, 1};
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a(g, k)), "r"(a(g + 8, k)), "r"(a(g, k + 4)), "r"(a(g + 8, k + 4)), "r"(b(k, g)), "r"(b(k + 4, g)));
+  bool right = true;
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + 8 * (e / 2), column = 2 * k + e % 2;
+    float sum = 1;
+    for (int at = 0; at < 8; ++at) sum += float(row - at) * float(2 * at + column);
+    right = right && c[e] == sum;
+  }
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(1 + 0x1p-11f));  // a tie, away from zero
+  y[t] = right && rounded == __float_as_uint(1 + 0x1p-10f) ? x[t] : NAN;
+}
 
 // ---- costs, of one warp and worked out by hand
 // -----------------------------------------------------------------------
@@ -303,6 +375,10 @@ const std::vector<Planted>& planted() {
       {"shuffle_from_outside", [](float* y, const float* x) { shuffle_from_outside<<<1, 64>>>(y, x); }},
       {"not_in_the_mask", [](float* y, const float* x) { not_in_the_mask<<<1, 64>>>(y, x); }},
       {"waits_for_ever", [](float* y, const float* x) { waits_for_ever<<<1, 64>>>(y, x); }},
+      {"copy_not_waited_for", [](float* y, const float* x) { copy_not_waited_for<<<1, 32>>>(y, x); }},
+      {"copy_without_a_barrier", [](float* y, const float* x) { copy_without_a_barrier<<<1, 64>>>(y, x); }},
+      {"copy_over_what_is_read", [](float* y, const float* x) { copy_over_what_is_read<<<1, 64>>>(y, x); }},
+      {"unknown_instruction", [](float* y, const float* x) { unknown_instruction<<<1, 64>>>(y, x); }},
       {"no_atomics_order",
        [](float* y, const float* x) {
          int* turn = reinterpret_cast<int*>(y) + 128;
@@ -336,6 +412,8 @@ const std::vector<Planted>& right() {
       {"good_groups", [](float* y, const float* x) { good_groups<<<1, 64>>>(y, x); }},
       {"good_active", [](float* y, const float* x) { good_active<<<1, 64>>>(y, x); }},
       {"good_votes", [](float* y, const float* x) { good_votes<<<1, 64>>>(y, x); }},
+      {"good_copy", [](float* y, const float* x) { good_copy<<<1, 64>>>(y, x); }},
+      {"good_product", [](float* y, const float* x) { good_product<<<1, 32>>>(y, x); }},
   };
   return kAll;
 }

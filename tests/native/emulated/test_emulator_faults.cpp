@@ -89,10 +89,10 @@ void check_right(const Planted& one) {
     return total;
   };
   double want = 0;
-  if (name == "good_tile") want = from[63];
+  if (name == "good_tile" || name == "good_copy") want = from[63];
   if (name == "good_warp") want = from[31];
   if (name == "good_halves") want = from[15];
-  if (name == "good_bytes" || name == "good_active" || name == "good_votes") want = from[0];
+  if (name == "good_bytes" || name == "good_active" || name == "good_votes" || name == "good_product") want = from[0];
   if (name == "good_atomics") {
     int start, count;
     std::memcpy(&start, &from[0], 4), std::memcpy(&count, &got[0], 4);

@@ -56,6 +56,14 @@ inline int finish_on_gpu() {
   return finish();
 }
 
+// With MNIST_STOP_AT_FAILURE=1 the emulated tests end at the first failure: scripts/mutate wants to know no more.
+inline void stop_at_failure() {
+#ifdef MNIST_EMULATED
+  static const bool kStops = std::getenv("MNIST_STOP_AT_FAILURE");
+  if (kStops && (failures > 0 || emulator::any_fault())) std::exit(finish_on_gpu());
+#endif
+}
+
 // Device memory between guard words of 0xff bytes, which are NaN as floats: an output starts as NaN and its guards
 // must survive; a read beyond an input brings a NaN into the result. Usable on every stream: what is made is complete,
 // and read() waits for the whole GPU.
@@ -76,6 +84,7 @@ class Guarded {
   // The values, after a check of the guards.
   std::vector<T> read(const std::string& what) const {
     MNIST_CHECK(cudaDeviceSynchronize());
+    stop_at_failure();
     std::vector<T> all(buffer_.size());
     mnist::cuda::download(all, buffer_.data(), nullptr);
     const auto* bytes = reinterpret_cast<const unsigned char*>(all.data());

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mnist_cuda import console
 from mnist_cuda.bench.op_peers import OP_PEERS
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UsageError
-from mnist_cuda.options import RecordOptions
+from mnist_cuda.run.options import RecordOptions
+from mnist_cuda.terminal import console
 
 CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 

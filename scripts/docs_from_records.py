@@ -32,6 +32,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,6 +45,7 @@ BLOCK = re.compile(
 )
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 NO_RECORD = "no record yet"
+WIDTH = 88
 ENGINE_FILES = {  # below native/: what only this engine uses, or what it was written for
     "reference": "host/engines/reference.cpp host/cpu/reference_ops.*",
     "naive": "gpu/engines/naive.cpp gpu/engines/unfused_engine.h gpu/kernels/*/naive.cu gpu/kernels/*/naive_ops.h",
@@ -62,10 +64,14 @@ Row = Record
 
 
 def render_text(text: str) -> str:
-    """The text as a code block; a command at its start, after `$ `, in one of its own, where it can be copied."""
+    """The text as a code block; a command at its start, after `$ `, in one of its own, where it can be copied.
+
+    What the command prints is wrapped at WIDTH columns, as in a terminal, so that nothing of it is out of sight.
+    """
     command, _, output = text.partition("\n")
     if command.startswith("$ "):
-        return render_text(command[2:]) + "\n" + render_text(output)
+        lines = (textwrap.fill(line, WIDTH) if len(line) > WIDTH else line for line in output.splitlines())
+        return render_text(command[2:]) + "\n" + render_text("\n".join(lines))
     return f"```\n{text.rstrip()}\n```\n"
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of weights and batch (default: %(default)s)",
     )
-    add("--weights", type=run_path, metavar="RUN", help=f"take the weights of a run instead; RUN: {RUN}")
+    add("--weights", type=run_path, metavar="RUN", help=f"take the weights of a run, not of the seed; RUN: {RUN}")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))
 

@@ -1,4 +1,4 @@
-"""Delete runs with their folders, after a question. A folder that also holds other files is an error."""
+"""Ask, then delete runs with their folders. A run whose folder also holds other files is not deleted."""
 
 from __future__ import annotations
 

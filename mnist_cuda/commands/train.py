@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mnist_cuda.commands.flags import (
     RUN,
@@ -28,10 +28,6 @@ from mnist_cuda.commands.flags import (
 from mnist_cuda.errors import UsageError
 from mnist_cuda.run.names import LATEST, find_folder
 from mnist_cuda.run.options import RunOptions, TrainOptions
-
-if TYPE_CHECKING:
-    pass
-
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (

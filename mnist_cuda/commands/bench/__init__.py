@@ -25,6 +25,7 @@ COMMANDS = {
     "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
     "check": "a training step against float64",
+    "around": "start-up, initial values, statistics and evaluation",
     "ops": "every variant of every GPU op",
 }
 

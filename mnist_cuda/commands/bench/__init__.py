@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory of the training images: device, host, or both in two tables (default: device)")  # fmt: skip
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
         help="GPUs that share a step, one row per number; for fused, torch and jax (default: 1)")  # fmt: skip
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="CPU threads of each (default: one per core)")
+    text = "CPU threads per competitor (default: one per core)"
+    add("-t", "--threads", type=threads, default=0, metavar="N", help=text)
     text = "timed blocks of steps, each at least 50 ms long (default: %(default)s)"
     add("--blocks", type=positive, default=20, metavar="N", help=text)
     text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("other questions, about one engine").add_mutually_exclusive_group()
     add = group.add_argument
     add("--models", nargs="+", metavar="N",
-        help="time a step per model when N models train at once, here and in other frameworks; our engine is also "
+        help="time a step per model when N models train at once, by fused and in other frameworks; our engine is also "
         "timed with as many as fill the GPU, and one after another")  # fmt: skip
     add("--all-batches", action="store_true",
         help="the time per image at batch sizes from 1 to all images: a regular grid, plus both sides of each size at "

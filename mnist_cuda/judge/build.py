@@ -107,7 +107,7 @@ class Program:
         (self.folder / "outputs").touch()
         with (self.folder / "printed").open("wb") as printed, (self.folder / "errors").open("wb") as errors:
             child = subprocess.Popen(
-                [self.folder / "program", *names],
+                [str(word) for word in (self.folder / "program", *names)],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=errors,
@@ -124,9 +124,7 @@ class Program:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
 
-    def _read(
-        self, child: subprocess.Popen[bytes], pipe: int, launcher: Launcher, calls: list[_Call]
-    ) -> Iterator[Ran]:
+    def _read(self, child: subprocess.Popen[bytes], pipe: int, launcher: Launcher, calls: list[_Call]) -> Iterator[Ran]:
         rest = b""
         with selectors.DefaultSelector() as selector, (self.folder / "outputs").open("rb") as outputs:
             selector.register(pipe, selectors.EVENT_READ)
@@ -143,7 +141,11 @@ class Program:
                         return
                     rest += data
                 line, rest = rest.split(b"\n", 1)
-                yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
+                try:
+                    yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
+                except ValueError:
+                    yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
+                    return
                 deadline = time.monotonic() + SECONDS
 
     def printed(self) -> list[str]:

@@ -69,12 +69,13 @@ class Answer:
         """How far an element may be from it. Roundings are random, so they grow with the root of their number."""
         if self.scale is None:
             return 0.0
-        return (ROUNDING * (2 * np.sqrt(self.terms) + 4) + (TF32 if tf32 else 0)) * self.scale + 1e-37
+        relative = ROUNDING * (2 * float(np.sqrt(self.terms)) + 4) + (TF32 if tf32 else 0)
+        return np.asarray(relative * self.scale + 1e-37, np.float64)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes, what the inputs are filled with, and arrays that begin 4 bytes (or 1 element) behind an aligned address."""
+    """Sizes, what the inputs are filled with, and arrays that begin one element behind an aligned address."""
 
     sizes: tuple[int, ...]
     fill: str = "normal"
@@ -152,11 +153,12 @@ def _linear_backward(a: Arrays, of: Sizes) -> dict[str, Answer]:
 def _windows(x: NDArray[Any]) -> NDArray[Any]:
     """(B,I,S,S) to (B,I,S,S,3,3): what each 3x3 filter sees, zeros around the image."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    windows: NDArray[Any] = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return windows
 
 
 def _convolved(x: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
-    return np.einsum("bipquv,oiuv->bopq", _windows(x), w, optimize=True)
+    return np.asarray(np.einsum("bipquv,oiuv->bopq", _windows(x), w, optimize=True))
 
 
 def _conv2d(a: Arrays, of: Sizes) -> dict[str, Answer]:
@@ -171,7 +173,7 @@ def _conv2d_backward_data(a: Arrays, of: Sizes) -> dict[str, Answer]:
 
 def _conv2d_backward_weight(a: Arrays, of: Sizes) -> dict[str, Answer]:
     def product(dy: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
-        return np.einsum("bopq,bipquv->oiuv", dy, _windows(x), optimize=True)
+        return np.asarray(np.einsum("bopq,bipquv->oiuv", dy, _windows(x), optimize=True))
 
     terms = of["batch"] * of["side"] ** 2
     return {"dw": Answer(product(a["dy"], a["x"]), product(abs(a["dy"]), abs(a["x"])), terms)}
@@ -272,7 +274,7 @@ def inputs(op: Op, case: Case, seed: int) -> Arrays:
         if "uint8" in parameter.type:
             made[name] = rng.integers(0, DEAD + 1 if name == "route" else of["classes"], shape).astype(np.uint8)
             continue
-        values = rng.standard_normal(shape).astype(np.float32)
+        values: NDArray[Any] = rng.standard_normal(shape).astype(np.float32)
         if name == "var":
             values = values**2 + np.float32(0.1)
         if case.fill == "special" and name in ("x", "dy"):

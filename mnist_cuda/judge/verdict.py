@@ -15,9 +15,8 @@ from mnist_cuda.judge import ops
 from mnist_cuda.judge.build import Program, Ran
 from mnist_cuda.judge.launchers import Launcher, without_comments
 
+MOST_FAULTS = 3  # that people are shown
 AROUND = 8  # elements that are shown around a wrong one, either way
-MULTIPROCESSORS = 132  # of an H200
-UNWRITTEN = 0xFF  # every byte of an output before a call
 
 
 @dataclass
@@ -40,7 +39,8 @@ class Wrong:
 class Counters:
     """Of one call at the case `of`; `sectors` and `turns` as multiples of the least for the same bytes.
 
-    `traffic`: bytes of all sectors over those of the op's arrays; `loads`: of a thread, per multiply-add.
+    `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
+    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch.
     """
 
     of: str
@@ -48,6 +48,7 @@ class Counters:
     turns: float | None
     traffic: float
     idle: float
+    wide: float
     loads: float | None
     blocks: int
     lines: list[dict[str, Any]]
@@ -92,16 +93,16 @@ def case_words(op: ops.Op, case: ops.Case) -> str:
 
 
 def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
-    """Runs all cases of the launcher's op."""
+    """Runs all cases of the launcher's op, and last the one whose accesses are counted."""
     op = launcher.op
     code = without_comments(program.file.read_text(errors="replace"))
-    verdict = Verdict(launcher.name, op.name, len(op.cases), tf32="tf32" in code)
+    verdict = Verdict(launcher.name, op.name, len(op.cases) + 1, tf32="tf32" in code)
     by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
     places: dict[tuple[Any, ...], dict[str, Any]] = {}
     cost = ops.Case(op.cost.sizes, calls=1)
     for ran in program.run(number, launcher, [*by_size, cost]):
         words = case_words(op, ran.case)
-        verdict.ran += ran.number == 0 and ran.case is not cost
+        verdict.ran += ran.number == 0
         found = _compare(op, ran, words, verdict)
         if found and all(other.case != words for other in verdict.wrong):
             verdict.wrong.append(found)
@@ -116,7 +117,7 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
         verdict.deterministic &= not ran.words["differs"]
         if ran.case is cost and not ran.words["failed"]:
             verdict.counters = _counters(op, cost, ran.words["report"], program.file)
-    verdict.faults = list(places.values())
+    verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
     verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
     return verdict
 
@@ -168,10 +169,9 @@ def _compare(op: ops.Op, ran: Ran, words: str, verdict: Verdict) -> Wrong | None
     return None
 
 
-def _unwritten(output: NDArray[Any]) -> NDArray[np.bool_]:
-    if output.dtype == np.uint8:
-        return output == UNWRITTEN
-    return np.ascontiguousarray(output).view(np.uint32) == 0xFFFFFFFF
+def _unwritten(output: NDArray[Any]) -> NDArray[Any]:
+    bits = np.ascontiguousarray(output).view(np.uint8 if output.dtype == np.uint8 else np.uint32)
+    return np.asarray(bits == np.iinfo(bits.dtype).max)
 
 
 def _around(right: NDArray[Any], unwritten: NDArray[Any], index: tuple[int, ...]) -> list[str]:
@@ -217,6 +217,7 @@ def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any], file: Path) ->
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
     needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)
+    own = [line for line in lines if line["memory"] == "global"]
     products = op.products(of)
     loads = sum(line["lanes"] for line in lines if not line["write"])
     return Counters(
@@ -225,8 +226,9 @@ def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any], file: Path) ->
         ratio("turns"),
         sum(kernel["bytes"] for kernel in report["kernels"]) / needed,
         1 - sum(line["lanes"] for line in lines) / (32 * accesses) if accesses else 0.0,
+        sum(line["lanes"] * line["bytes"] for line in own) / max(1, sum(line["lanes"] for line in own)),
         loads / products if products else None,
-        max((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
+        min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
         sorted(sums.values(), key=lambda line: line["least"] - line["cost"]),
     )
 
@@ -249,8 +251,7 @@ class Rule:
 RULES = (
     Rule("sectors", 1.5, "let the lanes of a warp read neighbouring numbers: exercise `coalesce`"),
     Rule("turns", 1.2, "let the lanes of a warp read different banks of shared memory: exercise `padding`"),
-    Rule("loads", 1.5, "let a number that was read serve several products: exercises `tile`, `registers`"),
-    Rule("traffic", 3.0, "read each number fewer times from global memory: exercise `tile`"),
+    Rule("traffic", 8, "read each number fewer times from global memory: exercise `tile`"),
     Rule("loads", 0.6, "keep more outputs in a thread's registers: exercise `registers`"),
     Rule("idle", 0.5, "more than half of the lanes idle: give them work, or take fewer threads"),
 )
@@ -271,18 +272,20 @@ def advice(verdict: Verdict) -> str:
 
 def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
     """The report: a label and its words, a pair a line."""
-    yield "compiled", f"{seconds:.1f} s, by g++ for the emulator; registers and occupancy: not run here, they need nvcc"
-    cases = f"{verdict.ran} of {verdict.cases} cases"
+    yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at"
+    cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
     if not verdict.wrong:
         exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
-        yield "right", f"in {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
+        yield "right", f"in all {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
         if verdict.refused:
             yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
     else:
         yield from _wrong(verdict, cases)
-    for fault in verdict.faults:
+    for fault in verdict.faults[:MOST_FAULTS]:
         other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
         yield "memory", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
+    if len(verdict.faults) > MOST_FAULTS:
+        yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
     if not verdict.faults:
         yield "memory", "nothing outside of the arrays, no race, nothing read that was not set; inputs unchanged"
     yield (
@@ -292,7 +295,7 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         else "NOT the same in another order of threads and blocks: two runs may differ",
     )
     yield "fast", "not run here: it needs a GPU, and this judge takes no times yet"
-    if verdict.counters:
+    if verdict.counters and not (verdict.wrong or verdict.faults):
         yield from _because(verdict.counters)
     if verdict.goal:
         yield "goal", verdict.goal
@@ -302,8 +305,8 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
 
 def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:
     first = verdict.wrong[0]
-    count = f"in {len(verdict.wrong)} of {cases}" if verdict.ran > 1 else f"in the first of {verdict.cases} cases"
-    yield "WRONG", f"{count}; the smallest: {first.case}"
+    stopped = "" if verdict.ran == verdict.cases else f", of {verdict.cases}"
+    yield "WRONG", f"in {len(verdict.wrong)} of {verdict.ran} cases{stopped}; the smallest: {first.case}"
     if first.failed:
         yield "", first.failed
         return
@@ -327,8 +330,8 @@ def _because(counters: Counters) -> Iterable[tuple[str, str]]:
         each = line["cost"] / line["accesses"]
         yield (
             label,
-            f"{line['file']}:{line['line']} {'writes' if line['write'] else 'reads'} {line['array']}: {each:.1f} {unit} "
-            f"a warp, {line['least'] / line['accesses']:.1f} at best",
+            f"{line['file']}:{line['line']} {'writes' if line['write'] else 'reads'} {line['array']}: "
+            f"{each:.1f} {unit} a warp, {line['least'] / line['accesses']:.1f} at best",
         )
         label = ""
     if label:

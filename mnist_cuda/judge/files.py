@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda.errors import OutputError, UsageError
-from mnist_cuda.judge import build, exercises, launchers, verdict
+from mnist_cuda.judge import build, exercises, launchers, python_files, verdict
 from mnist_cuda.judge.ops import OPS
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import dumps
@@ -19,7 +19,6 @@ RIGHT, WRONG, NO_KERNEL = 0, 1, 2
 
 def command(files: Sequence[Path], json: bool) -> int:
     """`mnist-cuda judge`; the exit code is the worst of the files'."""
-    build.require()
     code = RIGHT
     for file in files:
         found = judge_file(file)
@@ -49,23 +48,34 @@ def judge_file(file: Path) -> dict[str, Any]:
         found["lines"] += _wrapped("", error)
         return found
 
-    if file.suffix != ".cu":
-        return refuse(NO_KERNEL, f"expected a .cu file, found '{file.name}'")
+    if file.suffix not in (".cu", ".py"):
+        return refuse(NO_KERNEL, f"expected a .cu or .py file, found '{file.name}'")
     exercise = None
+    packages: set[str] = set()
     if name := verdict.exercise_of(text):
         exercise = exercises.find(name)
         found["exercise"] = name
-    fitting, others = launchers.find(text)
+    emulated = file.suffix == ".cu"
+    if emulated:
+        build.require()
+        fitting, others = launchers.find(text)
+    else:
+        try:
+            tree = python_files.parse(text)
+        except build.NotCompiledError as error:
+            return refuse(WRONG, f"does not compile: {error}")
+        fitting, others = python_files.find(tree)
+        packages = python_files.imported(tree)
     if exercise:
         fitting = [one for one in fitting if one.name == exercise.launcher]
     if not fitting:
         names = exercise.launcher if exercise else ", ".join(OPS)
-        what = (
-            others[0] if others else f"no launcher of an op is in it, expected void NAME(...) with NAME one of {names}"
-        )
-        return refuse(NO_KERNEL, what)
+        form = "void" if emulated else "def"
+        what = f"no function of an op is in it, expected {form} NAME(...) with NAME one of {names}"
+        return refuse(NO_KERNEL, others[0] if others else what)
     try:
-        program = build.Program(file, fitting)
+        program: build.Program
+        program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
     except build.NotCompiledError as error:
         return refuse(WRONG, f"does not compile: {error}")
     try:
@@ -74,8 +84,7 @@ def judge_file(file: Path) -> dict[str, Any]:
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())
-            found["lines"] += ["" if number else f"{one.name}, op {one.op}"]
-            found["lines"] += [f"{one.name}, op {one.op}"] if number else []
+            found["lines"] += ["", f"{one.name}, op {one.op}"] if number else [f"{one.name}, op {one.op}"]
             for label, words in verdict.lines(one, program.seconds):
                 found["lines"] += _wrapped(label, words)
             for printed in program.printed():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.judge import ops
-from mnist_cuda.judge.build import Program, Ran
+from mnist_cuda.judge.build import EMULATOR, Program, Ran
 from mnist_cuda.judge.launchers import Launcher, without_comments
 
 MOST_FAULTS = 3  # that people are shown
@@ -24,6 +24,7 @@ class Wrong:
     """The first wrong element of a call, or `failed`: why there is none."""
 
     case: str
+    call: int = 1  # of the case
     failed: str = ""
     output: str = ""
     index: list[int] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Verdict:
 
     name: str
     op: str
+    by: str = ""  # what ran it
     cases: int = 0
     ran: int = 0
     tf32: bool = False
@@ -96,14 +98,14 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
     """Runs all cases of the launcher's op, and last the one whose accesses are counted."""
     op = launcher.op
     code = without_comments(program.file.read_text(errors="replace"))
-    verdict = Verdict(launcher.name, op.name, len(op.cases) + 1, tf32="tf32" in code)
+    verdict = Verdict(launcher.name, op.name, program.by, len(op.cases) + 1, tf32="tf32" in code)
     by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
     places: dict[tuple[Any, ...], dict[str, Any]] = {}
     cost = ops.Case(op.cost.sizes, calls=1)
-    for ran in program.run(number, launcher, [*by_size, cost]):
+    for ran in program.run(number, launcher, [case for case in (*by_size, cost) if program.takes(op, case)]):
         words = case_words(op, ran.case)
         verdict.ran += ran.number == 0
-        found = _compare(op, ran, words, verdict)
+        found = _compare(launcher, ran, words, verdict)
         if found and all(other.case != words for other in verdict.wrong):
             verdict.wrong.append(found)
         if not ran.words:
@@ -115,7 +117,7 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
             if key not in places:
                 places[key] = {**fault, "case": words}
         verdict.deterministic &= not ran.words["differs"]
-        if ran.case is cost and not ran.words["failed"]:
+        if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
             verdict.counters = _counters(op, cost, ran.words["report"], program.file)
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
     verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
@@ -127,23 +129,24 @@ def _shown(place: str, file: Path) -> str:
     return file.name if Path(place).name == file.name else place
 
 
-def _compare(op: ops.Op, ran: Ran, words: str, verdict: Verdict) -> Wrong | None:
+def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wrong | None:
+    call = ran.number + 1
     if ran.stopped:
-        return Wrong(words, ran.stopped)
+        return Wrong(words, call, ran.stopped)
     if ran.words["refused"] and ran.case.shifted:
         if words not in verdict.refused:
             verdict.refused.append(words)
         return None
     if ran.words["failed"]:
-        return Wrong(words, ("throws: " if ran.words["refused"] else "") + ran.words["failed"])
+        return Wrong(words, call, ("throws: " if ran.words["refused"] else "") + ran.words["failed"])
     if ran.words["changed"]:
-        arrays = [p.name for p in op.parameters if p.role in ("out", "in", "scratch")]
-        return Wrong(words, f"changes its input {', '.join(arrays[k] for k in ran.words['changed'])}")
+        arrays = [p.name for p in launcher.parameters if p.role in ("out", "in", "scratch")]
+        return Wrong(words, call, f"changes its input {', '.join(arrays[k] for k in ran.words['changed'])}")
     if not ran.words["report"]["kernels"]:
-        return Wrong(words, "launches no kernel")
-    for name, answer in ops.answer(op, ran.case, ran.given).items():
-        got = ran.outputs[name].astype(np.float64)
+        return Wrong(words, call, "launches no kernel")
+    for name, answer in ops.answer(launcher.op, ran.case, ran.given).items():
         with np.errstate(invalid="ignore"):
+            got = ran.outputs[name].astype(np.float64)
             error = abs(got - answer.value)
             bound = answer.bound(verdict.tf32)
             right = (error <= bound) | (got == answer.value) | (np.isnan(got) & np.isnan(answer.value))
@@ -153,9 +156,9 @@ def _compare(op: ops.Op, ran: Ran, words: str, verdict: Verdict) -> Wrong | None
             continue
         unwritten = _unwritten(ran.outputs[name])
         index = tuple(int(k) for k in np.argwhere(~right)[0])
-        calls = "" if ran.number == 0 else f", call {ran.number + 1}"
         return Wrong(
-            words + calls,
+            words,
+            call,
             "",
             name,
             list(index),
@@ -267,16 +270,25 @@ def advice(verdict: Verdict) -> str:
         for rule in RULES:
             if rule.holds(verdict.counters):
                 return rule.words
-    return f"the counters show no waste; on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
+    shown = "the counters show no waste; " if verdict.counters else ""
+    return f"{shown}on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
 
 
 def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
     """The report: a label and its words, a pair a line."""
-    yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at"
+    emulated = verdict.by == EMULATOR
+    if emulated:
+        yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at"
+    else:
+        yield "ran", f"by {verdict.by}"
     cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
     if not verdict.wrong:
         exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
-        yield "right", f"in all {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
+        large = "" if verdict.ran == verdict.cases else f", the others are too large for {verdict.by}"
+        yield (
+            "right",
+            f"in {'all ' * (not large)}{cases}{large}; {exact}{', of products in tf32' if verdict.tf32 else ''}",
+        )
         if verdict.refused:
             yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
     else:
@@ -286,13 +298,15 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         yield "memory", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
     if len(verdict.faults) > MOST_FAULTS:
         yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
-    if not verdict.faults:
+    if not emulated:
+        yield "memory", "nothing written beside the outputs, inputs unchanged; races and loads were not looked at"
+    elif not verdict.faults:
         yield "memory", "nothing outside of the arrays, no race, nothing read that was not set; inputs unchanged"
     yield (
         "bits",
-        "the same in three orders of threads and blocks"
+        f"the same in {'three orders of threads and blocks' if emulated else 'two calls'}"
         if verdict.deterministic
-        else "NOT the same in another order of threads and blocks: two runs may differ",
+        else f"NOT the same in another {'order of threads and blocks' if emulated else 'call'}: two runs may differ",
     )
     yield "fast", "not run here: it needs a GPU, and this judge takes no times yet"
     if verdict.counters and not (verdict.wrong or verdict.faults):
@@ -306,7 +320,8 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
 def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:
     first = verdict.wrong[0]
     stopped = "" if verdict.ran == verdict.cases else f", of {verdict.cases}"
-    yield "WRONG", f"in {len(verdict.wrong)} of {verdict.ran} cases{stopped}; the smallest: {first.case}"
+    call = f", call {first.call}" if first.call > 1 else ""
+    yield "WRONG", f"in {len(verdict.wrong)} of {verdict.ran} cases{stopped}; the smallest: {first.case}{call}"
     if first.failed:
         yield "", first.failed
         return

@@ -260,6 +260,9 @@ RULES = (
 )
 
 
+EXERCISES_NAMED = re.findall(r"`([\w-]+)`", " ".join(rule.words for rule in RULES))
+
+
 def advice(verdict: Verdict) -> str:
     """What to do next: by the first rule that holds."""
     if not verdict.right:

@@ -21,7 +21,12 @@ FAULTS = (
         "for (std::int64_t k = first + 1; k < count; ++k)",
     ),
     ("linear/naive.cu", "linear_forward", "T sum = bias[o];", "T sum = 0;"),
-    ("linear/naive.cu", "linear_forward", "if (o >= out) return;", ""),
+    (
+        "linear/naive.cu",
+        "linear_forward",
+        "  if (o >= out) return;\n  T sum = bias[o];",
+        "  T sum = o < out ? bias[o] : 0;",
+    ),
     (
         "linear/naive.cu",
         "linear_backward",

@@ -115,6 +115,7 @@ class Program:
                         return
                     rest += data
                 line, rest = rest.split(b"\n", 1)
+                line = line.replace(bytes(self.folder) + b"/", b"")
                 try:
                     yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
                 except ValueError:

@@ -41,11 +41,11 @@ def judge_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     found: dict[str, Any] = {"file": str(file), "exit_code": NO_KERNEL, "error": "", "exercise": "", "verdicts": []}
-    found["lines"] = [str(file)]
+    found["lines"] = []
 
     def refuse(code: int, error: str) -> dict[str, Any]:
         found.update(exit_code=code, error=error)
-        found["lines"] += _wrapped("", error)
+        found["lines"] += [f"{file}:", *_wrapped("", error)]
         return found
 
     if file.suffix not in (".cu", ".py"):
@@ -84,7 +84,7 @@ def judge_file(file: Path) -> dict[str, Any]:
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())
-            found["lines"] += ["", f"{one.name}, op {one.op}"] if number else [f"{one.name}, op {one.op}"]
+            found["lines"] += [""] * (number > 0) + [f"{file}: {one.name}, op {one.op}"]
             for label, words in verdict.lines(one, program.seconds):
                 found["lines"] += _wrapped(label, words)
             for printed in program.printed():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,22 +110,15 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
         if not ran.words:
             break
         for fault in ran.words["report"]["faults"]:
-            fault["file"] = _shown(fault["file"], program.file)
-            fault["other_file"] = _shown(fault["other_file"], program.file)
             key = (fault["kind"], fault["file"], fault["line"], fault["other_line"])
             if key not in places:
                 places[key] = {**fault, "case": words}
         verdict.deterministic &= not ran.words["differs"]
         if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
-            verdict.counters = _counters(op, cost, ran.words["report"], program.file)
+            verdict.counters = _counters(op, cost, ran.words["report"])
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
     verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
     return verdict
-
-
-def _shown(place: str, file: Path) -> str:
-    """The judged file has a copy of another name, or one below kernels/."""
-    return file.name if Path(place).name == file.name else place
 
 
 def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wrong | None:
@@ -186,7 +178,7 @@ def _around(right: NDArray[Any], unwritten: NDArray[Any], index: tuple[int, ...]
     return ["".join(line) for line in plane[top : top + AROUND, left : left + width]]
 
 
-def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any], file: Path) -> Counters:
+def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any]) -> Counters:
     of = op.sizes(case)
     lines = report["lines"]
 
@@ -202,7 +194,7 @@ def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any], file: Path) ->
         sum_ = sums.setdefault(
             key,
             {
-                "file": _shown(line["file"], file),
+                "file": line["file"],
                 "line": line["line"],
                 "array": line["array"],
                 "write": line["write"],
@@ -298,7 +290,7 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         yield from _wrong(verdict, cases)
     for fault in verdict.faults[:MOST_FAULTS]:
         other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
-        yield "memory", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
+        yield "MEMORY", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
     if len(verdict.faults) > MOST_FAULTS:
         yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
     if not emulated:

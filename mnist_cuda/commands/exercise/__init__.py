@@ -9,7 +9,7 @@ from mnist_cuda.commands.parser import add_commands
 
 COMMANDS = {"start": "write an exercise's file"}
 
-EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu", "mnist-cuda judge relu.cu")
+EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

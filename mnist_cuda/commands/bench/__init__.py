@@ -26,6 +26,7 @@ COMMANDS = {
     "time-to-accuracy": "training time to a test accuracy",
     "check": "a training step against float64",
     "ops": "every variant of every GPU op",
+    "share": "one row of your card or processor, for docs/cards.md",
 }
 
 EXAMPLES = (

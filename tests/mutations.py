@@ -1,6 +1,6 @@
 """THE table of mutations: one line of the code changed each time, and the tests that are to notice it.
 
-scripts/mutate runs them, docs/trust.md shows them with every verdict. A row is a name, a kind, the text that is
+scripts/check mutations runs them, docs/trust.md shows them with every verdict. A row is a name, a kind, the text that is
 replaced, exactly as it stands in the file and only once there (with a neighbouring line where the line alone occurs
 twice), and what takes its place; a fifth text says why no test can notice it, and then it is not run.
 """

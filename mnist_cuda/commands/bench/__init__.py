@@ -25,6 +25,7 @@ COMMANDS = {
     "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
     "check": "a training step against float64",
+    "around": "start-up, initial values, statistics and evaluation",
     "ops": "every variant of every GPU op",
     "share": "one row of your card or processor, for docs/cards.md",
 }
@@ -74,14 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "timed with as many as fill the GPU, and one after another")  # fmt: skip
     add("--all-batches", action="store_true",
         help="the time per image at batch sizes from 1 to all images: a regular grid, plus both sides of each size at "
-        "which the engine starts to divide a batch differently; without peers, in all its precisions")  # fmt: skip
+        "which the engine starts to divide a batch differently; in all its precisions, without peers")  # fmt: skip
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
     add = add_rare_group(parser).add_argument
     add("--peer-python", type=Path, metavar="FILE", help="peers' interpreter (default: .venv-peers/bin/python or ours)")
     add("--per-octave", type=positive, default=4, metavar="N",
-        help="sizes of --all-batches from one to its double (default: %(default)s)")  # fmt: skip
+        help="how many sizes --all-batches takes between one and its double (default: %(default)s)")  # fmt: skip
     text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
     add("--set-ups", type=positive, default=1, metavar="N", help=text)
     text = "give up on a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"

@@ -41,8 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("step")
     add = group.add_argument
     add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images in the batch (default: %(default)s)")
-    add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
-    add("--weights", type=run_path, metavar="RUN", help=f"start from the weights of {RUN} instead")
+    add(
+        "-s",
+        "--seed",
+        type=non_negative,
+        default=0,
+        metavar="N",
+        help="seed of weights and batch (default: %(default)s)",
+    )
+    add("--weights", type=run_path, metavar="RUN", help=f"take the weights of a run instead; RUN: {RUN}")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))
 

@@ -1,4 +1,4 @@
-"""Delete runs and their folders, unless they hold other files too. It asks first, unless --yes is given."""
+"""Delete runs with their folders, after a question. A folder that also holds other files is an error."""
 
 from __future__ import annotations
 

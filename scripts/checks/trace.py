@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """When the thread blocks of a step of engine `fused` pass the trace points of its kernels, and what lies between these.
-
-    .venv/bin/python scripts/trace_step PRECISION BATCH [--data-dir DIR] [--trace DIR] [--raw FILE]
 
 For each phase, by the clock of the GPU: when the first block, the median and the last one pass each point, in us after
 the step began; shared/trace.cuh of the kernels says what the points are. Then, by the multiprocessors' clocks:
@@ -18,17 +15,12 @@ from __future__ import annotations
 import argparse
 import struct
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent))
-from check_races import build
+from checks.runner import BUILD, Problem, build_with
 
-from mnist_cuda.data.dataset import load
-
-ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update")
 WAITED, FIRST_OF_ITEMS = 1, 16  # points
 
@@ -72,25 +64,27 @@ def cycles(passages: Passages) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument("precision", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("batch", type=int)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--trace", type=Path, default=ROOT / "build" / "trace", metavar="DIR")
+    parser.add_argument("--trace", type=Path, default=BUILD / "trace", metavar="DIR")
     parser.add_argument("--raw", type=Path, metavar="FILE")
-    args = parser.parse_args()
-    if missing := build(args.trace, "MNIST_TRACE", "trace_step"):
-        print(f"trace_step: {missing}", file=sys.stderr)
-        return 4
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build, trace and print; the exit code."""
+    from mnist_cuda.data.dataset import load
+
+    build_with("MNIST_TRACE", args.trace, "trace_step")
     images, labels, *_ = load(data_dir=args.data_dir).arrays
     data = struct.pack("<q", len(labels)) + images.tobytes() + labels.tobytes()
     done = subprocess.run(
         [args.trace / "trace_step", args.precision, str(args.batch)], input=data, capture_output=True, check=False
     )
     if done.returncode:
-        print(f"trace_step: {done.stderr.decode().strip()}", file=sys.stderr)
-        return 4
+        raise Problem(done.stderr.decode().strip())
     (_, middle, least, most), *lines = (line.split() for line in done.stdout.decode().splitlines())
     rows = [" ".join(line) for line in lines]
     if args.raw:
@@ -100,7 +94,3 @@ def main() -> int:
     print("phase point: us when the first block passes it, the median one, the last one", *times(passages), sep="\n")
     print("phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Mutation tests: breaks one line of the code at a time and sees that a test notices.
 
 The mutations are rows of tests/mutations.py. Each gets a copy of the tree with its line changed; only the objects that
@@ -8,15 +7,14 @@ it is. Mutations of Python and of host code run anywhere, the others with --gpu 
 parities are compiled with MNIST_DELAYS, so that they show. With --emulated those of unfused kernels run in the emulator
 (docs/emulator.md), and those of the emulator itself.
 
-    scripts/mutate                       all that need no GPU
-    scripts/mutate --sample 12 --seed 3  twelve of them, chosen by the seed
-    scripts/mutate --gpu --limit 600     those that need a GPU; none begins after ten minutes
-    scripts/mutate --emulated            those of kernels that the emulator runs, and of the emulator
-    scripts/mutate --compile --gpu       only see that they compile, which needs no GPU
-    scripts/mutate --check               only see that each row still names one place in the code (always done first)
-    scripts/mutate --publish             compare the committed verdicts with the build's code, write docs/trust.md
+    --sample 12 --seed 3  twelve of them, chosen by the seed
+    --gpu --limit 600     those that need a GPU; none begins after ten minutes
+    --emulated            those of kernels that the emulator runs, and of the emulator
+    --compile --gpu       only see that they compile, which needs no GPU
+    --check               only see that each row still names one place in the code (always done first)
+    --publish             compare the committed verdicts with the build's code, write docs/trust.md
 
-A verdict holds the hashes of the functions that the mutation changes, by scripts/code_hashes.py, which needs objdump
+A verdict holds the hashes of the functions that the mutation changes, by checks/code_hashes.py, which needs objdump
 and, in a build with CUDA, cuobjdump: it is stale when the build has one of them no more. Verdicts are added to a JSON
 file as they come, and what is in there already, of today's code by the same compiler, is not run again. Exits with 1 if
 a mutation survived, 2 for a wrong call or a row that names no place or several, 4 where something is missing.
@@ -25,7 +23,6 @@ a mutation survived, 2 for a wrong call or a row that names no place or several,
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -35,7 +32,6 @@ import random
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -49,13 +45,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+from checks import code_hashes
+from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, tool, visible_gpus
 
-import code_hashes  # noqa: E402
+for folder in ("tests", "native/emulator"):
+    sys.path.append(str(ROOT / folder))
+
 from mutations import MUTATIONS, Mutation  # noqa: E402
-from script_module import load_script  # noqa: E402
-from side_by_side import ENVIRONMENT, visible_gpus  # noqa: E402
+from rewrite import rewrite  # noqa: E402
 
 RECORDS = ROOT / "docs" / "records" / "mutations"
 PAGE = ROOT / "docs" / "trust.md"
@@ -68,14 +65,6 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__nam
 """
 LATE = ("race", "parity")  # kinds that are compiled with MNIST_DELAYS
 PATIENCE, TIMES = 30, 3  # seconds, and times what a test takes without a mutation: one that takes longer hangs
-
-
-class Problem(Exception):
-    """What keeps the script from its work, in one sentence, with the exit code."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def needs_gpu(mutation: Mutation) -> bool:
@@ -172,7 +161,6 @@ class Build:
         self.targets = emulated_targets() if emulated else (self.module.name,)  # what is made of the code that is tried
         ours = str(ROOT / "native")
         if emulated:
-            self.rewrite = load_script(str(ROOT / "native" / "emulator" / "rewrite.py")).rewrite
             for file in (
                 file
                 for found in self.dependencies.values()
@@ -181,7 +169,7 @@ class Build:
             ):
                 source = ROOT / "native" / "gpu" / Path(file).relative_to(folder / "emulated")
                 source = source.with_suffix("") if source.suffix == ".cpp" else source
-                if self.rewrite(source.read_text(), str(source)) != Path(file).read_text():
+                if rewrite(source.read_text(), str(source)) != Path(file).read_text():
                     raise Problem(f"{file} is not as {source}; build again", 4)
         for name in self.objects():
             made = folder / name
@@ -342,8 +330,7 @@ def wait(process: subprocess.Popen[bytes], log: Path, limit: float) -> int | Non
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill(process)
     process.wait()
 
 
@@ -367,7 +354,7 @@ class Runner:
             self.environment["MNIST_STOP_AT_FAILURE"] = "1"
         self._gpus: Iterator[str] = itertools.cycle([""])
         if args.gpu:
-            code_hashes.same_machine_code().tool("cuobjdump")  # ends here if there is none
+            tool("cuobjdump")  # ends here if there is none
             self.environment |= ENVIRONMENT | {"MNIST_CUDA_REQUIRE_GPU": "1"}
             self._gpus = itertools.cycle(visible_gpus(len(gpus()) or 1))
         # Of each run of tests, what it is without a mutation: the seconds of its slowest test, or what is wrong.
@@ -392,9 +379,7 @@ class Runner:
         if self.build.emulated:
             shutil.copytree(self.build.folder / "emulated", tree / "emulated")
             if mutation.file.endswith((".cu", ".cuh")):
-                (tree / self.build.rewritten(mutation.file)).write_text(
-                    self.build.rewrite(text, str(tree / mutation.file))
-                )
+                (tree / self.build.rewritten(mutation.file)).write_text(rewrite(text, str(tree / mutation.file)))
         targets = {
             test.split()[1]: tree / test.split()[1] for test in self.tests(mutation) if test.startswith("ctest ")
         }
@@ -658,7 +643,7 @@ def work(args: argparse.Namespace) -> int:
     runner = Runner(args)
     setting = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["scripts/mutate", *sys.argv[1:]]),
+        "command": shlex.join(["scripts/check", *sys.argv[1:]]),
         "machine": machine(args.gpu),
     }
     verdicts = Verdicts(args.results, setting)
@@ -803,50 +788,9 @@ def publish(args: argparse.Namespace) -> int:
         if not args.check:
             PAGE.write_text(page)
     if args.check and differ:
-        print(f"{', '.join(path.name for path in differ)}: not as the code is; run scripts/mutate --publish and commit")
+        names = ", ".join(path.name for path in differ)
+        print(f"{names}: not as the code is; run scripts/check mutations --publish and commit")
     return int(args.check and bool(differ))
-
-
-def python() -> str:
-    """The checkout's interpreter."""
-    venv = ROOT / ".venv" / "bin" / "python"
-    return str(venv) if venv.is_file() else sys.executable
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Breaks one line at a time and sees that a test notices.")
-    add = parser.add_argument
-    add("--gpu", action="store_true", help="mutations that need a GPU, instead of those that need none")
-    add("--emulated", action="store_true", help="mutations of what the emulator runs, and of the emulator, there")
-    add("--only", nargs="+", default=[], metavar="NAME", help="these")
-    add("--sample", type=int, default=0, metavar="N", help="this many, chosen by --seed")
-    add("--seed", type=int, default=0, metavar="N", help="of the sample")
-    add("--limit", type=float, default=0, metavar="S", help="begin none after so many seconds")
-    add("--part", type=part, default=(1, 1), metavar="K/N", help="every Nth, from the Kth on")
-    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side (default: the cores)")
-    add("--tests", type=int, default=0, metavar="N", help="runs of tests side by side (default: as --jobs)")
-    add("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the finished build (default: build)")
-    add(
-        "--results",
-        type=Path,
-        metavar="FILE",
-        help="verdicts (default: BUILD/mutations-host.json, -gpu.json or -emulated.json)",
-    )
-    add("--compile", action="store_true", help="only compile them")
-    add("--keep", action="store_true", help="keep their trees in BUILD/mutations-...")
-    add("--check", action="store_true", help="only see that each row names one place in the code")
-    add("--publish", action="store_true", help="only compare the verdicts with the code and write docs/trust.md")
-    args = parser.parse_args()
-    args.where = "gpu" if args.gpu else "emulated" if args.emulated else "host"
-    args.results = args.results or args.build / f"mutations-{args.where}.json"
-    check(MUTATIONS)
-    if args.publish:
-        return publish(args)
-    if args.check:
-        print(f"{len(MUTATIONS)} mutations, each names one place in the code")
-        return 0
-    return work(args)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -857,10 +801,39 @@ def part(text: str) -> tuple[int, int]:
     return int(first), int(count)
 
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    try:
-        sys.exit(main())
-    except Problem as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(problem.code)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add = parser.add_argument
+    add("--gpu", action="store_true", help="mutations that need a GPU, instead of those that need none")
+    add("--emulated", action="store_true", help="mutations of what the emulator runs, and of the emulator, there")
+    add("--only", nargs="+", default=[], metavar="NAME", help="these")
+    add("--sample", type=int, default=0, metavar="N", help="this many, chosen by --seed")
+    add("--seed", type=int, default=0, metavar="N", help="of the sample")
+    add("--limit", type=float, default=0, metavar="S", help="begin none after so many seconds")
+    add("--part", type=part, default=(1, 1), metavar="K/N", help="every Nth, from the Kth on")
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side (default: the cores)")
+    add("--tests", type=int, default=0, metavar="N", help="runs of tests side by side (default: as --jobs)")
+    add("--build", type=Path, default=BUILD, metavar="DIR", help="the finished build (default: build)")
+    add(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="verdicts (default: BUILD/mutations-host.json, -gpu.json or -emulated.json)",
+    )
+    add("--compile", action="store_true", help="only compile them")
+    add("--keep", action="store_true", help="keep their trees in BUILD/mutations-...")
+    add("--check", action="store_true", help="only see that each row names one place in the code")
+    add("--publish", action="store_true", help="only compare the verdicts with the code and write docs/trust.md")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the flags say; the exit code."""
+    args.where = "gpu" if args.gpu else "emulated" if args.emulated else "host"
+    args.results = args.results or args.build / f"mutations-{args.where}.json"
+    check(MUTATIONS)
+    if args.publish:
+        return publish(args)
+    if args.check:
+        print(f"{len(MUTATIONS)} mutations, each names one place in the code")
+        return 0
+    return work(args)

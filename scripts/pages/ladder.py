@@ -1,6 +1,4 @@
-#!/usr/bin/env python3
-"""Writes docs/ladder.md, every technique with its file, its command and its measured time, or with --check fails where
-it differs.
+"""docs/ladder.md: every technique with its file, its command and its measured time.
 
 The rows of the ops come from the tables in native/gpu and in mnist_cuda/bench/op_peers.py, the times from records of
 `mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
@@ -8,18 +6,16 @@ The rows of the ops come from the tables in native/gpu and in mnist_cuda/bench/o
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from records import RecordError, loads, read_records
+from pages.records import loads, read_records
 
 from mnist_cuda.bench import op_tables
 from mnist_cuda.bench.op_tables import LADDERS, StaleError, Technique
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ladder.md"
 RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the first by name counts
 
@@ -165,25 +161,3 @@ def page() -> str:
     for op, techniques in ladders().items():
         lines += op_section(op, techniques, measured_rows(records))
     return "\n".join([*lines, *around_section(), LEFT_OUT])
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is stale")
-    args = parser.parse_args()
-    try:
-        text = page()
-    except (StaleError, RecordError, KeyError) as error:
-        print(f"scripts/ladder_page.py: {error}", file=sys.stderr)
-        return 1
-    if PAGE.exists() and PAGE.read_text() == text:
-        return 0
-    if args.check:
-        print(f"{PAGE.relative_to(ROOT)} is stale: run scripts/ladder_page.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,7 @@
-#!/usr/bin/env python3
-"""Writes docs/api.md, the public names of the package with their docstrings, or with --check fails where it differs."""
+"""docs/api.md: the public names of the package with their docstrings."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 import sys
@@ -13,11 +11,11 @@ from typing import Any
 
 import mnist_cuda
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 WIDTH = 100  # of a signature, before it gets a line for each parameter
 START = """# The library
 
-What `import mnist_cuda` offers, made from the docstrings by [scripts/api_page.py](../scripts/api_page.py).
+What `import mnist_cuda` offers, made from the docstrings by [scripts/docs](../scripts/docs).
 [examples/](../examples) has programs that use it.
 """
 
@@ -52,7 +50,7 @@ def text_of(value: Any) -> str:
     """A docstring."""
     text = inspect.getdoc(value)
     if not text:
-        sys.exit(f"scripts/api_page.py: {value!r} has no docstring")
+        sys.exit(f"scripts/docs api: {value!r} has no docstring")
     return text
 
 
@@ -83,20 +81,3 @@ def page() -> str:
         for name in names:
             parts += entry(name, getattr(mnist_cuda, name))
     return "".join(parts)
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where the page is stale")
-    if not parser.parse_args().check:
-        PAGE.write_text(page())
-        return 0
-    if PAGE.read_text() != page():
-        print(f"{PAGE}: not what the docstrings say; run scripts/api_page.py", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """Times one kernel, a tiled matrix product, under the emulator and under programs of others, and writes a record.
-
-    scripts/emulator_speed.py --python FILE --json docs/records/emulator/speed.json
 
 FILE is an interpreter of an environment with numpy, numba and vgre. All run linear of mnist_cuda/peers/numba_ops.py:
 Numba's simulator as it stands there, the others in CUDA. Each result is compared with float64.
@@ -18,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from checks.runner import ROOT
+
 SHAPES = [(2, 64, 16), (4, 256, 32), (16, 784, 128)]  # batch, in, out
 RUNS = 5
 
@@ -132,14 +130,17 @@ def build(folder: Path) -> Path:
     return folder / "linear"
 
 
-def main() -> None:
-    from mnist_cuda.bench.record import Record
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument("--python", required=True, metavar="FILE", help="interpreter with numpy, numba and vgre")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--busy", action="store_true", help="on a machine that others use, too")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time them and write the record."""
+    from mnist_cuda.bench.record import Record
+
     record = Record(args.json, busy=args.busy)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -157,7 +158,4 @@ def main() -> None:
                 median = sorted(result["seconds"])[runs // 2]
                 print(f"{which}, {shape}: median of {runs}: {median:.4f} s, error {result['error']:.1e}", flush=True)
     record.write({"kernel": KERNEL, "rows": rows})
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """Whether engine `fused` gives the same bits when its warps, and its host, sleep at random.
-
-    .venv/bin/python scripts/check_races.py [--steps 1000] [--seed 1] [--delays DIR] [precision ...]
 
 Trains in the installed build and in one with delays (CMake's MNIST_DELAYS), in processes side by side, at a batch size
 of every schedule, from the GPU's memory and from the host's, then models side by side and two ranks that share the GPU,
@@ -18,47 +15,17 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checks.runner import BUILD, ROOT, Problem, build_with, two_ranks
 
 import mnist_cuda
-
-ROOT = Path(__file__).resolve().parents[1]
-KEPT = re.compile(r"^((?:MNIST_CUDA|Python_EXECUTABLE|CMAKE_(?:BUILD_TYPE|MAKE_PROGRAM|CUDA_ARCHITECTURES)):.+)$", re.M)
-
-
-def refuse(code: int, why: str) -> int:
-    """Say in one line why nothing is checked; gives the exit code."""
-    print(f"check_races: {why}", file=sys.stderr)
-    return code
-
-
-def build(folder: Path, option: str = "MNIST_DELAYS", target: str = "_native") -> str:
-    """Make `target` with an option in `folder`, as build/ is made otherwise; gives the reason why not, or nothing."""
-    cache = ROOT / "build" / "CMakeCache.txt"
-    if not cache.exists():
-        return "there is no build in build/; make one by ./scripts/test"
-    cmake = ROOT / ".venv" / "bin" / "cmake"
-    command = str(cmake) if cmake.exists() else "cmake"
-    options = [f"-D{option}" for option in KEPT.findall(cache.read_text())]
-    options += ["-GNinja", f"-D{option}=ON", "-DBUILD_TESTING=OFF"]
-    for step in (
-        [command, "-S", str(ROOT), "-B", str(folder), *options],
-        [command, "--build", str(folder), "--target", target],
-    ):
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(*(done.stdout + done.stderr).splitlines()[-20:], sep="\n", file=sys.stderr)
-            return f"the build with {option} failed, see above"
-    return ""
 
 
 def load(folder: Path) -> None:
@@ -123,7 +90,6 @@ def models(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tup
 
 def ranks(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tuple[str, str]]:
     """The same of two ranks that share the GPU, whose sums go through the host: of unequal shares, and of none."""
-    from mnist_cuda import _native
     from mnist_cuda.engine import Engine
     from mnist_cuda.engine.model import init_parameters
 
@@ -131,23 +97,18 @@ def ranks(precision: str, steps: int, images: Any, labels: Any) -> Iterator[tupl
     orders = [rng.integers(0, len(images), max(1, steps // 10) * size) for size in sizes]
 
     def train(communicator: Any) -> list[str]:
-        try:
-            engine = Engine("fused", precision)
-            engine.join(communicator, "host")
-            engine.set_dataset(images, labels)
-            found = []
-            for size, order in zip(sizes, orders, strict=True):
-                engine.set_parameters(init_parameters(size))
-                losses, _ = engine.train(order, size, 0.01)
-                assert np.isfinite(losses).all(), f"2 ranks, batch {size}: losses {losses}"
-                found.append(digest(losses, *engine.parameters.values()))
-            return found
-        except BaseException as error:
-            communicator.leave(1, str(error))  # or the other would wait for it
-            raise
+        engine = Engine("fused", precision)
+        engine.join(communicator, "host")
+        engine.set_dataset(images, labels)
+        found = []
+        for size, order in zip(sizes, orders, strict=True):
+            engine.set_parameters(init_parameters(size))
+            losses, _ = engine.train(order, size, 0.01)
+            assert np.isfinite(losses).all(), f"2 ranks, batch {size}: losses {losses}"
+            found.append(digest(losses, *engine.parameters.values()))
+        return found
 
-    with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(train, _native.in_process_communicators(2))
+    one, other = two_ranks(train)
     for size, mine, its in zip(sizes, one, other, strict=True):
         assert mine == its, f"2 ranks, batch {size}: not the same bits"
         yield f"2 ranks, batch {size}", mine
@@ -163,18 +124,20 @@ def work(precision: str, steps: int) -> None:
             print(json.dumps(line), flush=True)
 
 
-def main() -> int:
-    """Build, start a process for each precision and build, compare what they print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument("precisions", nargs="*", metavar="precision", help="default: all")
     parser.add_argument("--steps", type=int, default=1000, help="at each batch size")
     parser.add_argument("--seed", type=int, default=1, help="changes who sleeps when")
-    parser.add_argument("--delays", type=Path, default=ROOT / "build" / "delays", metavar="DIR")
+    parser.add_argument("--delays", type=Path, default=BUILD / "delays", metavar="DIR")
     parser.add_argument("--built", action="store_true", help="take what is in DIR as it is")
     parser.add_argument("--worker", choices=("plain", "delayed"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build, start a process for each precision and build, compare what they print; the exit code."""
     if args.steps < 10:
-        return refuse(2, f"--steps is {args.steps}, expected at least 10")
+        raise Problem(f"--steps is {args.steps}, expected at least 10", 2)
     if args.worker:
         if args.worker == "delayed":
             load(args.delays)
@@ -186,19 +149,22 @@ def main() -> int:
     info = find_engine("fused")
     precisions = args.precisions or info.precisions
     if unknown := set(precisions) - set(info.precisions):
-        return refuse(2, f"precision is {', '.join(sorted(unknown))}, expected some of {', '.join(info.precisions)}")
+        known = ", ".join(info.precisions)
+        raise Problem(f"precision is {', '.join(sorted(unknown))}, expected some of {known}", 2)
     if args.built and not list(args.delays.glob("_native*.so")):
-        return refuse(4, f"there is no build with delays in {args.delays}; leave out --built")
-    if not args.built and (missing := build(args.delays)):
-        return refuse(4, missing)
+        raise Problem(f"there is no build with delays in {args.delays}; leave out --built")
+    if not args.built:
+        build_with("MNIST_DELAYS", args.delays, "_native")
     if info.unavailable:
-        return refuse(4, f"engine fused cannot run here: {info.unavailable}")
+        raise Problem(f"engine fused cannot run here: {info.unavailable}")
     start, failed = time.monotonic(), False
     options = ["--steps", str(args.steps), "--delays", str(args.delays)]
     environment = {**os.environ, "MNIST_DELAYS_SEED": str(args.seed)}
     runs = {
         (precision, which): subprocess.Popen(
-            [sys.executable, __file__, precision, *options, "--worker", which], stdout=subprocess.PIPE, env=environment
+            [sys.executable, str(ROOT / "scripts" / "checks"), "races", precision, *options, "--worker", which],
+            stdout=subprocess.PIPE,
+            env=environment,
         )
         for precision in precisions
         for which in ("plain", "delayed")
@@ -217,7 +183,3 @@ def main() -> int:
         print(f"fused {precision}, {len(plain)} trainings of {args.steps} steps, of ranks a tenth: {verdict}")
     print(f"{time.monotonic() - start:.0f} s with random delays, seed {args.seed}")
     return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

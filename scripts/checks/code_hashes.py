@@ -9,20 +9,16 @@ Python is its syntax tree without docstrings, with its names numbered, and besid
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from script_module import load_script
+from checks.machine_code import kernels
+from checks.runner import tool
 
 Codes = dict[str, set[str]]  # hashes of code by the hash of the function's name
 OURS = re.compile("mnist|_cu_")
@@ -41,7 +37,7 @@ def digest(what: object) -> str:
 def of_object(path: Path) -> Codes:
     """The functions and the kernels of an object file. Raises subprocess.CalledProcessError if objdump cannot read it.
 
-    Ends the program with code 4 where cuobjdump is missing.
+    Raises Problem where cuobjdump is missing.
     """
     found: Codes = {}
     for name, code in (*_functions(path), *_kernels(path)):
@@ -108,21 +104,14 @@ def _constants(data: bytes) -> dict[str, str]:
     return found
 
 
-@functools.cache
-def same_machine_code() -> ModuleType:
-    """The script of this name."""
-    return load_script("same_machine_code")
-
-
 def _kernels(path: Path) -> Iterator[tuple[str, object]]:
     if not path.name.endswith(".cu.o"):
         return
-    script = same_machine_code()
     with tempfile.TemporaryDirectory() as folder:
-        command = [script.tool("cuobjdump"), "-xelf", "sm_90a", str(path.resolve())]
+        command = [tool("cuobjdump"), "-xelf", "sm_90a", str(path.resolve())]
         subprocess.run(command, cwd=folder, check=False, capture_output=True)  # fails where there is none
         for cubin in Path(folder).glob("*.cubin"):
-            for kernel in script.kernels(cubin):
+            for kernel in kernels(cubin):
                 yield kernel.name, (kernel.code, kernel.registers, kernel.shared, kernel.stack)
 
 

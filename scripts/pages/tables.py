@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Writes what the documentation takes from the committed records, or with --check fails where it differs.
+"""What the documentation takes from the committed records: tables, charts, ranges, numbers.
 
 Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records, or a folder: all of its JSON files
 together. One that is not there yet leaves a line that says so; one that lacks its commit, command, versions, machine or
@@ -29,20 +28,18 @@ Charts need matplotlib, the rest the package alone.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from records import PRECISIONS, Record, RecordError, loads, read_record, read_records, rows_of
+from pages.records import PRECISIONS, Record, RecordError, loads, read_record, read_records, rows_of
 
 from mnist_cuda.bench import share
 from mnist_cuda.errors import MnistCudaError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(
     r"(<!-- (record|chart|speed-up|us|cards|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
@@ -387,25 +384,3 @@ class Documents:
             else "Bar chart of training speed; the numbers are in docs/benchmarks.md"
         )
         return f"![{said}]({link(chart)})\n"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale")
-    args = parser.parse_args()
-    try:
-        files = Documents().files
-    except RecordError as error:
-        print(f"scripts/docs_from_records.py: {error}", file=sys.stderr)
-        return 1
-    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        if args.check:
-            print(f"{path.relative_to(ROOT)} is stale: run scripts/docs_from_records.py", file=sys.stderr)
-        else:
-            path.write_text(files[path])
-    return int(args.check and bool(stale))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

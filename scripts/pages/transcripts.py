@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Runs the commands that the documentation shows and compares what they print; with --write, keeps what they print.
+"""What the commands print that the documentation shows.
 
 A transcript is a .txt in docs/records/transcripts. Its first line is the command, after a `$ `; the rest is what the
 command prints, errors included. All of them run in the order of their names, in one new folder with a new home and the
@@ -13,13 +12,11 @@ Every word and every number is compared, but for the names of runs:
   `made-by`. Elsewhere the bits differ: an accuracy may be POINTS percentage points away and a loss LOSS of itself, and
   digests are not compared.
 
-scripts/docs_from_records.py puts transcripts where the documentation shows them.
+pages/tables.py puts transcripts where the documentation shows them.
 """
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import os
 import re
 import subprocess
@@ -27,8 +24,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPTS = ROOT / "docs" / "records" / "transcripts"
+DATA = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
 LIMIT = 300  # seconds a command
 
 MADE_BY = "made-by"
@@ -117,17 +115,14 @@ def run(command: str, folder: Path, home: Path) -> str:
     return "\n".join([*lines, *([f"(exit code {result.returncode})"] if result.returncode else [])]) + "\n"
 
 
-def main() -> int:
-    """Compare or write every transcript; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    data = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
-    parser.add_argument("--write", action="store_true", help="replace the transcripts by what is printed now")
-    parser.add_argument("--data", type=Path, default=data, metavar="DIR", help="MNIST's files (default: %(default)s)")
-    args = parser.parse_args()
-    stale, of_bits = 0, TRANSCRIPTS / MADE_BY
-    if args.write:
-        of_bits.write_text(made_by())
-    same_bits = of_bits.read_text() == made_by()
+def files(data: Path, *, exact: bool) -> dict[Path, str]:
+    """The text of each transcript: as it is kept where it may stand, or exactly what is printed.
+
+    data: the folder of MNIST's files.
+    """
+    of_bits = TRANSCRIPTS / MADE_BY
+    found = {of_bits: made_by()} if exact else {}
+    same_bits = exact or of_bits.read_text() == made_by()
     if not same_bits:
         print(f"here is {made_by().strip()}, and the transcripts are by {of_bits.read_text().strip()}: no digests")
     with tempfile.TemporaryDirectory() as name:
@@ -136,24 +131,10 @@ def main() -> int:
         (folder / "docs").symlink_to(ROOT / "docs")
         cache = home / ".cache" / "mnist-cuda" / "mnist"
         cache.mkdir(parents=True)
-        for file in args.data.glob("*.gz"):
+        for file in data.glob("*.gz"):
             (cache / file.name).symlink_to(file.resolve())
         for path in sorted(TRANSCRIPTS.glob("*.txt")):
-            kept = path.read_text()
-            head, _, expected = kept.partition("\n")
-            found = run(head.removeprefix("$ "), folder, home)
-            if args.write:
-                path.write_text(f"{head}\n{found}")
-                continue
-            lines = expected.splitlines()
-            differ = accepted(lines, found.splitlines(), same_bits=same_bits)
-            if differ != lines:
-                stale += 1
-                print(*difflib.unified_diff(lines, differ, f"{path.relative_to(ROOT)}", head, lineterm=""), sep="\n")
-    if stale:
-        print("stale: run scripts/transcripts.py --write and scripts/docs_from_records.py", file=sys.stderr)
-    return int(stale > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            head, *kept = path.read_text().splitlines()
+            lines = run(head.removeprefix("$ "), folder, home).splitlines()
+            found[path] = "\n".join([head, *(lines if exact else accepted(kept, lines, same_bits=same_bits)), ""])
+    return found

@@ -1,16 +1,13 @@
-#!/usr/bin/env python3
 """Everything that needs a GPU, in one call: tests, sanitizers and more, in processes side by side with a log each.
-
-    scripts/gpu_check [--quick] [--only NAME,...] [--jobs N] [--limit SECONDS] [--build DIR] LOGS
 
 The parts:
 
     pytest     the GPU tests, in some processes for each engine and precision
     ctest      the C++ tests of the GPU
-    sanitize   scripts/sanitize for each engine and precision; --quick leaves it out
+    sanitize   scripts/check sanitize for each engine and precision; --quick leaves it out
     stops      a training of each engine and precision that is stopped MNIST_CUDA_STOPS times, by default 50
-    races      scripts/check_races.py
-    mutations  scripts/mutate --gpu, which goes on where it was stopped
+    races      scripts/check races
+    mutations  scripts/check mutations --gpu, which goes on where it was stopped
     bench      times of the engines and of every op, with nothing beside them, in LOGS/*.json
 
 The first three are run unless --only names some, or single processes as the table has them. The longest start first, at
@@ -27,21 +24,18 @@ Exits with 1 if anything failed or was not run, 2 for a wrong call, 4 if somethi
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from side_by_side import ENVIRONMENT, visible_gpus
+from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, output_of, program, python, visible_gpus
 
-ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("pytest", "ctest", "sanitize", "stops", "races", "mutations", "bench")
 USUAL = ("pytest", "ctest", "sanitize")
 
@@ -94,10 +88,6 @@ print(json.dumps({"specs": specs, "gpus": [gpu["memory_bytes"] / 1e9 for gpu in 
 """
 
 
-class Problem(Exception):
-    """What keeps the script from its work, in one sentence; it exits with 4."""
-
-
 @dataclass
 class Task:
     """A process. slots: of the jobs, how many it takes. all_gpus: instead of one. alone: with nothing beside it."""
@@ -127,27 +117,10 @@ class Running:
     killed: float = 0.0  # when SIGKILL is due
 
 
-def environment_program(name: str, otherwise: str) -> str:
-    """A program of .venv, or the one on the PATH."""
-    path = ROOT / ".venv" / "bin" / name
-    return str(path) if os.access(path, os.X_OK) else otherwise
-
-
-PYTHON = environment_program("python", "python3")
-
-
-def output_of(command: list[str], *, stdin: str = "") -> str:
-    """What a command prints; Problem where it fails."""
-    done = subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Problem(f"{' '.join(command[:4])} failed: {(done.stdout + done.stderr).strip()[-500:]}")
-    return done.stdout
-
-
 def tests_by_unit(specs: Iterable[str]) -> dict[str, list[str]]:
     """The ids of all GPU tests, by engine, precision and unit; `others` are of no engine and precision."""
     listing = output_of(
-        [PYTHON, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests"]
+        [python(), "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests"]
     )
     units: dict[str, list[str]] = {}
     for test in re.findall(r"^tests/\S+?::.+$", listing, re.MULTILINE):
@@ -161,10 +134,11 @@ def tests_by_unit(specs: Iterable[str]) -> dict[str, list[str]]:
 
 def tasks_of(parts: set[str], args: argparse.Namespace) -> Iterator[Task]:
     """The processes of some parts."""
-    facts = json.loads(output_of([PYTHON, "-"], stdin=FACTS))
+    facts = json.loads(output_of([python(), "-"], stdin=FACTS))
     specs = ["-".join(spec) for spec in facts["specs"]]
     args.gpus = facts["gpus"]
-    pytest = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations", "5"]
+    check = [python(), "scripts/checks"]
+    pytest = [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations", "5"]
     units = tests_by_unit(specs) if {"pytest", "stops"} & parts else {}
     many = max(1, args.jobs // 4)
     if "pytest" in parts:
@@ -173,23 +147,23 @@ def tasks_of(parts: set[str], args: argparse.Namespace) -> Iterator[Task]:
     if "ctest" in parts:
         if not (args.build / "CTestTestfile.cmake").is_file():
             raise Problem(f"there is no build in {args.build}; name one by --build")
-        ctest = [environment_program("ctest", "ctest"), "--test-dir", str(args.build), "-L", "gpu", "-j", str(many)]
+        ctest = [program("ctest"), "--test-dir", str(args.build), "-L", "gpu", "-j", str(many)]
         yield Task("ctest", [*ctest, "--no-tests=error", "--output-on-failure"], slots=many, all_gpus=True)
     if "sanitize" in parts:
         for engine, precision in facts["specs"]:
-            yield Task(f"sanitize-{engine}-{precision}", ["scripts/sanitize", engine, precision])
+            yield Task(f"sanitize-{engine}-{precision}", [*check, "sanitize", engine, precision])
     if "stops" in parts:
         environment = {"MNIST_CUDA_STOPS": os.environ.get("MNIST_CUDA_STOPS", "50")}
         for name, tests in units.items():
             if chosen := [test for test in tests if "stopped_at_random" in test]:
                 yield Task(f"stops-{name.removesuffix('-rest')}", [*pytest, "-s", *chosen], environment=environment)
     if "races" in parts:
-        yield Task("races", [PYTHON, "scripts/check_races.py"], slots=many)
+        yield Task("races", [*check, "races"], slots=many)
     if "mutations" in parts:
-        mutate = [PYTHON, "scripts/mutate", "--gpu", "--jobs", str(args.jobs), "--build", str(args.build)]
+        mutate = [*check, "mutations", "--gpu", "--jobs", str(args.jobs), "--build", str(args.build)]
         yield Task("mutations", mutate, slots=args.jobs, all_gpus=True)
     if "bench" in parts:
-        bench = [PYTHON, "-m", "mnist_cuda", "bench"]
+        bench = [python(), "-m", "mnist_cuda", "bench"]
         names = list(dict.fromkeys(engine for engine, _ in facts["specs"]))
         steps = ["--engines", *names, "--dataset", "synthetic", "--busy"]
         yield Task("bench-steps", [*bench, *steps, "--json", str(args.logs / "bench-steps.json")], alone=True)
@@ -223,7 +197,7 @@ class Check:
                     self._look_at(run)
         finally:
             for run in self.running:  # the call was stopped
-                self._kill(run, signal.SIGKILL)
+                kill(run.process)
 
     def _start_if_there_is_room(self, task: Task) -> None:
         """Unless the time is over: among the jobs, and in the memory of the GPU that has most left, or of all."""
@@ -257,15 +231,15 @@ class Check:
         code, now = run.process.poll(), time.monotonic()
         if code is None:
             if run.killed and now >= run.killed:
-                self._kill(run, signal.SIGKILL)
+                kill(run.process)
             elif not run.killed and now >= min(run.limit, self.end):
                 run.reason = OVER if now >= self.end else TOO_LONG
                 run.killed = now + GRACE
-                self._kill(run, signal.SIGTERM)
+                kill(run.process, signal.SIGTERM)
             return
         self.running.remove(run)
         if run.reason:
-            self._kill(run, signal.SIGKILL)  # what it started may be deaf to SIGTERM
+            kill(run.process)  # what it started may be deaf to SIGTERM
         name = run.task.name
         lines = (self.logs / f"{name}.log").read_text(errors="replace").splitlines()
         last = [line for line in lines if SUMMARY.search(line)][-1:]
@@ -275,18 +249,13 @@ class Check:
             self.failed = True
         print(f"{name:26} {code:4} {now - run.start:4.0f} s  {run.reason or ''.join(last)[:150]}", flush=True)
 
-    @staticmethod
-    def _kill(run: Running, signum: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.process.pid, signum)
-
     def report(self) -> int:
         """What failed or was skipped, as the logs say, and what was not run; the exit code."""
         print()
         patterns = {
             "pytest-*.log": r"^(FAILED|ERROR|SKIPPED) ",
             "stops-*.log": r"^(FAILED|ERROR|SKIPPED) ",
-            "races.log": r"FAILED|^check_races: ",
+            "races.log": r"FAILED|^scripts/check races: ",
             "mutations.log": r"^ *\d+ s  (survived|broken) ",
             "ctest.log": r"^\s+\d+ - .+ \(.+\)",
             "sanitize-*.log": r"^== |SUMMARY: [1-9]|^not run: |Error: ",
@@ -317,55 +286,37 @@ def names_of(text: str) -> list[str]:
     return names
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Exit with 2."""
-        self.exit(2, f"scripts/gpu_check: {message}; see scripts/gpu_check --help\n")
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     add = parser.add_argument
     add("--quick", action="store_true", help="leave out the sanitizers")
     add("--only", type=names_of, action="extend", metavar="NAME,...", help=f"of {', '.join(PARTS)}, or of processes")
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="at once (default: the cores)")
     add("--limit", type=float, metavar="SECONDS", help="end after so long and say what is left")
-    add("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the native build (default: build)")
+    add("--build", type=Path, default=BUILD, metavar="DIR", help="the native build (default: build)")
     add("logs", type=Path, metavar="LOGS", help="new folder")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the processes; the exit code."""
     args.end = time.monotonic() + args.limit if args.limit is not None else float("inf")
     if args.jobs < 1:
-        parser.error(f"--jobs is {args.jobs}, expected at least 1")
+        raise Problem(f"--jobs is {args.jobs}, expected at least 1", 2)
     if args.quick and args.only:
-        parser.error("--quick and --only both say what is run; leave one out")
+        raise Problem("--quick and --only both say what is run; leave one out", 2)
     args.logs, args.build = args.logs.absolute(), args.build.absolute()
     if args.logs.exists():
-        parser.error(f"{args.logs} is there already, expected the name of a new folder")
+        raise Problem(f"{args.logs} is there already, expected the name of a new folder", 2)
     names = args.only or [part for part in USUAL if part != "sanitize" or not args.quick]
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    try:
-        tasks = [
-            task
-            for task in tasks_of({name.partition("-")[0] for name in names}, args)
-            if any(f"{task.name}-".startswith(f"{name}-") for name in names)
-        ]
-    except Problem as problem:
-        print(f"scripts/gpu_check: {problem}", file=sys.stderr)
-        return 4
+    tasks = [
+        task
+        for task in tasks_of({name.partition("-")[0] for name in names}, args)
+        if any(f"{task.name}-".startswith(f"{name}-") for name in names)
+    ]
     for name in names:
         if not any(f"{task.name}-".startswith(f"{name}-") for task in tasks):
-            parser.error(f"there is no process {name}")
+            raise Problem(f"there is no process {name}", 2)
     args.logs.mkdir(parents=True)
     check = Check(tasks, args)
     check.run()
     return check.report()
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """Holds a wheel to its promises: its size, the glibc it needs, its architectures, and every command away from home.
-
-scripts/check_wheel.py [--gpu] [--python PYTHON] [--peer-python PYTHON] WHEEL [MORE...]
 
 The wheel goes into a new environment with what it requires, except for what only a GPU needs. The commands run there
 with no compiler, nvcc or checkout to be found and hardly a variable; the tests' own server has the data. With --gpu the
@@ -26,7 +23,8 @@ from collections.abc import Sequence
 from email.parser import Parser
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from checks.runner import ROOT, Problem, tool
+
 LIMIT_MB = 40
 LIMIT_GLIBC = (2, 35)  # Ubuntu 22.04's, which is what the most used notebook services run
 TRAINED = 0.97  # share of the test images after one epoch, at least
@@ -75,19 +73,13 @@ def check_contents(wheel: Path) -> None:
             raise BrokenPromiseError(f"{wheel.name} lacks mnist_cuda/peers/{name}.py")
 
 
-def cuobjdump() -> str | None:
-    """NVIDIA's tool that lists device code: of the wheels beside this Python, or of a toolkit."""
-    folders = [Path(path, "nvidia", cuda, "bin") for path in sys.path for cuda in ("cu13", "cu12")]
-    return shutil.which("cuobjdump", path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])) or (
-        shutil.which("cuobjdump", path="/usr/local/cuda/bin")
-    )
-
-
-def architectures(module: Path, tool: str) -> set[str]:
+def architectures(module: Path, cuobjdump: str) -> set[str]:
     """What cuobjdump finds, as CMake writes it: 80-real is machine code, 80-virtual PTX, 80 both."""
 
     def listed(what: str) -> set[str]:
-        out = subprocess.run([tool, f"--list-{what}", str(module)], capture_output=True, text=True, check=False).stdout
+        out = subprocess.run(
+            [cuobjdump, f"--list-{what}", str(module)], capture_output=True, text=True, check=False
+        ).stdout
         return set(re.findall(r"\.sm_(\w+)\.", out))
 
     real, virtual = listed("elf"), listed("ptx")
@@ -118,9 +110,9 @@ class Place:
         kept = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # a container's driver may need them
         self.environment = {name: os.environ[name] for name in kept if name in os.environ}
         self.environment |= {"PATH": str(scripts), "HOME": str(folder / "home"), **variables}
-        for tool in HIDDEN:
-            if found := shutil.which(tool, path=str(scripts)):
-                raise BrokenPromiseError(f"{found} is there; a clean environment has no {tool}")
+        for name in HIDDEN:
+            if found := shutil.which(name, path=str(scripts)):
+                raise BrokenPromiseError(f"{found} is there; a clean environment has no {name}")
 
     def _run(self, command: Sequence[str], shown: str, expected: int) -> str:
         start = time.monotonic()
@@ -182,11 +174,11 @@ def check_module(place: Place) -> None:
     if path.is_relative_to(ROOT):
         raise BrokenPromiseError(f"{path} was imported, expected the wheel's module: this Python has the package")
     claimed = set(place.evaluate("mnist_cuda._native.cuda_status()['architectures']").split(";")) - {""}
-    tool = cuobjdump()
-    if tool is None:
-        print("not checked: architectures, because there is no cuobjdump")
+    try:
+        found = architectures(path, tool("cuobjdump"))
+    except Problem as problem:
+        print(f"not checked: architectures, because {problem}")
         return
-    found = architectures(path, tool)
     if found != claimed:
         raise BrokenPromiseError(f"cuobjdump finds {sorted(found)}, the module says {sorted(claimed)}")
     by_number = sorted(found, key=lambda name: int(re.sub(r"\D", "", name)))
@@ -264,9 +256,8 @@ def check_commands(place: Place, gpu: bool, peer_python: str | None) -> None:
         check_remedy(place)
 
 
-def main() -> int:
-    """Check what the command line names; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="the wheel, and others to go with it")
     parser.add_argument(
         "--gpu", action="store_true", help="install with --no-deps for this Python and run every GPU engine"
@@ -275,7 +266,10 @@ def main() -> int:
         "--python", default=sys.executable, metavar="FILE", help="of the environment (default: this one)"
     )
     parser.add_argument("--peer-python", metavar="FILE", help="has PyTorch (default: .venv-peers, with --gpu this one)")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check what the command line names; the exit code."""
     wheels = [wheel.resolve() for wheel in args.wheels]
     peers = ROOT / ".venv-peers" / "bin" / "python"
     peer_python = args.peer_python or (sys.executable if args.gpu else str(peers) if peers.exists() else None)
@@ -300,7 +294,3 @@ def main() -> int:
         return 1
     print(f"{wheel.name}: all as promised")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

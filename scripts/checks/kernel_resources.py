@@ -1,12 +1,10 @@
-#!/usr/bin/env python3
 """What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, fences.
 
-    scripts/kernel_resources             write docs/kernel_resources.csv from the built module
-    scripts/kernel_resources --check     say what differs from it, and fail
+Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
 
 cuobjdump reads them from the machine code, by nvdisasm, so nothing is compiled. Both come with a CUDA toolkit, and with
 the extra `wheels` of pyproject.toml; c++filt comes with a C++ compiler. The table is for one version of nvcc, which its
-first line names. --check fails for another version, for an architecture of the build that the table lacks, and for
+first line names. The check fails for another version, for an architecture of the build that the table lacks, and for
 one of the table that the build lacks: .ci/run builds them all.
 
 Exit codes: 0 the same, 1 something differs, 4 a tool or a build with CUDA is missing.
@@ -19,19 +17,19 @@ import csv
 import io
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from checks.runner import ROOT, Problem
 
 from mnist_cuda.bench.machine_code import dump, find_tool
 from mnist_cuda.errors import UnavailableError
 
-ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "kernel_resources.csv"
 HEADER = (
     "# By nvcc {version}. Of a thread: registers, and bytes of stack, what is spilled among them. Of a thread block:",
     "# bytes of shared memory that it declares, from 9.0 on with 1024 of the system's. Fences, of sm_90a alone: those",
-    "# that show stores to the tensor cores and the copy engine. By scripts/kernel_resources.",
+    "# that show stores to the tensor cores and the copy engine. By scripts/check kernel-resources.",
 )
 FENCED = "90a"  # the only architecture whose kernels have tensor cores read shared memory
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # of native/include/mnist/engine.h, in order
@@ -173,29 +171,27 @@ def differences(committed: str, found: dict[Key, Use], version: str) -> list[str
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--nvcc", metavar="VERSION", help="the compiler of FILEs, instead of the module's")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="object files instead of the module")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare or write; the exit code."""
     try:
         version = args.nvcc or compiler()
         found = measured(args.files or [module()])
     except UnavailableError as error:
-        print(f"scripts/kernel_resources: {error}", file=sys.stderr)
-        return 4
-    if not args.check:
+        raise Problem(str(error)) from None
+    if args.write:
         TABLE.write_text(table(found, version))
         print(f"{len(found)} rows in {TABLE.relative_to(ROOT)}")
         return 0
     lines = differences(TABLE.read_text(), found, version)
     for line in lines:
         print(line)
-    remedy = "; if that is meant, run scripts/kernel_resources and commit its table" if lines else ""
+    remedy = "; if that is meant, run scripts/check kernel-resources --write and commit its table" if lines else ""
     print(f"{len(found)} kernels by architecture, {len(lines)} lines differ{remedy}")
     return bool(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds everything with nvcc 12.4, the oldest CUDA that is tried, to see that it still can: Debian 13 has it.
 #
-#   scripts/cuda12 FOLDER [ARCHITECTURES]
+#   scripts/check cuda12 FOLDER [ARCHITECTURES]
 #
 # Nothing is installed. Debian's apt fetches the packages (1 GB) from the archive that this machine uses and they are
 # unpacked into FOLDER/toolkit (150 MB), a toolkit as NVIDIA lays it out; the build goes to FOLDER/build. ARCHITECTURES are
 # CMake's, by default every kind of GPU that this compiler knows. nvcc 12.4 wants a g++ of at most 13: CUDAHOSTCXX=g++-13.
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
 
 [ $# -ge 1 ] || {
-  say "usage: scripts/cuda12 FOLDER [ARCHITECTURES]"
+  say "usage: scripts/check cuda12 FOLDER [ARCHITECTURES]"
   exit 2
 }
 folder=$(realpath -m -- "$1")

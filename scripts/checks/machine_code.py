@@ -1,8 +1,6 @@
-#!/usr/bin/env python3
 """Whether two builds have the same kernels, byte for byte: the proof that a change of CUDA code only moved or renamed.
 
-    scripts/same_machine_code OLD NEW     each a cubin, an object, a library, or a folder that holds some
-
+OLD and NEW are each a cubin, an object, a library, or a folder that holds some.
 Kernels are told apart by architecture and machine code, because a rename changes their names: every kernel of OLD must
 have one of NEW with the same instructions, registers, stack and static shared memory, and the other way round. What
 differs is listed with its size, and then the exit code is 1; 2 is a wrong call, 4 a missing tool. Objects are opened by
@@ -16,17 +14,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from check_wheel import cuobjdump
+from checks.runner import Problem, tool
 
 SUFFIXES = {".cubin", ".o", ".a", ".so"}
 FRAME_SIZE, REGISTER_COUNT = 0x11, 0x2F  # attributes of .nv.info
@@ -48,15 +43,6 @@ class Kernel:
             f"sm_{self.architecture} {self.name}: {len(self.code)} bytes of code, {self.registers} registers, "
             f"{self.shared} bytes of shared memory, {self.stack} of stack"
         )
-
-
-def tool(name: str) -> str:
-    """The path of cuobjdump or nvdisasm."""
-    path = cuobjdump() if name == "cuobjdump" else shutil.which(name)
-    if path is None:
-        print(f"same_machine_code: {name} is missing, it comes with a CUDA toolkit", file=sys.stderr)
-        sys.exit(4)
-    return path
 
 
 def cubins(path: Path, into: Path) -> list[Path]:
@@ -92,8 +78,7 @@ def kernels(path: Path) -> list[Kernel]:
     """Every kernel of a cubin: the sections .text.<name>, and what the others say about it."""
     data = path.read_bytes()
     if data[:4] != b"\x7fELF":
-        print(f"same_machine_code: {path} is not an ELF file", file=sys.stderr)
-        sys.exit(2)
+        raise Problem(f"{path} is not an ELF file", 2)
     abi = data[8]
     (table,) = struct.unpack_from("<Q", data, 40)
     (flags,) = struct.unpack_from("<I", data, 48)
@@ -142,15 +127,18 @@ def without_arguments(path: Path) -> list[Kernel]:
     return plain
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--arguments", action="store_true", help="do not compare where arguments lie")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; the exit code."""
     for path in (args.old, args.new):
         if not path.exists():
-            parser.error(f"{path} does not exist")
+            raise Problem(f"{path} does not exist", 2)
     builds = []
     with tempfile.TemporaryDirectory() as folder:
         for which, path in (("old", args.old), ("new", args.new)):
@@ -158,13 +146,8 @@ def main() -> int:
             builds.append(Counter(k for cubin in cubins(path, Path(folder) / which) for k in read(cubin)))
     old, new = builds
     if not old or not new:
-        print(f"same_machine_code: {args.new if old else args.old} holds no kernel", file=sys.stderr)
-        return 2
+        raise Problem(f"{args.new if old else args.old} holds no kernel", 2)
     for sign, kernel in [("-", k) for k in (old - new).elements()] + [("+", k) for k in (new - old).elements()]:
         print(sign, kernel)
     print(f"{(old & new).total()} kernels are the same; {(old - new).total()} of the old ones differ")
     return int(old != new)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,6 +11,7 @@ from tiny import said, tiny_dataset
 
 from mnist_cuda.bench import submit as bench_submit
 from mnist_cuda.bench.competitors import has_module
+from mnist_cuda.bench.time_to_accuracy import Run, Runs
 from mnist_cuda.data.catalogue import DATASETS
 
 # Nearest mean image, which learns the tiny data set at once.
@@ -122,6 +123,16 @@ def test_training_while_it_classifies_counts(capsys, tmp_path):
     assert row["total_seconds_median"] > 0.25
     reached = out.partition("median of 5 runs at 99 %: reached in ")[2]
     assert float(reached.split()[0]) > 250
+
+
+def test_the_two_criteria():
+    runs = [Run(k, accuracy, 0.03, 0.04) for k, accuracy in enumerate((0.98, 0.99, 0.995))]
+    by_median, by_every = bench_submit.verdicts(Runs("x", runs), 0.99)
+    assert by_median == "median of 3 runs at 99 %: reached in 40.0 ms (99.000 %)"
+    assert by_every == "every run at 99 %: not reached (2 of 3)"
+    by_median, by_every = bench_submit.verdicts(Runs("x", runs), 0.991)
+    assert by_median == "median of 3 runs at 99.1 %: not reached (99.000 %)"
+    assert bench_submit.verdicts(Runs("x", runs[1:]), 0.99)[1] == "every run at 99 %: reached in 40.0 ms (2 of 2)"
 
 
 def test_what_the_program_sees_and_when(capsys, tmp_path):

@@ -50,6 +50,7 @@ def record(gpu="NVIDIA H200", **more):
         },
         "card": gpu or "A Processor",
         "engine": "fused" if gpu else "cpu",
+        "settings": {"threads": 2},
         "data": {"name": "mnist", "digest": DATASETS["mnist"].digest},
         "steps": [
             {"precision": name, "batch_size": batch, "us": us(median)}
@@ -79,7 +80,7 @@ def test_a_sound_file_gives_its_row(capsys, tmp_path):
     )
     code, out, _ = check(capsys, tmp_path, record(gpu=None))
     assert code == 0
-    assert "| A Processor, 2 cores | cpu | fp32 | 5,652 | 23,361 | 83,328 | - | 98.91 % |" in out
+    assert "| A Processor, 2 threads | cpu | fp32 | 5,652 | 23,361 | 83,328 | - | 98.91 % |" in out
     busy = record()["machine"] | {"load_before": [1.5, 0.0, 0.0]}
     assert "| NVIDIA H200 (**busy**: load 1.5) |" in check(capsys, tmp_path, record(machine=busy))[1]
 
@@ -203,7 +204,7 @@ def test_the_ops_of_a_gpu_are_in_it(quick, capsys, tmp_path, monkeypatch):
     """As if engine cpu were on a GPU; the ops of which are made up."""
     info = replace(share.find_engine("cpu"), device="cuda")
     monkeypatch.setattr(share, "find_engine", lambda _: info)
-    monkeypatch.setattr(share, "gpu", lambda: {"name": "NVIDIA X"})
+    monkeypatch.setattr(machine, "gpu", lambda: {"name": "NVIDIA X"})
     report = {"roofs": {"bytes_per_second": 4e12, "fma_flops": 6e13}, "rows": [op(shape="(4,)", kernels=[])]}
     monkeypatch.setattr(ops, "measure", lambda *asked: report if asked == ("", "", 256, 0) else None)
     file = tmp_path / "me.json"
@@ -218,6 +219,13 @@ def test_synthetic_digits_are_no_row(quick, capsys, monkeypatch):
     code, _, err = said(capsys, "bench", "share", "--engine", "cpu", "--threads", 1)
     assert code == 1
     assert "--check would refuse it: its data are 'tiny'" in err
+
+
+def test_an_emulated_card_is_no_row(capsys, monkeypatch):
+    monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "58,101376")
+    code, _, err = said(capsys, "bench", "share")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "MNIST_CUDA_FUSED_LIMITS is set" in err
 
 
 def test_help_names_it(capsys):

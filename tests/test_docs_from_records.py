@@ -286,7 +286,7 @@ def test_cards_have_rows_or_none(script: ModuleType, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps(card_record(gpu=None)))
     (folder / "l4.json").write_text(json.dumps(card_record(gpu="NVIDIA L4")))
-    assert rows() == ["| NVIDIA L4", "| A Processor, 2 cores", *(row for row in nothing if row != "| L4")]
+    assert rows() == ["| NVIDIA L4", "| A Processor, 2 threads", *(row for row in nothing if row != "| L4")]
     text = script.Documents().files[page]
     assert "](records/cards/l4.json) |" in text
     assert "| RTX 4090 | not timed |" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mnist_cuda import _native, machine
 from mnist_cuda.bench import ops
 from mnist_cuda.bench.record import QUIET_LOAD, Record
 from mnist_cuda.bench.step import LEARNING_RATE
@@ -20,8 +22,7 @@ from mnist_cuda.data.catalogue import DATASETS
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.engine.model import digest
 from mnist_cuda.engine.timing import Measurement, Summary, summarise, time_steps
-from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError
-from mnist_cuda.machine import gpu
+from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError, UsageError
 from mnist_cuda.run.options import DataOptions, RecordOptions, TrainOptions
 from mnist_cuda.run.training import train
 from mnist_cuda.terminal import console
@@ -33,6 +34,7 @@ BLOCKS = 10  # of each batch size
 SEEDS = 3
 TRAINING = TrainOptions(epochs=3)
 OPS_BATCH = 256
+OTHER_MACHINES = ("MNIST_CUDA_FUSED_LIMITS", "MNIST_CUDA_SYNC")
 
 _STEPS = tuple(f"B={batch}" for batch in BATCH_SIZES)
 COLUMNS = ("card", "engine", "precision", *_STEPS, "ops", "accuracy", "versions", "day", "digest")
@@ -50,6 +52,7 @@ KIND = {
     "machine": {"cpu": str, "cores": int, "load_before": [float], "driver": (str, None), "gpu": ({"name": str}, None)},
     "card": str,
     "engine": str,
+    "settings": {"threads": int},
     "data": {"name": str, "digest": str},
     "steps": [{"precision": str, "batch_size": int, "us": _US}],
     "ops": ({"batch_size": int, "roofs": {"bytes_per_second": float, "fma_flops": float}, "rows": [_OP]}, None),
@@ -193,9 +196,9 @@ def markdown_row(record: dict[str, Any], file: str = "") -> str:
     names = precisions_of(record)
     us = {(row["precision"], row["batch_size"]): row["us"]["median"] for row in record["steps"]}
     means = [fmean(run["test_accuracy"] for run in row["runs"]) for row in record["accuracy"]]
-    load, cores = record["machine"]["load_before"][0], record["machine"]["cores"]
-    card = record["card"] if record["machine"]["gpu"] else f"{record['card']}, {console.plural(cores, 'core')}"
-    if load > QUIET_LOAD * cores:
+    load, threads = record["machine"]["load_before"][0], console.plural(record["settings"]["threads"], "thread")
+    card = record["card"] if record["machine"]["gpu"] else f"{record['card']}, {threads}"
+    if load > QUIET_LOAD * record["machine"]["cores"]:
         card += f" (**busy**: load {load:.1f})"
     driver = record["machine"]["driver"]
     versions = f"{record['versions']['mnist-cuda']} at {record['commit']:.7}, {record['versions']['build']}"
@@ -248,13 +251,15 @@ def command(options: ShareOptions) -> int:
         print(f"{options.check}: sound, of {record['card']}")
         print(markdown_row(record))
         return 0
+    if given := [name for name in OTHER_MACHINES if os.environ.get(name)]:
+        raise UsageError(f"{given[0]} is set, with which times are not those of this card: unset it")
     output = Record(options.json, busy=options.busy)
     info = find_engine(options.engine)
     if info.unavailable:
         raise UnavailableError(f"engine '{info.name}' cannot run here: {info.unavailable}")
     data = options.load()
     on_gpu = info.device == "cuda"
-    facts = gpu() if on_gpu else None
+    facts = (machine.gpu() or {"name": _native.gpus()[0]["name"]}) if on_gpu else None
     out = console.make_console(stderr=True)
     precisions = [name for name in info.precisions if name not in info.unavailable_precisions]
     steps, accuracy = [], []
@@ -285,7 +290,7 @@ def command(options: ShareOptions) -> int:
     value = {
         "card": facts["name"] if facts else "",
         "engine": info.name,
-        "settings": {"blocks": BLOCKS, "lr": LEARNING_RATE, "threads": options.threads},
+        "settings": {"blocks": BLOCKS, "lr": LEARNING_RATE, "threads": options.threads or machine.cores()},
         "data": {"name": data.name, "digest": data.digest},
         "steps": steps,
         "ops": report,

@@ -1,7 +1,7 @@
 """Sphinx's settings for the site: the repository's Markdown as it stands, and a page for each file that it links to.
 
 scripts/site.py builds it; the checkout is Sphinx's source folder. Two things differ from what a forge shows: a link to
-a file or folder of code leads to a page of the site, and README.md gets a table of contents.
+a file or folder of code leads to a page of the site, and README.md and the guide get a table of contents.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ html_theme_options = {
 
 CONTENTS = {  # below a page: a heading and its pages; a page that is in none of them is a warning
     "README": {
+        "Learn": ["docs/guide/README"],
         "Use": [
             *("docs/install", "docs/commands", "docs/scripting", "docs/platforms", "examples/README", "docs/api"),
             *("docs/operators", "docs/ranks", "docs/wheels"),
@@ -62,6 +63,9 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
             *("docs/records/mutations/README", "docs/records/transcripts/README"),
         ],
         "The project": ["CONTRIBUTING", "CHANGELOG"],
+    },
+    "docs/guide/README": {
+        "": [f"docs/guide/{path.stem}" for path in sorted((ROOT / "docs" / "guide").glob("[0-9]*.md"))]
     },
 }
 LINK = re.compile(r"(?<!!)(\[[^][]*\])\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
@@ -111,7 +115,7 @@ def numbered(path: Path) -> str:
     """The file as HTML, each line with an anchor, L1 and so on."""
     text = path.read_text()
     try:
-        lexer = get_lexer_for_filename({".cu": "x.cpp", ".cuh": "x.cpp"}.get(path.suffix, path.name))
+        lexer = get_lexer_for_filename(path.name)
         if path.suffix in {".json", ".csv"}:
             raise ClassNotFound("records are shown as they are")
         text = highlight(text, lexer, HtmlFormatter(nowrap=True))

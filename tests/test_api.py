@@ -5,6 +5,7 @@ import copy
 import os
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -250,13 +251,44 @@ def test_a_fork_of_an_engines_process_is_told(make_engine, engine, threads):
     assert steps == "2"
 
 
-def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
-    for thing in (result, result.engine):
-        for way in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(TypeError, match="an Engine cannot be pickled or copied; its parameters can"):
-                way(thing)
-    again = pickle.loads(pickle.dumps(result.model))
-    assert digest(again.parameters) == digest(result.model.parameters)
+def test_an_engine_is_not_pickled_and_a_result_is_without_it(result):
+    images = tiny_dataset().test_images
+    for way in (lambda thing: pickle.loads(pickle.dumps(thing)), copy.deepcopy):
+        with pytest.raises(TypeError, match="an Engine cannot be pickled or copied; its parameters can"):
+            way(result.engine)
+        again = way(result)
+        assert (again.engine, again.epochs, again.accuracy) == (None, result.epochs, result.accuracy)
+        assert digest(again.model.parameters) == digest(result.model.parameters)
+        np.testing.assert_array_equal(predict(again, images).classes, predict(result, images).classes)
+    assert result.engine is not None
+
+
+def test_what_a_notebook_shows_is_short(result):
+    data = tiny_dataset()
+    assert re.fullmatch(r"TrainingResult\(\d+\.\d\d %, 2 epochs, cpu fp32, \d+\.\d s\)", repr(result))
+    weights = digest(result.model.parameters)[:12]
+    assert repr(result.model) == f"Model(weights {weights}, dataset=tiny, epochs=2, engine=cpu)"
+    assert repr(Model(result.model.parameters)) == f"Model(weights {weights}, no statistics)"
+    assert repr(result.engine) == "Engine(cpu fp32)"
+    assert repr(data) == "Dataset(tiny, 35 training and 20 test images)"
+    found = predict(result, data.test_images)
+    assert repr(found) == f"Predictions([{', '.join(map(str, found.classes[:10]))}, ...], images=20)"
+    page = result._repr_html_()
+    cells = re.findall("<td>([^<]*)</td>", page)
+    assert len(cells) == 2 * page.count("<th>") == 10
+    assert cells[3] == f"{100 * result.epochs[0]['test_accuracy']:.2f} %"
+
+
+def test_a_result_is_saved_and_drawn(result, tmp_path):
+    result.save(tmp_path / "model.safetensors")
+    assert digest(load_model(tmp_path / "model.safetensors").parameters) == digest(result.model.parameters)
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    figure = result.plot()
+    loss, accuracy = figure.axes
+    (_, on_test) = loss.lines
+    assert on_test.get_ydata().tolist() == [row["test_loss"] for row in result.epochs]
+    assert accuracy.lines[0].get_ydata().tolist() == [100 * row["train_accuracy"] for row in result.epochs]
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

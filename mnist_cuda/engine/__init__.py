@@ -263,6 +263,9 @@ class Engine:
         with self._lock, _native_errors():
             yield
 
+    def __repr__(self) -> str:
+        return f"Engine({self.info.name} {self.precision})"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine cannot be pickled or copied; its parameters can, and so can what `save_model` takes")
 

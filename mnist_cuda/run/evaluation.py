@@ -22,6 +22,7 @@ Trained: TypeAlias = Engine | Model | TrainingResult | str | Path
 # Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
 BATCH_SIZE = 250
 CHUNK = 1000  # images a call of `predict`
+SHOWN = 10  # classes in a repr
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Predictions:
     """
 
     logits: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.classes[:SHOWN]))
+        return f"Predictions([{shown}{', ...' if len(self.logits) > SHOWN else ''}], images={len(self.logits)})"
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -59,7 +64,8 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
 
     Raises CheckpointError for a file that is no model, UsageError for what is none of these.
     """
-    model = getattr(model, "engine", model)  # of a result
+    if isinstance(model, TrainingResult):
+        model = model.engine or model.model  # a result that was pickled has no engine
     if isinstance(model, Engine):
         return model
     if isinstance(model, str | Path):

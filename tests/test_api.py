@@ -372,7 +372,7 @@ def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
     assert predict(result, data.test_images[:0]).classes.shape == (0,)
     with pytest.raises(CheckpointError, match="no population statistics"):
         predict(Model(result.model.parameters), data.test_images)
-    for wrong in (data.test_images.astype(float), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
+    for wrong in (data.test_images.astype(complex), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
         with pytest.raises(ValueError, match=r"^predict: images: they have (dtype|shape) .* expected"):
             predict(result, wrong)
 
@@ -444,15 +444,45 @@ def test_arrays_are_taken_without_a_copy():
         np.testing.assert_array_equal(ours, theirs)
         assert theirs.flags.writeable
         assert not ours.flags.writeable
-    for shape in ((5, 784), (5, 1, 28, 28)):
+    for shape in ((5, 784), (5, 1, 28, 28), (5, 28, 28, 1)):
         other = dataset_of(images.reshape(shape), labels.tolist(), images.reshape(shape), labels.astype(np.int64))
         assert other.digest == data.digest
+    for kind in (np.int8, np.int64, np.float32):  # such as a table of pixels has
+        pixels = (images // 2).astype(kind)
+        other = dataset_of(pixels, labels, pixels.reshape(5, 784).tolist(), labels)
+        np.testing.assert_array_equal(other.train_images, images // 2)
+        np.testing.assert_array_equal(other.test_images, images // 2)
+
+
+def test_data_frames_are_taken():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    data = tiny_dataset()
+    table, column = pandas.DataFrame(data.test_images.reshape(-1, 784).astype(int)), pandas.Series(data.test_labels)
+    assert (
+        dataset_of(table, column, table, column).digest
+        == replace(data, train_images=data.test_images, train_labels=data.test_labels).digest
+    )
 
 
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [
         (np.zeros((2, 28, 28)), [1, 2], "training images: they have dtype float64, expected uint8"),
+        (
+            np.full((2, 784), 0.5, np.float32),
+            [1, 2],
+            r"from 0 to 255: \(255 \* images\)\.round\(\)\.astype\('uint8'\) makes",
+        ),
+        (np.ones((2, 784), bool), [1, 2], r"have dtype bool, expected uint8 from 0 to 255: \(255 \* images\)\.round"),
+        (
+            np.full((2, 784), -0.42),
+            [1, 2],
+            "a pixel is -0.42; give the pixels as they were before they were normalised",
+        ),
+        (np.full((2, 784), 1.5), [1, 2], "or whole numbers in that range, and a pixel is 1.5$"),
+        (np.full((2, 784), 256), [1, 2], "have dtype int64, expected .* and a pixel is 256$"),
+        (np.full((2, 784), np.nan), [1, 2], "a pixel is nan$"),
+        (np.full((2, 784), "1"), [1, 2], "they have dtype <U1, expected uint8 from 0 to 255$"),
         (np.zeros((2, 28, 27), np.uint8), [1, 2], r"they have shape \(2, 28, 27\), expected \(N, 28, 28\)"),
         (np.zeros((2, 28, 28), np.uint8), [1], "2 training images and 1 labels"),
         (np.zeros((0, 28, 28), np.uint8), np.zeros(0, int), "0 training images and 0 labels"),

@@ -81,9 +81,9 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
 def predict(model: Trained, images: object, *, engine: str = "auto", precision: str | None = None) -> Predictions:
     """Predict the digits of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
-    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: also
-    (N,784) or (N,1,28,28), and any array on the host that has `__dlpack__` or that numpy takes. engine, precision: for
-    a model that is in none yet, which one computes. Batch norm uses the population statistics.
+    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: in any
+    form that `dataset_of` takes. engine, precision: for a model that is in none yet, which one computes. Batch norm
+    uses the population statistics.
 
     Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
     that is no model.

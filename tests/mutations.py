@@ -103,22 +103,26 @@ TRAINING = [
             'us = 1e6 * record["train_seconds"] / record["epoch"]',
         ),
         (
+            "signal-in-the-last-epoch-forgotten",
+            "exit code",
+            "return 0 if stop.signal is None else exit_code(stop.signal)",
+            "return 0",
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/keeping.py",
+        (REPORTED, "test_train.py", *RESUMED),
+        (
             "file-without-statistics",
             "file",
             "        save_model(self.folder.model, model)\n",
             "        save_model(self.folder.model, Model(model.parameters, None, model.metadata))\n",
         ),
         (
-            "signal-in-the-last-epoch-forgotten",
-            "exit code",
-            "return 0 if stop.signal is None else exit_code(stop.signal)",
-            "return 0",
-        ),
-        (
             "stopped-without-a-checkpoint",
             "resume",
-            "            self._save_state(state)\n            if not evaluated",
-            "            if not evaluated",
+            "        self.save_state(state)\n        if not evaluated",
+            "        if not evaluated",
         ),
         (
             "best-by-the-test-set",

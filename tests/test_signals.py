@@ -192,16 +192,16 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
 WHILE_SAVING = """
 import os, signal, sys, time
 import tiny
-from mnist_cuda import cli; from mnist_cuda.run import training_run
+from mnist_cuda import cli; from mnist_cuda.run import keeping
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset
-save = training_run.save_model
+save = keeping.save_model
 def save_and_stop(*args, **options):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.3)
     save(*args, **options)
-training_run.save_model = save_and_stop
+keeping.save_model = save_and_stop
 print("ready", flush=True)
 sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--quiet", "--out", {out!r}]))
 """

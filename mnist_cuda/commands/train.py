@@ -116,7 +116,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
     from mnist_cuda.run.folder import read_config
-    from mnist_cuda.run.training_run import FIXED
+    from mnist_cuda.run.options import FIXED
 
     if args.resume:
         args.resume = find_folder(args.resume)

@@ -119,9 +119,10 @@ def _train(
 
     from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.run.folder import ResumedFolder
+    from mnist_cuda.run.keeping import Saving
     from mnist_cuda.run.resume import remove_later
     from mnist_cuda.run.training import State, Trainer, require_possible
-    from mnist_cuda.run.training_run import Saving, TrainingRun
+    from mnist_cuda.run.training_run import TrainingRun
 
     if options.output.save_best and not options.training.validation:
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
@@ -197,7 +198,7 @@ def _threads(options: RunOptions, world: World | None) -> int:
 def _facts(options: RunOptions, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
     """What all ranks must have in common, by the error where they have not."""
     from mnist_cuda import _native, machine
-    from mnist_cuda.run.training_run import fixed_options
+    from mnist_cuda.run.options import fixed_options
 
     fixed = fixed_options(options.flat()) | {"epochs": options.training.epochs}
     del fixed["init_sha256"]  # rank 0 gives all of them its parameters
@@ -266,8 +267,8 @@ def _last_state(options: RunOptions, folder: RunFolder, data: Dataset, ranks: Ra
 
     from mnist_cuda.errors import CheckpointError
     from mnist_cuda.machine import versions
+    from mnist_cuda.run.options import fixed_options
     from mnist_cuda.run.resume import checkpoints, load_state
-    from mnist_cuda.run.training_run import fixed_options
     from mnist_cuda.terminal.console import plural, print_warning
 
     found = None

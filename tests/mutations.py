@@ -97,16 +97,20 @@ TRAINING = [
         "mnist_cuda/run/training_run.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
-            "microseconds-an-epoch",
-            "unit",
-            'us = 1e6 * record["train_seconds"] / record["steps"]',
-            'us = 1e6 * record["train_seconds"] / record["epoch"]',
-        ),
-        (
             "signal-in-the-last-epoch-forgotten",
             "exit code",
             "return 0 if stop.signal is None else exit_code(stop.signal)",
             "return 0",
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/progress.py",
+        (REPORTED, "test_train.py"),
+        (
+            "microseconds-an-epoch",
+            "unit",
+            'us = 1e6 * record["train_seconds"] / record["steps"]',
+            'us = 1e6 * record["train_seconds"] / record["epoch"]',
         ),
     ),
     *of(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -11,7 +13,7 @@ from mnist_cuda import machine
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import EngineInfo
 from mnist_cuda.engine.model import digest
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import DivergedError, UsageError
 from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.options import fixed_options
@@ -43,14 +45,22 @@ class Saving:
 class RunKeeper:
     """Writes what a trainer has done into a run's folder.
 
-    options: for config.json. by_auto: the engine was left to `auto`. All methods raise CheckpointError where a file
-    cannot be written.
+    options: for config.json. by_auto: the engine was left to `auto`. command: what trains, if no command line does.
+    All methods raise CheckpointError where a file cannot be written.
     """
 
     def __init__(
-        self, trainer: Trainer, folder: RunFolder, saving: Saving, options: dict[str, Any], *, by_auto: bool
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        saving: Saving,
+        options: dict[str, Any],
+        *,
+        by_auto: bool,
+        command: str = "",
     ) -> None:
         self.trainer, self.folder, self.saving, self.options, self.by_auto = trainer, folder, saving, options, by_auto
+        self.command = command
         self.weights = ""  # sha256 of what was saved last
         self._saved = trainer.steps  # when the last checkpoint was
         self._facts = self._facts_of_checkpoints()
@@ -58,6 +68,19 @@ class RunKeeper:
     def start(self, before: dict[str, Any] | None = None) -> None:
         """Write config.json; before: of the run that goes on."""
         self.folder.start(self._config(before))
+
+    def end(self, how: str) -> None:
+        """Note how the run ended: `done`, `stopped` or `diverged`."""
+        self.folder.end(how)
+
+    @contextlib.contextmanager
+    def noting_divergence(self) -> Iterator[None]:
+        """A block whose DivergedError is how the run ended."""
+        try:
+            yield
+        except DivergedError:
+            self.end("diverged")
+            raise
 
     @property
     def stride(self) -> int:
@@ -138,6 +161,7 @@ class RunKeeper:
                 "step": trainer.steps,
             }
             options = before["options"] | {"epochs": trainer.options.epochs}
+            before = {name: value for name, value in before.items() if name != "ended"}
             return before | {"options": options, "resumed": [*before.get("resumed", []), resumed]}
         return {
             **self._circumstances(),
@@ -151,11 +175,12 @@ class RunKeeper:
     def _circumstances(self) -> dict[str, Any]:
         engine = self.trainer.engine
         threads = engine.threads or machine.cores()
-        return machine.circumstances(
+        found = machine.circumstances(
             device=self.options["device"] if engine.info.device == "cuda" else None,
             threads=threads if engine.info.device == "cpu" else None,
             libraries=machine.engine_libraries(engine.info.name),
         )
+        return found | ({"command": self.command} if self.command else {})
 
 
 def engine_facts(info: EngineInfo, precision: str, *, by_auto: bool) -> dict[str, Any]:

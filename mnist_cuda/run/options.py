@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,7 +185,7 @@ class RunOptions:
 FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256", "multiprocessors")
 
 
-def fixed_options(options: dict[str, Any]) -> dict[str, Any]:
+def fixed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a run's options that a run that goes on must share."""
     fixed = {name: options.get(name) for name in FIXED}
     return fixed if options.get("schedule") == "constant" else fixed | {"epochs": options.get("epochs")}

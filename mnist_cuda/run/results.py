@@ -64,7 +64,9 @@ class TrainingResult:
     `train_accuracy`, `test_accuracy`, `test_loss`, `train_seconds`, `us_per_iteration` and more. steps: updates in all.
     seconds: from the first step to the end, evaluations included; training_seconds: in steps alone. us_per_iteration:
     microseconds per step, mean over the last 100. engine: the engine, which holds these weights and statistics; None
-    in a copy of the result.
+    in a copy of the result. stopped: why the training ended before its last epoch, `Ctrl-C` or what a callback says;
+    empty where it did not. If that was within an epoch, `interrupted` is true in the last record, and `evaluation` is
+    of the weights as they are.
     """
 
     model: Model
@@ -75,6 +77,7 @@ class TrainingResult:
     training_seconds: float
     us_per_iteration: float
     engine: Engine | None
+    stopped: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"engine": None}
@@ -95,8 +98,9 @@ class TrainingResult:
 
         metadata = self.model.metadata
         engine = f"{metadata.get('engine')} {metadata.get('precision')}"
-        epochs = plural(len(self.epochs), "epoch")
-        return [f"{100 * self.accuracy:.2f} %", epochs, engine, format_duration(self.seconds)]
+        epochs = plural(sum(not row.get("interrupted") for row in self.epochs), "epoch")
+        stopped = [f"stopped: {self.stopped}"] if self.stopped else []
+        return [f"{100 * self.accuracy:.2f} %", epochs, engine, format_duration(self.seconds), *stopped]
 
     @property
     def accuracy(self) -> float:

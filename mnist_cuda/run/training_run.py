@@ -14,6 +14,7 @@ from typing import Any
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.errors import CheckpointError
+from mnist_cuda.run import progress
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
 from mnist_cuda.run.results import Model
@@ -62,7 +63,8 @@ class TrainingRun:
         trainer.prepare()
         self.startup.end("upload")
         self._start = time.perf_counter()
-        with StopRequest(self._heard) as stop, self.live:
+        self.live.show(0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "first step")  # drawn at once
+        with StopRequest(self._heard) as stop, self.live, self.keeper.noting_divergence():
             while not trainer.finished:
                 trainer.train_epoch(self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride)
                 record, state, model = trainer.record(), trainer.state, trainer.model(None)
@@ -72,21 +74,15 @@ class TrainingRun:
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
                     record = trainer.evaluate()
                 self._end_epoch(record, trainer.end_epoch(record))
+            with self._saves():
+                self.keeper.end("done")
             self.live.stop()
             self._report(None)
             return 0 if stop.signal is None else exit_code(stop.signal)
 
     def _show(self, now: Progress) -> None:
         self.startup.end("first_step")
-        self.live.show(
-            now.step / now.steps,
-            f"epoch {now.epoch}/{now.epochs}",
-            f"loss {now.loss:.4f}",
-            f"{console.format_duration(now.seconds_left)} left",
-            f"acc {100 * now.accuracy:.1f} %",
-            f"{console.format_count(now.us_per_iteration)} us/it",
-            f"{now.images_per_second:.0f} img/s",
-        )
+        self.live.show(now.step / now.steps, *progress.parts(now))
         if self.keeper.due:
             with self._saves():
                 self.keeper.save_state(self.trainer.state)
@@ -103,14 +99,7 @@ class TrainingRun:
 
     def _end_epoch(self, record: dict[str, Any], model: Model) -> None:
         """Save the model, the metrics and the state, print the epoch's line."""
-        epochs = self.trainer.options.epochs
-        us = 1e6 * record["train_seconds"] / record["steps"]
-        held = f"validation {100 * record['validation_accuracy']:.2f} %  " if "validation_accuracy" in record else ""
-        line = (
-            f"epoch {record['epoch']}/{epochs}  loss {record['loss']:.4f}  "
-            f"train {100 * record['train_accuracy']:.2f} %  {held}test {100 * record['test_accuracy']:.2f} %  "
-            f"{console.format_count(us)} us/it  {record['images_per_second']:.0f} img/s"
-        )
+        line = progress.epoch_line(record, self.trainer.options.epochs)
         with self._saves():
             try:
                 self.keeper.end_epoch(record, model)
@@ -122,6 +111,7 @@ class TrainingRun:
         trainer, stopped = self.trainer, None
         with self._saves(signum):
             stopped = self.keeper.stop_early(record, state, model)
+            self.keeper.end("stopped")
         self.live.stop()
         if trainer.ranks:
             trainer.ranks.leave(exit_code(signum), "stopped")  # here, as the process may end right after this
@@ -133,35 +123,36 @@ class TrainingRun:
         self.out.print(f"{name}: finishing the running steps, then saving; a second signal ends the run at once")
 
     def _report(self, signum: int | None, stopped: dict[str, Any] | None = None, *, saved: bool = True) -> None:
-        """Print the last line, or the JSON object. stopped: the record of an epoch that was not evaluated."""
+        """Print the result, and the JSON object. stopped: the record of an epoch that was not evaluated."""
         trainer, data = self.trainer, self.trainer.data
-        place = f"saved {self.folder.model}" if saved else "NOT all saved"
         epochs, total = trainer.options.epochs, time.perf_counter() - self._start
         us, iterations = trainer.clock.recent()
         name = f"{data.name} (NOT mnist: see the warning above)" if data.warning else data.name
+        place, time_line = str(self.folder.model) if saved else "NOT all", ""
         if signum is not None or trainer.evaluation is None:
             by = f"stopped by {signal.Signals(signum).name}" if signum is not None else "ended"
-            last = (
-                f"{by} after {console.plural(trainer.steps, 'step')} "
-                f"({trainer.epochs_done} of {epochs} epochs) on {name}; {place}"
-            )
+            done = f"{console.plural(trainer.steps, 'step')} ({trainer.epochs_done} of {epochs} epochs)"
+            result = f"{by} after {done} on {name}"
             if saved and not trainer.epochs:
-                last += " without population statistics: `mnist-cuda evaluate` computes them"
+                place += " without population statistics: `mnist-cuda evaluate` computes them"
             elif stopped:
-                last += f" of epoch {len(trainer.epochs)}"
+                place += f" of epoch {len(trainer.epochs)}"
         else:
             since = f" since step {self.first_step}" if self.first_step else ""
-            last = (
+            result = (
                 f"{100 * trainer.evaluation.accuracy:.2f} % of {trainer.evaluation.count} test images correct after "
-                f"{console.plural(trainer.epochs_done, 'epoch')} in {console.format_duration(total)}{since} on {name}; "
-                f"{console.format_count(us)} us/iteration (mean of the last {iterations}); {place}"
+                f"{console.plural(trainer.epochs_done, 'epoch')} on {name}"
             )
+            pace = f"{console.format_count(us)} us/iteration (mean of the last {iterations})"
+            time_line = f"{console.format_duration(total)}{since}; {pace}"
             if saved and self.saving.best:
-                last += f", and {BEST_FILE} of epoch {self.keeper.best} there"
+                place += f", and {BEST_FILE} of epoch {self.keeper.best}"
         if signum is not None and saved:
             self._say(f"`mnist-cuda train --resume {shlex.quote(str(self.folder.path))}` goes on from here")
-        weights = f"; weights {self.keeper.weights[:12]}" if self.keeper.weights else ""
-        self.out.print(f"{last}{weights}", style="bold")
+        block = {"result": result, "time": time_line, "saved": place, "weights": self.keeper.weights[:12]}
+        for word, text in block.items():
+            if text:
+                self.out.print(f"{word:8}{text}", style="bold" if word == "result" else None)
         if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
@@ -190,7 +181,6 @@ class TrainingRun:
     def _print_plan(self) -> None:
         trainer, options, data = self.trainer, self.trainer.options, self.trainer.data
         engine = trainer.engine
-        rest = trainer.images - trainer.steps_per_epoch * options.batch_size
         shape = "" if trainer.schedule.rise is None else f" {trainer.schedule}"
         chosen = ", chosen by auto" if self.by_auto else ""
         self._say(f"engine  {engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
@@ -201,8 +191,6 @@ class TrainingRun:
             f"plan    {console.plural(options.epochs, 'epoch')} of {console.plural(trainer.steps_per_epoch, 'step')}, "
             f"batch {options.batch_size}, lr {options.lr:g}{shape}, seed {options.seed}"
         )
-        if rest:
-            self._say(f"        the last {rest} images of each shuffled epoch do not fill a batch and are dropped")
         if trainer.ranks:
             own = console.plural(engine.threads, "thread") if engine.info.device == "cpu" else f"GPU {engine.device}"
             self._say(f"ranks   {trainer.ranks.size}, started by {self.launcher}, this one with {own}")

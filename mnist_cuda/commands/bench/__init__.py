@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "a training step against float64",
     "around": "start-up, initial values, statistics and evaluation",
     "ops": "every variant of every GPU op",
+    "share": "one row of your card or processor, for docs/cards.md",
 }
 
 EXAMPLES = (

@@ -593,6 +593,29 @@ BENCH = [
         ),
     ),
     *of(
+        "mnist_cuda/bench/submit.py",
+        ("test_bench_submit.py -k 'not examples'",),
+        ("classes-keep-their-digits", "refusal", "names = rng.permutation(10)", "names = np.arange(10)"),
+        (
+            "clock-stops-at-the-programs-word",
+            "clock",
+            "trained - start, end - start)",
+            "trained - start, trained - start)",
+        ),
+        (
+            "every-seed-is-half-of-them",
+            "reported value",
+            "in_time if reached == count else",
+            "in_time if 2 * reached >= count else",
+        ),
+    ),
+    *of(
+        "mnist_cuda/bench/share.py",
+        ("test_bench_share.py",),
+        ("any-digest-will-do", "refusal", 'if key != "digest"}', 'if key not in ("digest", "engine")}'),
+        ("a-step-as-fast-as-you-like", "unit", "1e6 * batch * IMAGE_FLOPS", "batch * IMAGE_FLOPS"),
+    ),
+    *of(
         "mnist_cuda/run/schedule.py",
         ("test_schedule.py -k 'not spec'",),
         ("rates-half-a-step-early", "off by one", "t = (np.arange(steps) + 0.5)", "t = (np.arange(steps) + 0.0)"),

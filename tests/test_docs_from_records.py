@@ -13,6 +13,7 @@ import pytest
 from pages import __main__ as program
 from pages import tables
 from pages.records import RecordError
+from test_bench_share import record as card_record
 
 SVG = "{http://www.w3.org/2000/svg}"
 VERSIONS = {"torch": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "jax": {"jax": "0.11.2"}}
@@ -269,3 +270,27 @@ def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
         "| µs per model-step | B=64 |",
         "| fused, 33 side by side, fp32 | **9.1** |",
     ]
+
+
+def test_cards_have_rows_or_none(script: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "cards.md"
+    (tmp_path / "README.md").write_text("")
+    page.write_text("<!-- cards:cards -->\n<!-- /cards -->\n")
+    folder = tmp_path / "docs" / "records" / "cards"
+
+    def rows() -> list[str]:
+        return [line.partition(" |")[0] for line in script.Documents().files[page].splitlines()[3:-1]]
+
+    nothing = rows()
+    assert nothing == [f"| {name}" for name in script.CARDS]
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps(card_record(gpu=None)))
+    (folder / "l4.json").write_text(json.dumps(card_record(gpu="NVIDIA L4")))
+    assert rows() == ["| NVIDIA L4", "| A Processor, 2 threads", *(row for row in nothing if row != "| L4")]
+    text = script.Documents().files[page]
+    assert "](records/cards/l4.json) |" in text
+    assert "| RTX 4090 | not timed |" in text
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+    (folder / "b.json").write_text(json.dumps(card_record() | {"engine": "naive"}))
+    with pytest.raises(RecordError, match=r"b\.json: its digest is .* it was changed later"):
+        script.Documents()

@@ -125,6 +125,7 @@ JSON_COMMANDS = [
     ("bench", "time-to-accuracy"),
     ("bench", "ops"),
     ("bench", "around"),
+    ("bench", "share"),
     ("bench", "--models", "2"),
     ("bench", "--all-batches"),
     ("bench", "check"),

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 # The folder of `checks` and `pages` instead of this one, whose modules have names of others'.
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-from pages import api, ladder, tables, transcripts
+from pages import api, guide, ladder, site, tables, transcripts
 from pages.records import RecordError
 
 from mnist_cuda.bench.op_tables import StaleError
@@ -23,13 +23,17 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[Path, str]]] = {
     "tables": lambda _: tables.Documents().files,
     "api": lambda _: {api.PAGE: api.page()},
     "ladder": lambda _: {ladder.PAGE: ladder.page()},
+    "guide": lambda _: guide.Documents().files,
     "transcripts": lambda args: transcripts.files(args.data, exact=not args.check),
 }
-USUAL = ("tables", "api", "ladder")  # transcripts take minutes
+BUILD = "build"
+USUAL = ("tables", "api", "ladder", "guide")  # transcripts take minutes
 HELP = """tables: in README.md and docs/*.md, with charts and ranges, from docs/records
 api: docs/api.md, from docstrings
 ladder: docs/ladder.md, from the tables of ops and records of `mnist-cuda bench ops`
+guide: docs/guide, from functions of the code, the emulator's counts and records of `mnist-cuda bench ops`
 transcripts: docs/records/transcripts, what commands print; after it, tables
+build: alone; the documentation as a web site in build/site
 """
 DIFFERENCE = 40  # lines of each file
 
@@ -40,11 +44,13 @@ def main() -> int:
         prog="scripts/docs", description=f"{__doc__}\n\n{HELP}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     text = f"default: {', '.join(USUAL)}"
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=text)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, BUILD, []], metavar="PART", help=text)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
     text = "MNIST's files, for transcripts (default: %(default)s)"
     parser.add_argument("--data", type=Path, default=transcripts.DATA, metavar="DIR", help=text)
     args = parser.parse_args()
+    if BUILD in args.parts:
+        return site.build() if args.parts == [BUILD] else parser.error("build stands alone")
     stale = []
     for part in args.parts or USUAL:
         try:

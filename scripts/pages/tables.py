@@ -18,6 +18,8 @@ load is refused.
     frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
     cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
+<!-- cards:RECORD --> ... <!-- /cards -->
+    a row for each file of `mnist-cuda bench share`, which must pass its --check, and one for each of CARDS without one
 <!-- lines:ENGINE --> ... <!-- /lines -->
     the lines of the files that ENGINE_FILES names, to two digits; it needs no record
 
@@ -29,18 +31,23 @@ from __future__ import annotations
 import math
 import os
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pages.records import PRECISIONS, Record, RecordError, loads, read_record, read_records, rows_of
 
+from mnist_cuda.bench import share
+from mnist_cuda.errors import MnistCudaError
+
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(
-    r"(<!-- (record|chart|speed-up|us|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
+    r"(<!-- (record|chart|speed-up|us|cards|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
 )
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 NO_RECORD = "no record yet"
+WIDTH = 88
 ENGINE_FILES = {  # below native/: what only this engine uses, or what it was written for
     "reference": "host/engines/reference.cpp host/cpu/reference_ops.*",
     "naive": "gpu/engines/naive.cpp gpu/engines/unfused_engine.h gpu/kernels/*/naive.cu gpu/kernels/*/naive_ops.h",
@@ -55,14 +62,27 @@ ENGINE_FILES = {  # below native/: what only this engine uses, or what it was wr
     "host/cpu/thread_pool.* host/cpu/aligned.h host/cpu/simd/*.*",
 }
 
+OTHER_CARDS = ("B200", "A100", "L40S", "L4", "RTX 5090", "RTX 4090", "RTX 4060", "RTX 3060", "T4", "V100")
+# Cards that people have, with what stands in place of times until a file of `bench share` names them.
+ELSEWHERE = "no row yet; [a step is timed](benchmarks.md#{})"
+CARDS = {
+    "H200": ELSEWHERE.format("a-training-step-on-an-h200"),
+    "H100": ELSEWHERE.format("on-an-h100"),
+    **dict.fromkeys(OTHER_CARDS, "not timed"),
+}
+
 Row = Record
 
 
 def render_text(text: str) -> str:
-    """The text as a code block; a command at its start, after `$ `, in one of its own, where it can be copied."""
+    """The text as a code block; a command at its start, after `$ `, in one of its own, where it can be copied.
+
+    What the command prints is wrapped at WIDTH columns, as in a terminal, so that nothing of it is out of sight.
+    """
     command, _, output = text.partition("\n")
     if command.startswith("$ "):
-        return render_text(command[2:]) + "\n" + render_text(output)
+        lines = (textwrap.fill(line, WIDTH) if len(line) > WIDTH else line for line in output.splitlines())
+        return render_text(command[2:]) + "\n" + render_text("\n".join(lines))
     return f"```\n{text.rstrip()}\n```\n"
 
 
@@ -283,6 +303,22 @@ def draw_sweep(path: Path) -> tuple[str, str, str]:
         return charts.to_svg(figure, panel.title), panel.title, panel.caption
 
 
+def render_cards(folder: Path, link: Callable[[Path], str]) -> str:
+    """The table of all cards: rows of files, then those of CARDS that no file is of."""
+    try:
+        rows = {file: share.read_card(file) for file in sorted(folder.glob("*.json"))}
+    except MnistCudaError as error:
+        raise RecordError(str(error)) from None
+    right = ("---", "---", "---", *("---:" for _ in share.BATCH_SIZES), "---:", "---:", "---", "---", "---")
+    lines = [f"| {' | '.join(share.COLUMNS)} |", f"| {' | '.join(right)} |"]
+    by_name = sorted(rows.items(), key=lambda item: (item[1]["machine"]["gpu"] is None, item[1]["card"], item[0]))
+    lines += [share.markdown_row(record, link(file)) for file, record in by_name]
+    for name, text in CARDS.items():
+        if not any(re.search(rf"\b{name}\b", record["card"]) for record in rows.values()):
+            lines.append(f"| {name} | {text}{' |' * (len(share.COLUMNS) - 1)}")
+    return "\n".join(lines) + "\n"
+
+
 def count_lines(engine: str) -> str:
     """The lines of an engine's files, to two digits."""
     counts = []
@@ -311,7 +347,9 @@ class Documents:
         def link(target: Path) -> str:
             return Path(os.path.relpath(target, document.parent)).as_posix()
 
-        if path.suffix in (".txt", ".csv") and path.exists():
+        if kind == "cards":
+            text = render_cards(path, link)
+        elif path.suffix in (".txt", ".csv") and path.exists():
             text = self._of_text(path, words.strip(), link)
         elif records := read_records(path):
             text = self._of_records(kind, path, records, words.split(), link)

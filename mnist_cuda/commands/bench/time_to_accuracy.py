@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=positive, default=20, metavar="N", help=text)
     add("--selection-seeds", type=positive, default=5, metavar="N", help="seeds per candidate (default: %(default)s)")
     add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
+    text = "take the shortest budget that gets P per cent of held-out images right (default: by test images, --target)"
+    add("--freeze-at", type=percent, metavar="P", help=text)
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("--peers", nargs="+", default=[], metavar="NAME", help="also train the result in torch:graph, jax, ...")

@@ -37,6 +37,8 @@ def test_rows_of_an_op(cache: str) -> None:
         assert row["report"]["faults"] == []
         # 3 rows of 10 numbers are read and written: 240 bytes.
         assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
+    (stores,) = (line["first"] for line in rows["naive"]["report"]["lines"] if line["write"])
+    assert stores == [0, 40, 80, *[None] * 29]  # one thread per row
     assert bench("3", "--op", "softmax", XDG_CACHE_HOME=cache).returncode == 2  # by the same program
     table = bench("3", "--op", "relu", XDG_CACHE_HOME=cache)
     assert table.returncode == 0

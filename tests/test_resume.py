@@ -192,7 +192,7 @@ def test_a_stop_at_a_step_changes_nothing(stopped, step, argv, capsys):
     assert [row["step"] for row in config["resumed"]] == [step]
     out = capsys.readouterr().out
     epoch = -(-step // (6 if "--validation" in argv else 7))  # an epoch's last step is followed by its evaluation
-    assert re.search(rf"^ {{8}}going on after {step} steps?, in epoch {epoch}$", out, re.MULTILINE)
+    assert re.search(rf"^ {{8}}continuing after {step} steps?, in epoch {epoch}$", out, re.MULTILINE)
     assert f" since step {step};" in out
 
 

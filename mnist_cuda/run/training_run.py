@@ -197,7 +197,7 @@ class TrainingRun:
             if engine.transport:
                 self._say(f"        sums by {engine.transport}")
         if self.first_step:
-            self._say(f"        going on after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
+            self._say(f"        continuing after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
         self._say(f"folder  {self.folder.path}")
 
     def _say(self, line: str) -> None:

@@ -48,6 +48,8 @@ from typing import Any
 from checks import code_hashes
 from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, tool, visible_gpus
 
+from mnist_cuda import machine as facts
+
 for folder in ("tests", "native/emulator"):
     sys.path.append(str(ROOT / folder))
 
@@ -717,11 +719,7 @@ def work(args: argparse.Namespace) -> int:
 
 def gpus() -> list[str]:
     """The names of this machine's GPUs."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
+    return [row["name"] for row in facts.ask_nvidia_smi("name")[0]]
 
 
 def machine(gpu: bool) -> str:
@@ -729,8 +727,7 @@ def machine(gpu: bool) -> str:
     if gpu:
         names = gpus()
         return f"{len(names)} x {names[0]}" if len(names) > 1 else (names or ["no GPU"])[0]
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{names[0] if names else 'a CPU'}, {len(os.sched_getaffinity(0))} cores"
+    return f"{facts.cpu_model()}, {facts.cores()} cores"
 
 
 # ---- docs/trust.md ---------------------------------------------------------------------------------------------------

@@ -97,11 +97,25 @@ TRAINING = [
         "mnist_cuda/run/training_run.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
+            "signal-in-the-last-epoch-forgotten",
+            "exit code",
+            "return 0 if stop.signal is None else exit_code(stop.signal)",
+            "return 0",
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/progress.py",
+        (REPORTED, "test_train.py"),
+        (
             "microseconds-an-epoch",
             "unit",
             'us = 1e6 * record["train_seconds"] / record["steps"]',
             'us = 1e6 * record["train_seconds"] / record["epoch"]',
         ),
+    ),
+    *of(
+        "mnist_cuda/run/keeping.py",
+        (REPORTED, "test_train.py", *RESUMED),
         (
             "file-without-statistics",
             "file",
@@ -109,16 +123,10 @@ TRAINING = [
             "        save_model(self.folder.model, Model(model.parameters, None, model.metadata))\n",
         ),
         (
-            "signal-in-the-last-epoch-forgotten",
-            "exit code",
-            "return 0 if stop.signal is None else exit_code(stop.signal)",
-            "return 0",
-        ),
-        (
             "stopped-without-a-checkpoint",
             "resume",
-            "            self._save_state(state)\n            if not evaluated",
-            "            if not evaluated",
+            "        self.save_state(state)\n        if not evaluated",
+            "        if not evaluated",
         ),
         (
             "best-by-the-test-set",
@@ -435,7 +443,7 @@ LOOKING = [
         ("removes-any-config-json", "refusal", 'isinstance(versions, dict) and "mnist-cuda" in versions', "True"),
     ),
     *of(
-        "mnist_cuda/doctor.py",
+        "mnist_cuda/machine.py",
         ("test_doctor.py",),
         ("smi-that-failed", "refusal", "if result.returncode == 0 and all(", "if all("),
     ),

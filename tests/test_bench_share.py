@@ -15,7 +15,7 @@ from mnist_cuda.data.catalogue import DATASETS
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
 from mnist_cuda.run.options import TrainOptions
-from mnist_cuda.run.training import train
+from mnist_cuda.run.train import train
 
 COMMIT = "0123456789" * 4
 

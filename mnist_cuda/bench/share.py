@@ -24,7 +24,7 @@ from mnist_cuda.engine.model import digest
 from mnist_cuda.engine.timing import Measurement, Summary, summarise, time_steps
 from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError, UsageError
 from mnist_cuda.run.options import DataOptions, RecordOptions, TrainOptions
-from mnist_cuda.run.training import train
+from mnist_cuda.run.train import train
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_input import read_json
 from mnist_cuda.terminal.json_output import JsonOutput, dumps
@@ -275,7 +275,7 @@ def command(options: ShareOptions) -> int:
             runs = []
             for seed in range(SEEDS):
                 live.show((done + 0.5) / len(precisions), f"{info.name}, {name}: training from seed {seed}")
-                result = train(data, TrainOptions(epochs=TRAINING.epochs, seed=seed), engine=engine)
+                result = train(data, TrainOptions(epochs=TRAINING.epochs, seed=seed), engine=engine, progress=False)
                 weights = digest(result.model.parameters)
                 runs.append({"seed": seed, "test_accuracy": result.accuracy, "parameters_sha256": weights})
             recipe = {"epochs": TRAINING.epochs, "batch_size": TRAINING.batch_size, "lr": TRAINING.lr}

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the one "
         "best on the held-out images, or without --validation on the test images (default: %(default)s)")  # fmt: skip
     add_json_flag(group)
-    add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     add("--resume", nargs="?", type=run_path, const=LATEST, metavar="SWEEP",
         help="continue a stopped sweep in its folder: its name, its folder or latest (default: latest)")  # fmt: skip
     group = add_rare_group(parser)

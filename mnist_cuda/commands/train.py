@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how often to save a checkpoint; the end and a stop save one too (default: every epoch)")  # fmt: skip
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)
-    add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
     group.add_argument("--resume", nargs="?", type=run_path, const=LATEST, metavar="RUN",
         help=f"continue a run, in its folder; RUN: {RUN} (default: latest)")  # fmt: skip
@@ -112,7 +112,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
     from mnist_cuda.run.folder import read_config
-    from mnist_cuda.run.training_run import FIXED
+    from mnist_cuda.run.options import FIXED
 
     if args.resume:
         args.resume = find_folder(args.resume)

@@ -44,7 +44,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, tool, visible_gpus
+from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, visible_gpus
 
 from mnist_cuda import machine as facts
 
@@ -298,7 +298,6 @@ class Runner:
             self.environment["MNIST_STOP_AT_FAILURE"] = "1"
         self._gpus: Iterator[str] = itertools.cycle([""])
         if args.gpu:
-            tool("cuobjdump")  # ends here if there is none
             self.environment |= ENVIRONMENT | {"MNIST_CUDA_REQUIRE_GPU": "1"}
             self._gpus = itertools.cycle(visible_gpus(len(gpus()) or 1))
         # Of each run of tests, what it is without a mutation: the seconds of its slowest test, or what is wrong.

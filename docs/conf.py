@@ -1,7 +1,7 @@
 """Sphinx's settings for the site: the repository's Markdown as it stands, and a page for each file that it links to.
 
-scripts/site.py builds it; the checkout is Sphinx's source folder. Two things differ from what a forge shows: a link to
-a file or folder of code leads to a page of the site, and README.md and the guide get a table of contents.
+`scripts/docs build` builds it; the checkout is Sphinx's source folder. Two things differ from what a forge shows: a
+link to a file or folder of code leads to a page of the site, and README.md and the guide get a table of contents.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ html_theme_options = {
 
 CONTENTS = {  # below a page: a heading and its pages; a page that is in none of them is a warning
     "README": {
-        "Learn": ["docs/guide/README"],
+        "Learn": ["docs/guide/README", "docs/judge"],
         "Use": [
             *("docs/install", "docs/commands", "docs/scripting", "docs/platforms", "examples/README", "docs/api"),
             *("docs/operators", "docs/ranks", "docs/wheels"),
@@ -59,7 +59,15 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
             *("native/gpu/kernels/fused/README", "docs/glossary"),
         ],
         "Compare and check": [
-            *("docs/benchmarks", "docs/peers", "docs/trust", "docs/records/README", "docs/records/checks/README"),
+            *(
+                "docs/benchmarks",
+                "docs/peers",
+                "docs/cards",
+                "docs/mnist-99",
+                "docs/trust",
+                "docs/records/README",
+                "docs/records/checks/README",
+            ),
             *("docs/records/mutations/README", "docs/records/transcripts/README"),
         ],
         "The project": ["CONTRIBUTING", "CHANGELOG"],

@@ -50,11 +50,11 @@ def test_budgets_and_recipes():
 
 def test_what_a_result_says():
     runs = [Run(k, a, 0.03 + 0.01 * k, 0.05) for k, a in enumerate((0.98, 0.99, 0.992))]
-    result = Result("x", Recipe(Budget(8, 1), "linear", 0.1), runs)
+    result = Result("x", runs, Recipe(Budget(8, 1), "linear", 0.1))
     assert (result.median(), result.reached(0.99), result.train_seconds()) == (0.99, 2, 0.04)
     spread = np.std([0.98, 0.99, 0.992], ddof=1)
     assert result.interval() == pytest.approx(1.96 * spread / 3**0.5)
-    worse = Result("x", result.recipe, [Run(0, 0.98, 1, 1)])
+    worse = Result("x", [Run(0, 0.98, 1, 1)], result.recipe)
     assert choose([worse, result]) is result
     assert np.isnan(worse.interval())
     assert json.dumps(worse.as_json(0.99), allow_nan=False)

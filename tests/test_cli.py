@@ -14,7 +14,7 @@ import pytest
 from tiny import ENVIRONMENT, start
 
 from mnist_cuda import __version__, _native, cli, errors
-from mnist_cuda.commands import COMMANDS, data, export, runs
+from mnist_cuda.commands import COMMANDS, data, exercise, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.commands.flags import run_path
@@ -28,6 +28,7 @@ ALL_COMMANDS = [
     *([name] for name in COMMANDS),
     *(["bench", name] for name in bench_command.COMMANDS),
     *(["data", name] for name in data.COMMANDS),
+    *(["exercise", name] for name in exercise.COMMANDS),
     *(["export", name] for name in export.COMMANDS),
     *(["runs", name] for name in runs.COMMANDS),
 ]

@@ -1,4 +1,4 @@
-"""scripts/ladder_page.py: docs/ladder.md holds the tables of the code and the times of the record."""
+"""scripts/docs ladder: docs/ladder.md holds the tables of the code and the times of the record."""
 
 import json
 import shutil
@@ -6,19 +6,15 @@ from itertools import pairwise
 
 import pytest
 from conftest import ROOT
-from script_module import load_script
+from pages import ladder as script
+from pages.records import RecordError
 
 from mnist_cuda.bench.op_peers import OP_PEERS
 from mnist_cuda.commands.bench.ops import OPS
 
 
 @pytest.fixture
-def script():
-    return load_script("ladder_page.py")
-
-
-@pytest.fixture
-def copied(script, tmp_path, monkeypatch):
+def copied(tmp_path, monkeypatch):
     """The script at work on a copy of the code that it reads."""
     for folder in ("native", "mnist_cuda/peers"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
@@ -32,12 +28,12 @@ def copied(script, tmp_path, monkeypatch):
     return change
 
 
-def test_the_command_line_knows_the_ops(script):
+def test_the_command_line_knows_the_ops():
     assert tuple(script.ladders()) == OPS
 
 
 @pytest.fixture
-def recorded(script, tmp_path, monkeypatch):
+def recorded(tmp_path, monkeypatch):
     """A record with a time of every row of ours, and of a library."""
     row = {"shape": "(2,2)", "absent": "", "error": 0.0, "bound": 1e-6, "library_ratio": 2.0, "library": False}
     own = [(op, t.name) for op, techniques in script.ladders().items() for t in techniques]
@@ -55,7 +51,7 @@ def recorded(script, tmp_path, monkeypatch):
     return record
 
 
-def test_every_row_of_the_record_and_of_the_languages_is_there(script, recorded):
+def test_every_row_of_the_record_and_of_the_languages_is_there(recorded):
     page = script.page()
     for row in recorded["rows"]:
         section = page.partition(f"\n### {row['op']}\n")[2].partition("\n###")[0]
@@ -66,15 +62,14 @@ def test_every_row_of_the_record_and_of_the_languages_is_there(script, recorded)
     assert "Measured. **The machine was busy before it** (load 3.0 on 4 cores)." in page
 
 
-def test_a_record_of_a_changed_checkout_is_refused(script, recorded, monkeypatch, capsys):
+def test_a_record_of_a_changed_checkout_is_refused(recorded):
     recorded["commit"] += "-dirty"
     (script.RECORDS / "ops.json").write_text(json.dumps(recorded))
-    monkeypatch.setattr("sys.argv", ["ladder_page.py", "--check"])
-    assert script.main() == 1
-    assert "ops.json lacks a commit without changes" in capsys.readouterr().err
+    with pytest.raises(RecordError, match=r"ops\.json lacks a commit without changes"):
+        script.page()
 
 
-def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size(script):
+def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size():
     """And the last of ours within 1.3 times the library's time, or its row has the number."""
     rows, offenders = script.measured_rows(script.read_records(script.RECORDS)), []
     if not rows:
@@ -89,7 +84,7 @@ def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size(script):
     assert offenders == []
 
 
-def test_files(script):
+def test_files():
     files = {(op, t.name): t.file.relative_to(ROOT).as_posix() for op, rows in script.ladders().items() for t in rows}
     assert files["relu", "float4"] == "native/gpu/kernels/relu/float4.cu"
     assert files["linear", "naive"] == "native/gpu/kernels/linear/naive.cu"  # by a function of the table's own file
@@ -100,7 +95,7 @@ def test_files(script):
     assert files["relu", "numba"] == "mnist_cuda/peers/numba_ops.py"
 
 
-def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
+def test_a_new_row_and_a_lost_file_are_noticed(copied):
     table = "native/gpu/kernels/relu/relu.cpp"
     copied(table, "  };", '      {"float8", relu_forward_float4, "a \\"test\\" "\n       "in two pieces"},\n  };')
     assert script.ladders()["relu"][2].why == 'a \\"test\\" in two pieces'
@@ -111,19 +106,19 @@ def test_a_new_row_and_a_lost_file_are_noticed(script, copied):
         script.ladders()
 
 
-def test_a_row_that_cannot_be_read_is_noticed(script, copied):
+def test_a_row_that_cannot_be_read_is_noticed(copied):
     copied("native/gpu/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
     with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
         script.ladders()
 
 
-def test_a_table_without_an_op_is_noticed(script, copied):
+def test_a_table_without_an_op_is_noticed(copied):
     copied("native/gpu/bench/op_cases.cpp", '      {"relu", relu},\n', "")
     with pytest.raises(script.StaleError, match="has the rows of relu_forward_variants"):
         script.ladders()
 
 
-def test_a_wrong_row_of_the_record_is_refused(script):
+def test_a_wrong_row_of_the_record_is_refused():
     row = {"op": "relu", "variant": "naive", "absent": "", "error": None, "bound": 0, "library_ratio": 2.0}
     row |= {"library": False, "cold_us": 12.34}
     assert script.time_of({**row, "error": 0.0}) == "12.3 (2.00x)"

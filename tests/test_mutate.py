@@ -1,34 +1,26 @@
-"""scripts/mutate: each row has one place in the code; verdicts are what happened, of which code, and on the page."""
+"""scripts/check mutations: a row has one place in the code; verdicts are what happened, of which code, on the page."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from checks import code_hashes
+from checks import mutations as script
+from checks.runner import Problem, tool
 from mutations import MUTATIONS, Mutation
-from script_module import load_script
-
-ROOT = Path(__file__).parents[1]
+from tiny import ROOT, run_check
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return load_script("mutate")
-
-
-def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
+def test_every_row_has_one_place_in_the_code() -> None:
     script.check(MUTATIONS)
     assert sum("native/gpu/kernels/fused/" in row.file for row in MUTATIONS) >= 60
     assert len(MUTATIONS) >= 120
@@ -43,12 +35,12 @@ def test_every_row_has_one_place_in_the_code(script: ModuleType) -> None:
             assert name == "-m" or any(path.exists() for path in found), f"{row.name}: there is no {name}"
 
 
-def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
+def test_a_row_that_rots_is_an_error() -> None:
     gone = Mutation("gone", "mnist_cuda/run/training.py", "kind", "no such line", "")
     twice = Mutation("twice", "mnist_cuda/run/training.py", "kind", "self.", "")
     same = Mutation("same", "mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "DIVERGED_LOSS = 1e6")
     lost = Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "")
-    with pytest.raises(script.Problem) as problem:
+    with pytest.raises(Problem) as problem:
         script.check([gone, twice, same, lost])
     lines = str(problem.value).splitlines()
     assert problem.value.code == 2
@@ -62,7 +54,7 @@ def test_a_row_that_rots_is_an_error(script: ModuleType) -> None:
 
 
 @pytest.fixture
-def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """Runs the script on a table of its own: verdicts of every kind."""
     noticed = Mutation(
         "noticed",
@@ -102,15 +94,14 @@ def run(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     results = tmp_path / "verdicts.json"
 
     def run(*argv: str) -> tuple[int, dict[str, dict[str, str]]]:
-        monkeypatch.setattr("sys.argv", ["scripts/mutate", "--jobs", "2", "--results", str(results), *argv])
-        code = script.main()
+        code = run_check(script, "--jobs", "2", "--results", results, *argv)
         rows = json.loads(results.read_text())["mutations"]
         return code, {row["name"]: row for row in rows}
 
     return run
 
 
-def test_verdicts(run, script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts(run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, rows = run()
     assert code == 1
     assert {name: row["verdict"] for name, row in rows.items()} == {
@@ -142,7 +133,7 @@ def processes_in(name: str) -> list[Path]:
     return found
 
 
-def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_all_runs_of_tests(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "PATIENCE", 600)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     wait, interrupted = script.wait, []
@@ -166,7 +157,7 @@ def test_a_stop_ends_all_runs_of_tests(run, script: ModuleType, monkeypatch: pyt
     assert processes_in("hangs") == []
 
 
-def test_parts_and_samples(script: ModuleType) -> None:
+def test_parts_and_samples() -> None:
     def names(**options: object) -> list[str]:
         defaults = {"where": "host", "only": [], "sample": 0, "seed": 0, "part": (1, 1)}
         return [row.name for row in script.chosen(argparse.Namespace(**{**defaults, **options}))]
@@ -181,7 +172,7 @@ def test_parts_and_samples(script: ModuleType) -> None:
     assert {"ctest emulated_linear", "ctest test_emulator_faults"} <= {
         test for row in emulated.values() for test in script.emulated_tests(row)
     }
-    with pytest.raises(script.Problem, match="no mutation is called nonsense"):
+    with pytest.raises(Problem, match="no mutation is called nonsense"):
         names(only=["nonsense"])
 
 
@@ -205,14 +196,14 @@ ROW = Mutation("row", "mnist_cuda/engine/timing.py", "boundary", "if steps < mos
         ({"compiler": "g++ 2", "code_by": "g++ 1", "code": "ccc"}, "stale"),
     ],
 )
-def test_standing(script: ModuleType, changes: dict[str, str], standing: str) -> None:
+def test_standing(changes: dict[str, str], standing: str) -> None:
     today = script.Today({"aaa", "bbb"}, {"g++ 1", "nvcc 1"}, [])
     verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "g++ 1", "code": "aaa bbb"}
     assert today.standing(ROW, verdict | changes) == standing
     assert today.standing(ROW, None) == "missing"
 
 
-def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one(script: ModuleType) -> None:
+def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one() -> None:
     class Build(script.Build):
         def __init__(self) -> None:
             self.targets, self._codes = ("module.so",), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
@@ -227,7 +218,7 @@ def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one(script: Modul
     assert verdict == made | {"code": "aaa", "code_by": "nvcc 2"}
     assert script.Today({"aaa"}, {"nvcc 2"}, []).standing(ROW, verdict) == "older"
     assert script.Today({"bbb"}, {"nvcc 2"}, []).standing(ROW, verdict) == "stale"
-    with pytest.raises(script.Problem, match="row was tried on other code"):
+    with pytest.raises(Problem, match="row was tried on other code"):
         script.rekey(Build(), ROW, made | {"functions": "f", "source": "of yesterday"})
 
 
@@ -257,7 +248,7 @@ class Clock:
         ("total /", "total //", "stale"),
     ],
 )
-def test_names_and_comments_are_no_code_of_python(script: ModuleType, old: str, new: str, standing: str) -> None:
+def test_names_and_comments_are_no_code_of_python(old: str, new: str, standing: str) -> None:
     assert script.python_changed(PYTHON, PYTHON + ")")[0].startswith("does not compile: ")
     fault, code = script.python_changed(PYTHON, PYTHON.replace("len(values)", "len(values[1:])"))
     assert fault is None
@@ -298,21 +289,20 @@ void launch(float* to, const float* values, int count) { add<<<1, count>>>(to, v
 @pytest.fixture
 def codes(tmp_path: Path) -> object:
     """codes(text, suffix): the hashes of all functions of a file by their names' hashes."""
-    code_hashes = load_script("code_hashes.py")
 
     def codes(text: str, suffix: str) -> dict[str, set[str]]:
         source = tmp_path / str(len(list(tmp_path.iterdir()))) / f"file{suffix}"
         source.parent.mkdir()
         source.write_text(text)
         made = source.with_name(f"file{suffix}.o")
-        nvcc = shutil.which("nvcc", path=os.pathsep.join([*wheels, os.environ["PATH"], "/usr/local/cuda/bin"]))
-        if suffix == ".cu" and not (nvcc and code_hashes.same_machine_code().cuobjdump()):
-            pytest.skip("needs nvcc and cuobjdump")
-        compiler = ["c++", "-std=c++20"] if suffix == ".cpp" else [nvcc, "-gencode=arch=compute_90a,code=sm_90a"]
+        try:
+            nvcc = suffix == ".cu" and tool("cuobjdump") and tool("nvcc")
+        except Problem as problem:
+            pytest.skip(str(problem))
+        compiler = [nvcc, "-gencode=arch=compute_90a,code=sm_90a"] if nvcc else ["c++", "-std=c++20"]
         subprocess.run([*compiler, "-O3", "-c", str(source), "-o", str(made)], check=True)
         return code_hashes.of_object(made)
 
-    wheels = [str(Path(path, "nvidia", "cu13", "bin")) for path in sys.path]
     return codes
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,76 +69,114 @@ def left_out(native: Path) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
 
 
-def build() -> Path:
-    """The program, compiled unless it was before from the same sources. Raises UnavailableError without g++."""
-    compiler, native = shutil.which("g++"), sources()
+def require_compiler() -> str:
+    """The path of g++. Raises UnavailableError without it or addr2line."""
+    compiler = shutil.which("g++")
     if not compiler or not shutil.which("addr2line"):
         raise UnavailableError("the emulator needs g++ 11 or newer for x86-64, and addr2line: apt install g++")
+    return compiler
+
+
+def cache_folder() -> Path:
+    """Where compiled objects and programs are kept."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("mnist-cuda", appauthor=False)) / "emulator"
+
+
+def kernel_flags(native: Path) -> list[str]:
+    """How g++ compiles a kernel."""
+    return [line for line in (native / "emulator" / "flags.txt").read_text().splitlines() if line.startswith("-")]
+
+
+def include_flags(native: Path, rewritten: Path) -> list[str]:
+    """Where g++ finds headers; `rewritten` has those of kernels."""
     emulator, gpu = native / "emulator", native / "gpu"
-    flags = [line for line in (emulator / "flags.txt").read_text().splitlines() if line.startswith("-")]
+    folders = [emulator / "include", emulator, rewritten, gpu, native / "host", native / "include"]
+    return [f"-I{folder}" for folder in folders]
+
+
+def rewrite(native: Path, source: Path, target: Path, files: Iterable[Path]) -> None:
+    """CUDA to C++: `files`, all below `source`, to `target`."""
+    run_compiler([sys.executable, native / "emulator" / "rewrite.py", source, target, *files])
+
+
+def kernel_headers(native: Path) -> list[Path]:
+    """Those of the unfused kernels."""
+    return [path for path in sorted((native / "gpu").rglob("kernels/**/*.cuh")) if "fused" not in path.parts]
+
+
+def build() -> Path:
+    """The program, compiled unless it was before from the same sources. Raises UnavailableError without g++."""
+    parts = objects(sources() / "emulator" / "bench_ops.cpp")
+    program = cache_folder() / _digest(*(path.name.encode() for path in parts))
+    if not program.exists():
+        made = program.with_suffix(f".{os.getpid()}")
+        run_compiler([require_compiler(), *parts, "-o", made])
+        made.replace(program)
+    return program
+
+
+def objects(main: Path) -> list[Path]:
+    """Those of the emulator, of our kernels and of `main`, each compiled unless it was before from the same sources."""
+    compiler, native = require_compiler(), sources()
+    emulator, gpu = native / "emulator", native / "gpu"
     kernels = [
         path
         for path in sorted([*gpu.glob("kernels/*.cu"), *gpu.glob("kernels/*/*.cu")])
         if path.stem not in left_out(native) and path.parent.name != "fused"
     ]
-    headers = [path for path in sorted(gpu.rglob("kernels/**/*.cuh")) if "fused" not in path.parts]
     hosts = [
         *(path for path in sorted(gpu.glob("kernels/*/*.cpp")) if path.parent.name != "fused"),
-        *(path for path in sorted(emulator.glob("*.cpp"))),
+        *(path for path in sorted(emulator.glob("*.cpp")) if path.name != "bench_ops.cpp"),
         gpu / "bench" / "op_cases.cpp",
         native / "host" / "cpu" / "reference_ops.cpp",
+        main,
     ]
     # An object is made again if its file has changed, or any header.
     shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
     common = _digest(compiler.encode(), *(path.read_bytes() for path in (Path(__file__), *shared)))
-    names = {
-        path: _digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())
+    cache = cache_folder()
+    made = {
+        path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
         for path in (*kernels, *hosts)
     }
-    import platformdirs
-
-    cache = Path(platformdirs.user_cache_dir("mnist-cuda", appauthor=False)) / "emulator"
-    program = cache / _digest(*(name.encode() for name in names.values()))
-    if program.exists():
-        return program
-    objects = {path: cache / f"{name}.o" for path, name in names.items()}
-    work = cache / f"{program.name}.{os.getpid()}"
+    missing = [path for path, made_of in made.items() if not made_of.exists()]
+    for path in made.keys() - set(missing):
+        made[path].touch()
+    if not missing:
+        return list(made.values())
+    work = cache / f"{os.getpid()}"
     rewritten = work / "rewritten"
     work.mkdir(parents=True, exist_ok=True)
-    note = "compiling the emulator and the kernels, once: about a minute of processor time"
-    console.make_console(stderr=True).print(note)
+    if len(missing) > 1:
+        note = "compiling the emulator and the kernels, once: about a minute of processor time"
+        console.make_console(stderr=True).print(note)
     try:
-        rewrite = [sys.executable, emulator / "rewrite.py", gpu, rewritten, *kernels, *headers]
-        _run(rewrite)
-        folders = [emulator / "include", emulator, rewritten, gpu, native / "host", native / "include"]
-        includes = [f"-I{folder}" for folder in folders]
+        rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
+        flags, includes = kernel_flags(native), include_flags(native, rewritten)
 
         def compile_one(path: Path) -> None:
-            if objects[path].exists():
-                objects[path].touch()
-                return
-            made = work / objects[path].name
             of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
             what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
-            _run([compiler, "-std=c++20", *includes, "-c", *what, "-o", made])
-            made.replace(objects[path])
+            run_compiler([compiler, "-std=c++20", *includes, "-c", *what, "-o", work / made[path].name])
+            (work / made[path].name).replace(made[path])
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_one, objects))
-        _run([compiler, *objects.values(), "-o", work / "program"])
-        (work / "program").replace(program)
+            list(pool.map(compile_one, missing))
         for old in (path for path in cache.glob("*") if path.is_file() and time.time() - path.stat().st_mtime > KEPT):
             old.unlink(missing_ok=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return program
+    return list(made.values())
 
 
 def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _run(command: list[Any]) -> None:
+def run_compiler(command: list[Any]) -> None:
+    """Raises UnavailableError with the first line that names an error."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
@@ -196,10 +235,11 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
         return 0 if all(map(passes, found)) else 1
     out = console.make_console()
     out.print(
-        "On the CPU, in three orders of threads and blocks; no times. Of an access of a warp: sectors of 32 bytes in "
-        "global memory, and turns of the banks of shared memory, each beside the least for the same bytes; the lanes "
-        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all. "
-        f"bound: the least microseconds, and why, on {GPUS[on].words}; no prediction."
+        "Each variant ran on the CPU, in three orders of threads and blocks; nothing is timed. Per access of a warp, "
+        "sectors: 32-byte sectors of global memory, and the fewest that hold the same bytes; turns: of the banks of "
+        "shared memory, and the fewest; idle: lanes that take no part. bytes: what warps ask of global memory, as a "
+        "multiple of the bytes touched. bound: the least possible microseconds, and what sets them, on "
+        f"{GPUS[on].words}; no prediction."
     )
     for name in dict.fromkeys(row["op"] for row in found):
         ours = [row for row in found if row["op"] == name]

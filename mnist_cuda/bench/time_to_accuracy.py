@@ -146,12 +146,16 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Result:
-    """A competitor's runs of a recipe."""
+class Runs:
+    """A competitor's runs."""
 
     competitor: str
-    recipe: Recipe
     runs: list[Run]
+
+    @property
+    def recipe_text(self) -> str:
+        """For people."""
+        return "its own"
 
     def accuracies(self) -> NDArray[np.float64]:
         """By run."""
@@ -187,7 +191,6 @@ class Result:
         interval = self.interval()
         return {
             "competitor": self.competitor,
-            "recipe": asdict(self.recipe.budget) | {"schedule": self.recipe.schedule, "peak": self.recipe.peak},
             "seeds": len(self.runs),
             "median_accuracy": self.median(),
             "mean_accuracy": self.mean(),
@@ -197,6 +200,23 @@ class Result:
             "total_seconds_median": self.total_seconds(),
             "runs": [asdict(run) for run in self.runs],
         }
+
+
+@dataclass(frozen=True)
+class Result(Runs):
+    """A competitor's runs of a recipe."""
+
+    recipe: Recipe
+
+    @property
+    def recipe_text(self) -> str:
+        """For people."""
+        return str(self.recipe)
+
+    def as_json(self, target: float) -> dict[str, Any]:
+        """For the record."""
+        recipe = asdict(self.recipe.budget) | {"schedule": self.recipe.schedule, "peak": self.recipe.peak}
+        return super().as_json(target) | {"recipe": recipe}
 
 
 class Trainee(Protocol):
@@ -293,7 +313,7 @@ FILES = {"weights": "weights.safetensors", "order": "order.npy", "rates": "rates
 def measure(trainee: Trainee, recipe: Recipe, seeds: Sequence[int]) -> Result:
     """Train from each of the seeds, after a training that does not count."""
     trainee.train(recipe, seeds[0])
-    return Result(trainee.label, recipe, [trainee.train(recipe, seed) for seed in seeds])
+    return Result(trainee.label, [trainee.train(recipe, seed) for seed in seeds], recipe)
 
 
 def choose(results: Iterable[Result]) -> Result:
@@ -304,7 +324,7 @@ def choose(results: Iterable[Result]) -> Result:
 COLUMNS = ("competitor", "recipe", "train ms", "total ms", "median", "mean", "at target")
 
 
-def print_results(out: Console, results: Iterable[Result], target: float) -> None:
+def print_results(out: Console, results: Iterable[Runs], target: float) -> None:
     """Print a line for each result."""
     cells = []
     for result in results:
@@ -312,7 +332,16 @@ def print_results(out: Console, results: Iterable[Result], target: float) -> Non
         mean = f"{100 * result.mean():.3f}" + (f" ± {100 * interval:.3f}" if math.isfinite(interval) else "")
         times = (console.format_count(1e3 * s) for s in (result.train_seconds(), result.total_seconds()))
         reached = f"{result.reached(target)} of {len(result.runs)}"
-        cells.append((result.competitor, str(result.recipe), *times, f"{100 * result.median():.2f} %", mean, reached))
+        cells.append(
+            (
+                result.competitor,
+                result.recipe_text,
+                *times,
+                f"{100 * result.median():.2f} %",
+                mean,
+                reached,
+            )
+        )
     console.print_table(out, COLUMNS, cells, right=COLUMNS[2:], optional=("mean", "total ms"))
 
 

@@ -16,6 +16,8 @@ COMMANDS = {
     "report": "draw the results of runs, sweeps and benchmarks on one page",
     "bench": "time engines against other frameworks",
     "profile": "time the parts of a training step",
+    "exercise": "list the exercises, and begin one",
+    "judge": "judge a kernel of your own, without a GPU",
     "engines": "list the engines, and why some cannot run here",
     "doctor": "check GPU, driver, libraries and caches, and say how to fix them",
     "data": "fetch, verify and show data sets",

@@ -20,7 +20,7 @@ from mnist_cuda.terminal import console
 
 # What a run leaves in its folder, and `report` and `export` if no other file is named; with what a kill leaves of it.
 _WRITTEN = re.compile(
-    r"(config\.json|metrics\.(jsonl|csv)|(model|best|state-dict)\.safetensors|model\.onnx|report\.html"
+    r"(config\.json|metrics\.(jsonl|csv)|(model|init|best|state-dict)\.safetensors|model\.onnx|report\.html"
     r"|step-\d+\.safetensors)(\.part)?|mnist-cuda-[0-9a-f]{16}\.part"
 )
 

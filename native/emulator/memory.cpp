@@ -323,8 +323,13 @@ void outside(const std::string& what, std::uint64_t place, bool fatal) {
 }
 
 void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place) {
-  if (!machine.current || inside) return;
+  if (inside) return;
   const char* address = static_cast<const char*>(pointer);
+  if (!machine.current) {
+    if (arena && std::size_t(address - arena) < kArena)
+      add_fault("outside", "the host's code touches a GPU's memory, which ends a program on a GPU", place);
+    return;
+  }
   if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
   const Inside own;
   const char* verb = write ? "writes" : "reads";

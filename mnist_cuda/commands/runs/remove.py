@@ -1,4 +1,4 @@
-"""Delete runs and their folders, unless they hold other files too. It asks first, unless --yes is given."""
+"""Ask, then delete runs with their folders. A run whose folder also holds other files is not deleted."""
 
 from __future__ import annotations
 

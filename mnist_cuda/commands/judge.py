@@ -1,0 +1,31 @@
+"""A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
+
+The file has a launcher of one of the ladder's ops, such as linear_forward, with the parameters that it has there. It
+runs on the CPU, in the emulator, on cases of many sizes. The command says whether every number is right, where the
+memory is misused, by file and line, what the accesses cost, and what to try next.
+
+A .py file has a function of that name, without scratch, sizes and stream: linear_forward(y, x, w, bias). What it
+imports decides what runs it: Triton's interpreter, Numba's simulator, PyTorch on the CPU, or NumPy.
+
+Exit codes: 0 right, 1 wrong, 2 no kernel of an op, 4 no g++, or a package that is not here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLES = ("mnist-cuda judge coalesce.cu", "mnist-cuda judge --json first.cu second.cu")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .cu or .py file")
+    parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per file, each on a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge them."""
+    from mnist_cuda.judge import files
+
+    return files.command(args.files, args.json)

@@ -1,0 +1,231 @@
+"""Compiles a judged file with the emulator, runs it on cases in a process of its own, and reads what it left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnist_cuda.bench import emulate
+from mnist_cuda.errors import UnavailableError
+from mnist_cuda.judge import ops
+from mnist_cuda.judge.launchers import Launcher
+
+EMULATOR = "the emulator"
+SECONDS = 30  # that a call may take
+
+
+_Call = tuple[ops.Case, ops.Arrays, int]
+
+
+class NotCompiledError(Exception):
+    """The file is no C++; the text is the compiler's."""
+
+
+class Program:
+    """A judged file that can be run: `folder` is its own until it is closed, `by` says what runs it."""
+
+    by = ""
+    words: tuple[Any, ...] = ()  # the command, without the files
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-judge-"))
+        self.seconds = 0.0  # that compiling took
+
+    def close(self) -> None:
+        """Removes what was made."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def environment(self) -> dict[str, str]:
+        """Of the process."""
+        return dict(os.environ)
+
+    def task(self, number: int, launcher: Launcher, case: ops.Case) -> str:
+        """What the process is told of a case, as a line."""
+        raise NotImplementedError
+
+    def takes(self, op: ops.Op, case: ops.Case) -> bool:
+        """Whether the case is not too large for it."""
+        return True
+
+    def run(self, number: int, launcher: Launcher, cases: Iterable[ops.Case]) -> Iterator[Ran]:
+        """The calls of the file's launcher of that number, as they end; the last one may say that it did not."""
+        tasks, of_calls = [], []
+        with (self.folder / "inputs").open("wb") as inputs:
+            for case in cases:
+                seeds = [max(0, n - 1) for n in range(case.calls)]  # the first two are alike
+                given = {seed: ops.inputs(launcher.op, case, seed) for seed in set(seeds)}
+                of_calls += [(case, given[seed], n) for n, seed in enumerate(seeds)]
+                for seed in sorted(given):
+                    for p in launcher.parameters:
+                        if p.role == "in":
+                            inputs.write(given[seed][p.name].tobytes())
+                tasks.append(self.task(number, launcher, case))
+        (self.folder / "tasks").write_text("\n".join(tasks) + "\n")
+        reading, writing = os.pipe()
+        names = [self.folder / "tasks", self.folder / "inputs", self.folder / "outputs", f"/dev/fd/{writing}"]
+        (self.folder / "outputs").touch()
+        with (self.folder / "printed").open("wb") as printed, (self.folder / "errors").open("wb") as errors:
+            child = subprocess.Popen(
+                [str(word) for word in (*self.words, *names)],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=errors,
+                pass_fds=[writing],
+                start_new_session=True,
+                cwd=self.folder,
+                env=self.environment(),
+            )
+        os.close(writing)
+        try:
+            yield from self._read(child, reading, launcher, of_calls)
+        finally:
+            os.close(reading)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+    def _read(self, child: subprocess.Popen[bytes], pipe: int, launcher: Launcher, calls: list[_Call]) -> Iterator[Ran]:
+        rest = b""
+        with selectors.DefaultSelector() as selector, (self.folder / "outputs").open("rb") as outputs:
+            selector.register(pipe, selectors.EVENT_READ)
+            deadline = time.monotonic() + SECONDS
+            for case, given, n in calls:
+                while b"\n" not in rest:
+                    if not selector.select(max(0.0, deadline - time.monotonic())):
+                        yield Ran(case, n, given, {}, {}, f"did not end within {SECONDS} s")
+                        return
+                    data = os.read(pipe, 1 << 20)
+                    if not data:
+                        words = (self.folder / "errors").read_text(errors="replace").splitlines()
+                        yield Ran(case, n, given, {}, {}, _end(child.wait(), words))
+                        return
+                    rest += data
+                line, rest = rest.split(b"\n", 1)
+                line = line.replace(bytes(self.folder) + b"/", b"")
+                try:
+                    yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
+                except ValueError:
+                    yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
+                    return
+                deadline = time.monotonic() + SECONDS
+
+    def printed(self) -> list[str]:
+        """The first lines that the file printed."""
+        return (self.folder / "printed").read_bytes()[:2000].decode(errors="replace").splitlines()[:5]
+
+
+class EmulatedProgram(Program):
+    """A .cu file, compiled with the emulator."""
+
+    by = EMULATOR
+
+    def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
+        native = emulate.sources()
+        parts = emulate.objects(native / "emulator" / "judge" / "run.cpp")
+        super().__init__(file)
+        self.words = (self.folder / "program",)
+        started = time.monotonic()
+        try:
+            self._compile(native, parts, list(launchers))
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.monotonic() - started
+
+    def _compile(self, native: Path, parts: list[Path], launchers: list[Launcher]) -> None:
+        compiler, source = emulate.require_compiler(), self.folder / self.file.name
+        rewritten = self.folder / "rewritten"
+        shutil.copyfile(self.file, source)
+        emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
+        emulate.rewrite(native, self.folder, rewritten / "own", [source])
+        calls = ", ".join(
+            f"judge::launcher(static_cast<void (*)({', '.join(p.type for p in each.parameters)})>(&{each.qualified}))"
+            for each in launchers
+        )
+        own = self.folder / "own.cpp"
+        own.write_text(
+            f'#include "{rewritten / "own" / self.file.name}.cpp"\n#include "judge/call.h"\n'
+            "const std::vector<judge::Launcher>& judge::launchers() {\n"
+            f"  static const std::vector<judge::Launcher> all{{{calls}}};\n  return all;\n}}\n"
+        )
+        includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
+        made = self.folder / "own.o"
+        command = [compiler, "-std=c++20", *emulate.kernel_flags(native), *includes, "-c", own, "-o", made]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode:
+            raise NotCompiledError(self._named(done.stderr))
+        # What the file defines comes first, and takes the place of our kernels of that name.
+        command = [compiler, "-Wl,--allow-multiple-definition", made, *parts, "-o", self.folder / "program"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode:
+            raise NotCompiledError(self._named(done.stderr))
+
+    def _named(self, text: str) -> str:
+        """Of a compiler's text the lines that say what is wrong, with the file's own name."""
+        text = text.replace(str(self.folder / self.file.name), self.file.name)
+        lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
+        return "\n".join(lines[:3]) or text.strip()[-300:]
+
+    def task(self, number: int, launcher: Launcher, case: ops.Case) -> str:
+        """Words, as native/emulator/judge/run.cpp reads them."""
+        of = launcher.op.sizes(case)
+        reals = [ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
+        words: list[Any] = [number, case.calls, len(case.sizes), *case.sizes, len(reals), *reals]
+        arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
+        words.append(len(arrays))
+        for p in arrays:
+            each = 1 if "uint8" in p.type else 4
+            bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(ops.shape_of(p, of)))
+            words += [p.role, bytes_of, each if p.name in case.shifted else 0]
+        return " ".join(map(str, words))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A call: the program's words on it, and its outputs; `stopped` says why there are none."""
+
+    case: ops.Case
+    number: int
+    given: ops.Arrays
+    words: dict[str, Any]
+    outputs: ops.Arrays
+    stopped: str = ""
+
+
+def _outputs(launcher: Launcher, case: ops.Case, file: Any) -> ops.Arrays:
+    of, found = launcher.op.sizes(case), {}
+    for p in launcher.parameters:
+        if p.role == "out":
+            shape, kind = ops.shape_of(p, of), np.dtype(np.uint8 if "uint8" in p.type else np.float32)
+            data = file.read(int(np.prod(shape)) * kind.itemsize)
+            found[p.name] = np.frombuffer(data, kind).reshape(shape)
+    return found
+
+
+def _end(code: int, words: list[str]) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}" + (f": {words[0]}" if words else "")
+    if words:
+        return words[0].removeprefix("emulator: ")
+    return f"ended the program, with exit code {code}"
+
+
+def require() -> None:
+    """Raises UnavailableError, in one line, where nothing can be judged."""
+    emulate.require_compiler()
+    if os.uname().machine != "x86_64":
+        raise UnavailableError("the emulator runs on x86-64 only")

@@ -1,0 +1,360 @@
+"""What the judge finds out about a launcher: right or not, its memory, its bits, its counters, and what to try next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnist_cuda.judge import ops
+from mnist_cuda.judge.build import EMULATOR, Program, Ran
+from mnist_cuda.judge.launchers import Launcher, without_comments
+
+MOST_FAULTS = 3  # that people are shown
+AROUND = 8  # elements that are shown around a wrong one, either way
+
+
+@dataclass
+class Wrong:
+    """The first wrong element of a call, or `failed`: why there is none."""
+
+    case: str
+    call: int = 1  # of the case
+    failed: str = ""
+    output: str = ""
+    index: list[int] = field(default_factory=list)
+    got: float = 0
+    expected: float = 0
+    unwritten: bool = False
+    count: int = 0
+    of: int = 0
+    around: list[str] = field(default_factory=list)  # rows: right ., wrong X, not written ?
+
+
+@dataclass
+class Counters:
+    """Of one call at the case `of`; `sectors` and `turns` as multiples of the least for the same bytes.
+
+    `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
+    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch.
+    """
+
+    of: str
+    sectors: float | None
+    turns: float | None
+    traffic: float
+    idle: float
+    wide: float
+    loads: float | None
+    blocks: int
+    lines: list[dict[str, Any]]
+
+
+@dataclass
+class Verdict:
+    """On one launcher of a file."""
+
+    name: str
+    op: str
+    by: str = ""  # what ran it
+    cases: int = 0
+    ran: int = 0
+    tf32: bool = False
+    error: float = 0  # the largest, over its bound
+    wrong: list[Wrong] = field(default_factory=list)  # one a case, smallest first
+    refused: list[str] = field(default_factory=list)  # cases whose arrays the launcher does not take
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    deterministic: bool = True
+    counters: Counters | None = None
+    goal: str = ""  # of its exercise
+    goal_missed: bool = False
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is wrong with it; other bits in another order are allowed."""
+        return not (self.wrong or self.faults or self.goal_missed)
+
+    def to_json(self) -> dict[str, Any]:
+        """With `right` and `next`."""
+        return {**asdict(self), "right": self.right, "next": advice(self)}
+
+
+def case_words(op: ops.Op, case: ops.Case) -> str:
+    """Such as `batch 65, in 100, out 70`."""
+    words = [f"{name} {size}" for name, size in op.sizes(case).items()]
+    words += [f"{name} one element off" for name in case.shifted]
+    fills = {"special": "NaN, infinity, -0, denormals", "level": "numbers around 4096", "cancel": "sums that cancel"}
+    if case.fill != "normal":
+        words.append(fills.get(case.fill, case.fill))
+    return ", ".join(words)
+
+
+def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
+    """Runs all cases of the launcher's op, and last the one whose accesses are counted."""
+    op = launcher.op
+    code = without_comments(program.file.read_text(errors="replace"))
+    verdict = Verdict(launcher.name, op.name, program.by, len(op.cases) + 1, tf32="tf32" in code)
+    by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
+    places: dict[tuple[Any, ...], dict[str, Any]] = {}
+    cost = ops.Case(op.cost.sizes, calls=1)
+    for ran in program.run(number, launcher, [case for case in (*by_size, cost) if program.takes(op, case)]):
+        words = case_words(op, ran.case)
+        verdict.ran += ran.number == 0
+        found = _compare(launcher, ran, words, verdict)
+        if found and all(other.case != words for other in verdict.wrong):
+            verdict.wrong.append(found)
+        if not ran.words:
+            break
+        for fault in ran.words["report"]["faults"]:
+            key = (fault["kind"], fault["file"], fault["line"], fault["other_line"])
+            if key not in places:
+                places[key] = {**fault, "case": words}
+        verdict.deterministic &= not ran.words["differs"]
+        if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
+            verdict.counters = _counters(op, cost, ran.words["report"])
+    verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
+    verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
+    return verdict
+
+
+def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wrong | None:
+    call = ran.number + 1
+    if ran.stopped:
+        return Wrong(words, call, ran.stopped)
+    if ran.words["refused"] and ran.case.shifted:
+        if words not in verdict.refused:
+            verdict.refused.append(words)
+        return None
+    if ran.words["failed"]:
+        return Wrong(words, call, ("throws: " if ran.words["refused"] else "") + ran.words["failed"])
+    if ran.words["changed"]:
+        arrays = [p.name for p in launcher.parameters if p.role in ("out", "in", "scratch")]
+        return Wrong(words, call, f"changes its input {', '.join(arrays[k] for k in ran.words['changed'])}")
+    if not ran.words["report"]["kernels"]:
+        return Wrong(words, call, "launches no kernel")
+    for name, answer in ops.answer(launcher.op, ran.case, ran.given).items():
+        with np.errstate(invalid="ignore"):
+            got = ran.outputs[name].astype(np.float64)
+            error = abs(got - answer.value)
+            bound = answer.bound(verdict.tf32)
+            right = (error <= bound) | (got == answer.value) | (np.isnan(got) & np.isnan(answer.value))
+        if right.all():
+            if answer.scale is not None:
+                verdict.error = max(verdict.error, float(np.nanmax(error / bound, initial=0)))
+            continue
+        unwritten = _unwritten(ran.outputs[name])
+        index = tuple(int(k) for k in np.argwhere(~right)[0])
+        return Wrong(
+            words,
+            call,
+            "",
+            name,
+            list(index),
+            float(got[index]),
+            float(answer.value[index]),
+            bool(unwritten[index]),
+            int((~right).sum()),
+            right.size,
+            _around(right, unwritten, index),
+        )
+    return None
+
+
+def _unwritten(output: NDArray[Any]) -> NDArray[Any]:
+    bits = np.ascontiguousarray(output).view(np.uint8 if output.dtype == np.uint8 else np.uint32)
+    return np.asarray(bits == np.iinfo(bits.dtype).max)
+
+
+def _around(right: NDArray[Any], unwritten: NDArray[Any], index: tuple[int, ...]) -> list[str]:
+    marks = np.where(right, ".", np.where(unwritten, "?", "X"))
+    plane = marks[index[:-2]] if marks.ndim > 1 else marks[None]
+    row, column = index[-2] if len(index) > 1 else 0, index[-1]
+    width = AROUND if plane.shape[0] > 1 else 4 * AROUND
+    top, left = max(0, row - AROUND // 2), max(0, column - width // 2)
+    return ["".join(line) for line in plane[top : top + AROUND, left : left + width]]
+
+
+def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any]) -> Counters:
+    of = op.sizes(case)
+    lines = report["lines"]
+
+    def ratio(unit: str) -> float | None:
+        chosen = [line for line in lines if unit in line]
+        least = sum(line["least"] for line in chosen)
+        return sum(line[unit] for line in chosen) / least if least else None
+
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for line in lines:
+        key = (line["file"], line["line"], line["array"], line["write"])
+        unit = "turns" if "turns" in line else "sectors"
+        sum_ = sums.setdefault(
+            key,
+            {
+                "file": line["file"],
+                "line": line["line"],
+                "array": line["array"],
+                "write": line["write"],
+                "unit": unit,
+                "accesses": 0,
+                "cost": 0,
+                "least": 0,
+                "lanes": 0,
+            },
+        )
+        for name, value in (("accesses", line["accesses"]), ("cost", line[unit])):
+            sum_[name] += value
+        sum_["least"] += line["least"]
+        sum_["lanes"] += line["lanes"]
+    arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
+    needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(ops.shape_of(p, of))) for p in arrays)
+    accesses = sum(line["accesses"] for line in lines)
+    own = [line for line in lines if line["memory"] == "global"]
+    products = op.products(of)
+    loads = sum(line["lanes"] for line in lines if not line["write"])
+    return Counters(
+        case_words(op, case),
+        ratio("sectors"),
+        ratio("turns"),
+        sum(kernel["bytes"] for kernel in report["kernels"]) / needed,
+        1 - sum(line["lanes"] for line in lines) / (32 * accesses) if accesses else 0.0,
+        sum(line["lanes"] * line["bytes"] for line in own) / max(1, sum(line["lanes"] for line in own)),
+        loads / products if products else None,
+        min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
+        sorted(sums.values(), key=lambda line: line["least"] - line["cost"]),
+    )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where the counter is beyond the limit, `words` say what to try; below it, for `at_least`."""
+
+    counter: str
+    limit: float
+    words: str
+    at_least: bool = False
+
+    def holds(self, counters: Counters) -> bool:
+        """Whether the counter is beyond."""
+        value = getattr(counters, self.counter)
+        return value is not None and (value < self.limit if self.at_least else value > self.limit)
+
+
+RULES = (
+    Rule("sectors", 1.5, "let the lanes of a warp read neighbouring numbers: exercise `coalesce`"),
+    Rule("turns", 1.2, "let the lanes of a warp read different banks of shared memory: exercise `padding`"),
+    Rule("traffic", 8, "read each number fewer times from global memory: exercise `tile`"),
+    Rule("loads", 0.6, "keep more outputs in a thread's registers: exercise `registers`"),
+    Rule("idle", 0.5, "more than half of the lanes idle: give them work, or take fewer threads"),
+)
+
+
+EXERCISES_NAMED = re.findall(r"`([\w-]+)`", " ".join(rule.words for rule in RULES))
+
+
+def advice(verdict: Verdict) -> str:
+    """What to do next: by the first rule that holds."""
+    if not verdict.right:
+        return ""
+    if not verdict.deterministic:
+        return "sum in a fixed order, so that the bits repeat: exercise `reduction`"
+    if verdict.counters:
+        for rule in RULES:
+            if rule.holds(verdict.counters):
+                return rule.words
+    shown = "the counters show no waste; " if verdict.counters else ""
+    return f"{shown}on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
+
+
+def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
+    """The report: a label and its words, a pair a line."""
+    emulated = verdict.by == EMULATOR
+    if emulated:
+        yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at"
+    else:
+        yield "ran", f"by {verdict.by}"
+    cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
+    if not verdict.wrong:
+        exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
+        large = "" if verdict.ran == verdict.cases else f", the others are too large for {verdict.by}"
+        yield (
+            "right",
+            f"in {'all ' * (not large)}{cases}{large}; {exact}{', of products in tf32' if verdict.tf32 else ''}",
+        )
+        if verdict.refused:
+            yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
+    else:
+        yield from _wrong(verdict, cases)
+    for fault in verdict.faults[:MOST_FAULTS]:
+        other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
+        yield "MEMORY", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
+    if len(verdict.faults) > MOST_FAULTS:
+        yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
+    if not emulated:
+        yield "memory", "nothing written beside the outputs, inputs unchanged; races and loads were not looked at"
+    elif not verdict.faults:
+        yield "memory", "nothing outside of the arrays, no race, nothing read that was not set; inputs unchanged"
+    yield (
+        "bits",
+        f"the same in {'three orders of threads and blocks' if emulated else 'two calls'}"
+        if verdict.deterministic
+        else f"NOT the same in another {'order of threads and blocks' if emulated else 'call'}: two runs may differ",
+    )
+    yield "fast", "not run here: it needs a GPU, and this judge takes no times yet"
+    if verdict.counters and not (verdict.wrong or verdict.faults):
+        yield from _because(verdict.counters)
+    if verdict.goal:
+        yield "goal", verdict.goal
+    if verdict.right:
+        yield "next", advice(verdict)
+
+
+def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:
+    first = verdict.wrong[0]
+    stopped = "" if verdict.ran == verdict.cases else f", of {verdict.cases}"
+    call = f", call {first.call}" if first.call > 1 else ""
+    yield "WRONG", f"in {len(verdict.wrong)} of {verdict.ran} cases{stopped}; the smallest: {first.case}{call}"
+    if first.failed:
+        yield "", first.failed
+        return
+    place = f"{first.output}[{','.join(map(str, first.index))}]"
+    if first.unwritten:
+        yield "", f"{place}, expected {first.expected:.6g}, was never written; {first.count} of {first.of} are wrong"
+    else:
+        yield "", f"{place} is {first.got:.6g}, expected {first.expected:.6g}; {first.count} of {first.of} are wrong"
+    if first.of > 1:
+        yield "", "around it (right ., wrong X, never written ?):"
+        for row in first.around:
+            yield "", "  " + row
+
+
+def _because(counters: Counters) -> Iterable[tuple[str, str]]:
+    label = "because"
+    for line in counters.lines[:3]:
+        if line["cost"] <= line["least"]:
+            break
+        unit = "sectors of 32 bytes" if line["unit"] == "sectors" else "turns of the banks"
+        each = line["cost"] / line["accesses"]
+        yield (
+            label,
+            f"{line['file']}:{line['line']} {'writes' if line['write'] else 'reads'} {line['array']}: "
+            f"{each:.1f} {unit} a warp, {line['least'] / line['accesses']:.1f} at best",
+        )
+        label = ""
+    if label:
+        yield label, "every access takes the fewest sectors and turns"
+    loads = "" if counters.loads is None else f", {counters.loads:.2f} loads a product"
+    yield (
+        "",
+        f"global memory gives {counters.traffic:.1f} times the arrays' bytes; {100 * counters.idle:.0f} % of lanes "
+        f"idle{loads} ({counters.of})",
+    )
+
+
+def exercise_of(text: str) -> str:
+    """The name in the line `// exercise: NAME`, or nothing."""
+    found = re.search(r"^// exercise: ([\w-]+)", text, re.MULTILINE)
+    return found[1] if found else ""

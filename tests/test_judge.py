@@ -1,0 +1,355 @@
+"""`mnist-cuda judge` and `mnist-cuda exercise`: answers pass; skeletons, cheats and faulty kernels do not.
+
+Each compiled file takes seconds, so a sample of the exercises and faulty kernels is judged; MNIST_CUDA_TEST_FULL=1
+judges all of them, and all kernels of ours.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from judge.faulty_kernels import FAULTS
+
+from mnist_cuda.bench import emulate
+from mnist_cuda.errors import OutputError, UnavailableError, UsageError
+from mnist_cuda.judge import build, exercises, files, launchers, ops, python_files, verdict
+from mnist_cuda.judge.exercises import EXERCISES
+from mnist_cuda.judge.ops import OPS
+
+KERNELS = ROOT / "native" / "gpu" / "kernels"
+FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
+slow = pytest.mark.skipif(not FULL, reason="a sample is judged; MNIST_CUDA_TEST_FULL=1 judges all")
+RELU = """
+#include <cuda_runtime.h>
+#include <cstdint>
+__global__ void kernel(float* y, std::uint8_t* pass, const float* x, std::int64_t count) {
+  const std::int64_t k = std::int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (k < count) pass[k] = !(x[k] <= 0), y[k] = pass[k] ? x[k] : 0;
+}
+extern "C" void relu_forward(float* y, uint8_t* pass, float const* x, int64_t count, cudaStream_t stream) {
+  kernel<<<unsigned((count + 255) / 256), 256, 0, stream>>>(y, pass, x, count);
+}
+"""
+
+
+def sampled(names, kept):
+    """Parameters; those that are not kept are for a full test."""
+    return [pytest.param(name, marks=() if name in kept else slow) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def _data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    """Where the emulator is compiled: once for all tests, and where it is already, not at all."""
+    if not FULL and emulate.cache_folder().exists():
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def judged(tmp_path, text, name="one.cu"):
+    file = tmp_path / name
+    file.write_text(text)
+    return files.judge_file(file)
+
+
+def run(*argv, **environment):
+    command = [sys.executable, "-m", "mnist_cuda", *argv]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+# ---- launchers -------------------------------------------------------------------------------------------------------
+
+
+def test_launchers_are_found_in_namespaces_and_by_their_parameters():
+    found, others = launchers.find((KERNELS / "linear" / "tiled.cu").read_text())
+    assert [one.qualified for one in found] == [
+        "mnist::kernels::linear_forward_tiled",
+        "mnist::kernels::linear_backward_tiled",
+    ]
+    assert others == []
+    found, _ = launchers.find(RELU)
+    assert [(one.qualified, one.op.name) for one in found] == [("relu_forward", "relu")]
+    found, others = launchers.find("void linear_forward(float* y, const float* x, int n) { }\nvoid other() { }")
+    assert found == []
+    assert others == [
+        "linear_forward has other parameters than linear's launchers: void linear_forward(float* y, float* partial, "
+        "const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out, cudaStream_t stream)"
+    ]
+    assert launchers.op_of("conv2d_backward_weight_tiled").name == "conv2d_backward_weight"
+    assert launchers.op_of("relu_forwards") is None
+
+
+def test_every_op_has_the_parameters_of_its_ladder():
+    """Those of the function types in the headers."""
+    declared = {}
+    for header in KERNELS.glob("*/*.h"):
+        text = launchers.without_comments(header.read_text())
+        for part in text.split("using ")[1:]:
+            name, _, rest = part.partition(" = void (*)(")
+            if rest:
+                declared[name] = [words.split() for words in rest.partition(")")[0].split(",")]
+    for op in OPS.values():
+        name = "".join(word.title() for word in op.launcher.split("_")).replace("Conv2D", "Conv2d")
+        name = name.replace("Pool2D", "Pool2d").replace("LinearRelu", "Linear")
+        parameters = [(" ".join(words[:-1]), words[-1]) for words in declared[name]]
+        assert parameters == [(p.type, p.name) for p in op.parameters], op.name
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_answers_have_the_outputs_shapes_and_inputs_differ_by_seed(op):
+    for case in (*op.cases, op.cost):
+        given = ops.inputs(op, case, 0)
+        answer = ops.answer(op, case, given)
+        assert {name: a.value.shape for name, a in answer.items()} == {
+            p.name: ops.shape_of(p, op.sizes(case)) for p in op.arrays("out")
+        }
+        again, other = ops.inputs(op, case, 0), ops.inputs(op, case, 1)
+        assert all(given[name].tobytes() == again[name].tobytes() for name in given)
+        if max(a.size for a in given.values()) > 3:
+            assert any(given[name].tobytes() != other[name].tobytes() for name in given)
+    assert len({(case.sizes, case.fill, case.shifted) for case in op.cases}) == len(op.cases)
+
+
+def test_answers_by_hand():
+    case = ops.Case((1, 1, 1, 2))
+    given = {
+        "x": np.float32([[[[1, 2], [3, 4]]]]),
+        "w": np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3),
+        "bias": np.float32([10]),
+    }
+    y = ops.answer(OPS["conv2d_forward"], case, given)["y"]
+    assert y.value.tolist() == [
+        [[[10 + 4 + 10 + 21 + 32, 10 + 3 + 8 + 18 + 28], [10 + 1 + 4 + 12 + 20, 10 + 0 + 2 + 9 + 16]]]
+    ]
+    x = np.float32([[[-1, -2, 3, 3], [-3, -4, np.nan, 9], [0, -0.0, 5, 6], [-7, 0, 7, 7]]])
+    pooled = ops.answer(OPS["relu_max_pool2d_forward"], ops.Case((1, 2)), {"x": x})
+    assert pooled["route"].value.tolist() == [[[4, 2], [4, 2]]]
+    np.testing.assert_equal(pooled["y"].value, [[[0, np.nan], [0, 7]]])
+
+
+# ---- exercises -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda one: one.name)
+def test_a_skeleton_is_its_answer_with_a_hole(exercise):
+    text, answer = exercises.skeleton(exercise), exercises.answer(exercise)
+    assert text.startswith(f"// exercise: {exercise.name}\n// ")
+    assert verdict.exercise_of(text) == exercise.name
+    assert text.count(exercises.HOLE) == len(exercise.holes)
+    assert not text.endswith(answer)
+    assert exercise.launcher in {one.name for one in launchers.find(text)[0]}
+    assert bool(exercise.holes) != bool(exercise.changes)
+    for name in verdict.EXERCISES_NAMED:
+        assert name in EXERCISES
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", sampled(EXERCISES, {"float4", "softmax"}))
+def test_a_skeleton_fails_and_its_answer_passes(name, tmp_path):
+    exercise = EXERCISES[name]
+    found = judged(tmp_path, exercises.skeleton(exercise))
+    assert found["exit_code"] == 1, found["lines"]
+    assert exercises.solved() == {}
+    found = judged(tmp_path, f"// exercise: {name}\n{exercises.answer(exercise)}")
+    assert found["exit_code"] == 0, found["lines"]
+    assert exercises.solved() == {name: str(tmp_path / "one.cu")}
+
+
+def test_start_writes_once_and_the_list_says_what_is_next(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("exercise", "start", "relu")
+    assert done.returncode == 0
+    assert "mnist-cuda judge relu.cu" in done.stdout
+    Path("relu.cu").write_text("mine")
+    done = run("exercise", "start", "relu")
+    assert done.returncode == OutputError.exit_code
+    assert Path("relu.cu").read_text() == "mine"
+    done = run("exercise", "start", "rleu", "--out", "other.cu")
+    assert done.returncode == UsageError.exit_code
+    assert "did you mean relu?" in done.stderr
+    exercises.mark_solved("relu", Path("relu.cu"))
+    found = json.loads(run("exercise", "--json").stdout)
+    assert found["next"] == "float4"
+    assert [row["name"] for row in found["exercises"] if row["solved"]] == ["relu"]
+    exercises.state_file().write_text("{")
+    assert "next: `mnist-cuda exercise start relu`" in run("exercise").stdout
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_every_cheat_fails(monkeypatch):
+    monkeypatch.setattr(build, "SECONDS", 5)
+    found = files.judge_file(ROOT / "tests" / "judge" / "cheats.cu")
+    right = [one["name"] for one in found["verdicts"] if one["right"]]
+    assert right == ["relu_forward_right"]
+    assert len(found["verdicts"]) == 20
+    why = {one["name"].removeprefix("relu_forward_"): one for one in found["verdicts"]}
+    assert why["wrong_later"]["wrong"][0]["call"] == 11
+    assert why["in_place"]["wrong"][0]["failed"] == "changes its input x"
+    assert why["empty_later"]["wrong"][0]["unwritten"]
+    assert why["by_host"]["wrong"][0]["failed"] == "launches no kernel"
+    assert why["ends"]["wrong"][0]["failed"] == "ended the program, with exit code 0"
+    assert why["crashes"]["wrong"][0]["failed"].startswith("ended by SIGABRT")
+    assert why["waits_for_ever"]["wrong"][0]["failed"] == "did not end within 5 s"
+    assert why["drops_nan"]["wrong"][0]["case"] == "count 515, NaN, infinity, -0, denormals"
+    assert {fault["kind"] for fault in why["by_host_in_gpu"]["faults"]} == {"outside"}
+
+
+def test_the_faulty_kernels_are_changes_of_ours():
+    assert len(FAULTS) >= 40
+    for file, launcher, before, after in FAULTS:
+        text = (KERNELS / file).read_text()
+        assert text.count(before) == 1, (file, before)
+        assert launcher in {one.name for one in launchers.find(text.replace(before, after))[0]}
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", sampled(range(len(FAULTS)), {4, 36}))
+def test_a_faulty_kernel_fails(number, tmp_path):
+    file, launcher, before, after = FAULTS[number]
+    text = (KERNELS / file).read_text().replace(before, after)
+    source = tmp_path / Path(file).name
+    source.write_text(text)
+    fitting = [one for one in launchers.find(text)[0] if one.name == launcher]
+    program = build.EmulatedProgram(source, fitting)
+    try:
+        assert not verdict.judge(program, 0, fitting[0]).right
+    finally:
+        program.close()
+
+
+OWN = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.glob("*/*.cu") if path.parent.name != "fused")
+
+
+@needs_compiler
+@slow
+@pytest.mark.parametrize("name", OWN)
+def test_our_kernels_pass(name):
+    if not launchers.find((KERNELS / name).read_text())[0] or Path(name).stem in emulate.left_out(ROOT / "native"):
+        pytest.skip("no launcher of an op, or not emulated")
+    found = files.judge_file(KERNELS / name)
+    if name == "batch_norm/atomics.cu":  # kept in the ladder to show both faults
+        (one,) = found["verdicts"]
+        assert [wrong["case"] for wrong in one["wrong"]] == ["batch 3, channels 2, area 36, numbers around 4096"]
+        assert not one["deterministic"]
+        return
+    assert found["exit_code"] == 0, found["lines"]
+
+
+@needs_compiler
+def test_a_right_file_and_its_words(tmp_path):
+    (tmp_path / "mine.cu").write_text(RELU)
+    (tmp_path / "none.cu").write_text("int main() {}")
+    (tmp_path / "broken.cu").write_text(RELU.replace("if (k < count)", "if k < count)"))
+    done = run("judge", *(str(tmp_path / f"{name}.cu") for name in ("mine", "none", "broken")))
+    assert done.returncode == 2, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= max(80, len(str(tmp_path)) + 20)
+    words = " ".join(done.stdout.split())
+    assert "right in all 19 cases; all elements exact" in words
+    assert "fast not run here" in words
+    assert "expected void NAME(...)" in words
+    assert "does not compile: broken.cu:6:" in words
+    done = run("judge", "--json", str(tmp_path / "mine.cu"), str(tmp_path / "broken.cu"))
+    assert done.returncode == 1
+    mine, broken = map(json.loads, done.stdout.splitlines())
+    assert mine["exit_code"] == 0
+    assert mine["verdicts"][0]["right"]
+    assert broken["exit_code"] == 1
+    assert run("judge", str(tmp_path / "absent.cu")).returncode == UsageError.exit_code
+
+
+def test_no_compiler(tmp_path):
+    (tmp_path / "mine.cu").write_text(RELU)
+    done = run("judge", str(tmp_path / "mine.cu"), PATH=str(tmp_path))
+    assert done.returncode == UnavailableError.exit_code
+    assert done.stderr.splitlines()[-1].endswith("apt install g++")
+
+
+def test_help_says_first_whose_rights_a_file_has():
+    text = " ".join(run("judge", "--help").stdout.partition("\n\n")[2].split())
+    assert text.startswith("A judged file runs with your rights")
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+NORM = """
+import numpy as np
+def batch_norm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, var):
+    n, sigma = x.shape[0] * x.shape[2], np.sqrt(var + 1e-5)[:, None]
+    xhat = (x - mean[:, None]) / sigma
+    dbeta[:] = dy.sum((0, 2))
+    dgamma[:] = (dy * xhat).sum((0, 2))
+    dx[:] = gamma[:, None] / sigma * (dy - dbeta[:, None] / n - xhat * dgamma[:, None] / n)
+"""
+
+
+def test_numpy(tmp_path):
+    found = judged(tmp_path, NORM, "norm.py")
+    assert found["exit_code"] == 0, found["lines"]
+    assert found["verdicts"][0]["by"] == "NumPy"
+    found = judged(tmp_path, NORM.replace("- xhat *", "+ xhat *"), "norm.py")
+    assert found["exit_code"] == 1
+    assert found["verdicts"][0]["wrong"][0]["output"] == "dx"
+    found = judged(tmp_path, NORM.replace("dbeta[:] = ", "dy[0] = dbeta[:] = "), "norm.py")
+    assert "changes its input dy" in {wrong["failed"] for wrong in found["verdicts"][0]["wrong"]}
+    found = judged(tmp_path, NORM.replace("n, sigma", "n sigma"), "norm.py")
+    assert found["error"].startswith("does not compile: line 4: ")
+    found = judged(tmp_path, "def relu_forward(y): pass", "norm.py")
+    assert found["exit_code"] == 2
+    assert found["error"] == "relu_forward has 1 parameters, expected def relu_forward(y, pass, x)"
+
+
+def test_numbas_simulator(tmp_path):
+    pytest.importorskip("numba")
+    found = judged(
+        tmp_path,
+        "from numba import cuda\n"
+        "@cuda.jit\n"
+        "def kernel(y, passed, x):\n"
+        "    k = cuda.grid(1)\n"
+        "    if k < x.size:\n"
+        "        passed[k] = not (x[k] <= 0)\n"
+        "        y[k] = x[k] if passed[k] else 0\n"
+        "def relu_forward(y, passed, x):\n"
+        "    kernel[(x.size + 255) // 256, 256](y, passed, x)\n",
+        "relu.py",
+    )
+    assert found["exit_code"] == 0, found["lines"]
+    assert found["verdicts"][0]["by"] == "Numba's simulator"
+    assert found["verdicts"][0]["ran"] < found["verdicts"][0]["cases"]
+
+
+def test_cupy_needs_a_gpu(tmp_path):
+    (tmp_path / "one.py").write_text("import cupy\ndef relu_forward(y, passed, x): pass\n")
+    done = run("judge", str(tmp_path / "one.py"))
+    assert done.returncode == UnavailableError.exit_code
+    assert "CuPy runs on a GPU only" in done.stderr
+
+
+def test_pytorch(tmp_path):
+    text = "import torch\ndef linear_forward(y, x, w, bias): torch.addmm(bias, x, w.T, out=y)\n"
+    try:
+        found = judged(tmp_path, text, "one.py")
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    assert found["exit_code"] == 0, found["lines"]
+    assert python_files.RUNNERS["torch"][0] == found["verdicts"][0]["by"]

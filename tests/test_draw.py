@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, Browser
+from browser import opened
 from drawings import of_pen
 
 from mnist_cuda import TrainOptions, cli, dataset_of, predict, train
@@ -87,28 +87,25 @@ def test_a_drawing_is_brought_into_the_form_that_predict_sees(digit: int, traine
     assert by_node(trained[2], "console.log(asMnist(given, 280))", [0.0] * 280 * 280) is None
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_in_a_browser(dark: bool, trained: tuple[Any, Any, Path], tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1200, False)])
+def test_in_a_browser(width: int, dark: bool, trained: tuple[Any, Any, Path]) -> None:
     page = trained[2]
-    with Browser(tmp_path / "home") as browser:
-        for width in (400, 1200):
-            browser.open(page, width, dark=dark)
-            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
-            assert browser.evaluate("document.getElementById('answer').textContent") == "–"
-            x, y = browser.evaluate(
-                "(() => { const box = pad.getBoundingClientRect(); return [box.x + box.width / 2, box.y]; })()"
-            )
-            for kind, down in (("mousePressed", 50), ("mouseMoved", 120), ("mouseMoved", 230), ("mouseReleased", 230)):
-                browser.ask(
-                    "Input.dispatchMouseEvent", type=kind, x=x, y=y + down, button="left", buttons=1, clickCount=1
-                )
-            browser.evaluate("show()")
-            assert browser.evaluate("document.getElementById('answer').textContent") == "1"
-            assert browser.evaluate("bars.querySelector('.best span').textContent") == "1"
-            assert browser.requests() == [page.as_uri()]
-            assert browser.complaints() == []
+    with opened(page, width, dark=dark) as (tab, requests, complaints):
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
+        assert tab.text_content("#answer") == "–"
+        box = tab.locator("#pad").bounding_box()
+        middle = box["x"] + box["width"] / 2
+        tab.mouse.move(middle, box["y"] + 50)
+        tab.mouse.down()
+        tab.mouse.move(middle, box["y"] + 230, steps=4)
+        tab.mouse.up()
+        tab.evaluate("show()")
+        assert tab.text_content("#answer") == "1"
+        assert tab.text_content(".best span") == "1"
+        tab.click("#clear")
+        assert tab.text_content("#answer") == "–"
+    assert requests == [page.as_uri()]
+    assert complaints == []
 
 
 def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2191,6 +2191,7 @@ EMULATOR = [
     *of(
         "native/emulator/memory.cpp",
         ("ctest test_emulator_faults",),
+        ("equal-stores-race", "boundary", "one.value, one.buffer->granule) != 0", "one.value, 0) == 0"),
         ("blocks-are-ordered", "order", "shared || acquired.contains(before.block)", "true"),
         ("sectors-twice", "off by one", "std::max(sorted[k] / 32, next)", "sorted[k] / 32"),
         ("31-banks", "off by one", "++turns[word % 32]", "++turns[word % 31]"),
@@ -2218,6 +2219,22 @@ EMULATOR = [
             "variable->set.assign(bytes / variable->granule + 1, 0);",
             "variable->set.resize(bytes / variable->granule + 1);",
         ),
+    ),
+    *of(
+        "native/emulator/barriers.cpp",
+        ("ctest test_emulator_faults",),
+        ("arrivals-tell-nothing", "order", "    leave(barrier.clock);\n", ""),
+        ("mbarrier-of-one-phase", "off by one", "  ++barrier.phase;\n", ""),
+    ),
+    *of(
+        "native/emulator/ptx.cpp",
+        ("ctest test_emulator_faults",),
+        ("rows-transposed", "off by one", "value(2 * t, g) | value(2 * t + 1, g) << 16 : all", "value(g, 2 * t) : all"),
+    ),
+    *of(
+        "native/emulator/include/numbers16.h",
+        ("ctest test_emulator_faults",),
+        ("fp16-ties-up", "rounding", "size + 0xfff + (size >> 13 & 1)", "size + 0x1000"),
     ),
     *of(
         "native/emulator/include/ptx.h",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SHAPES = [(2, 64, 16), (4, 256, 32), (16, 784, 128)]  # batch, in, out
+SHAPES = [(2, 64, 16), (4, 256, 32), (16, 256, 64)]  # batch, in, out
 RUNS = 5
 
 KERNEL = """#include <cuda_runtime.h>

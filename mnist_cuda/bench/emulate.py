@@ -269,7 +269,7 @@ def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:
         f"{line['file']}:{line['line']}",
         line["array"],
         f"{'store' if line['write'] else 'load'} of {line['bytes']} bytes",
-        console.format_count(count),
+        str(count),
         f"{line[unit] / count:.1f} of {line['least'] / count:.1f} {unit}",
         f"{100 - 100 * line['lanes'] / (32 * count):.0f} %",
     )

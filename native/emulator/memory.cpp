@@ -33,15 +33,17 @@ struct Access {
   bool atomic = false;
   bool blocks = false;       // a read: by more than one block
   std::uint32_t lanes = 0;   // a read: which lanes of its warp made it, at the same time
-  std::uint32_t others = 0;  // a read: the first of others in this epoch, a number in `more_reads`
+  std::uint32_t others = 0;  // a read: where in `more_reads` those of this epoch by others begin, one for each warp
 };
 struct Shadow {
   Access write, read;
 };
 static_assert(sizeof(Shadow) % 8 == 0);
-// Reads of one word in one epoch, by other warps or at other times than the first; linked by `others`. A number 0 is
-// none.
-std::vector<Access> more_reads(1);
+// Reads by lanes of one warp at one time; `next` is the warp's next one, and 0 none.
+struct Read {
+  std::uint32_t time = 0, place = 0, lanes = 0, next = 0;
+};
+std::vector<Read> more_reads(1);
 
 struct Buffer {
   std::string name;
@@ -280,24 +282,28 @@ void settle() {
 
 // A read joins those of its epoch: each thread's last one counts.
 void add_read(Access& first, const Access& now) {
-  for (Access* one = &first;; one = &more_reads[one->others]) {
-    if (one->thread / kLanes == now.thread / kLanes) {
-      if (one->time == now.time) {
-        one->lanes |= now.lanes;
-        return;
-      }
-      one->lanes &= ~now.lanes;
-    }
-    if (one->lanes == 0) {
-      const std::uint32_t others = one->others;
-      *one = now;
-      one->others = others;
-      one->blocks = first.blocks;
+  const std::size_t warp = now.thread / kLanes, warps = std::size_t(machine.thread_count + kLanes - 1) / kLanes;
+  if (first.thread / kLanes == warp) {
+    if (first.time == now.time) {
+      first.lanes |= now.lanes;
       return;
     }
-    if (one->others == 0) {
-      one->others = std::uint32_t(more_reads.size());
-      more_reads.push_back(now);
+    first.lanes &= ~now.lanes;
+  }
+  if (first.others == 0) {
+    first.others = std::uint32_t(more_reads.size());
+    more_reads.resize(more_reads.size() + warps);
+  }
+  for (std::size_t at = first.others + warp;; at = more_reads[at].next) {
+    Read& one = more_reads[at];
+    if (one.time == now.time || one.lanes == 0) {
+      one = {now.time, now.place, one.lanes | now.lanes, one.next};
+      return;
+    }
+    one.lanes &= ~now.lanes;
+    if (one.next == 0) {
+      one.next = std::uint32_t(more_reads.size());
+      more_reads.push_back({now.time, now.place, now.lanes, 0});
       return;
     }
   }
@@ -316,15 +322,22 @@ void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address
     return;
   }
   if (read.epoch != machine.epoch) return;
-  for (std::uint32_t next = 0;;) {
-    Access one = next ? more_reads[next] : read;
-    for (unsigned lanes = one.lanes; lanes; lanes &= lanes - 1) {
-      one.thread = std::uint16_t(one.thread / kLanes * kLanes + __builtin_ctz(lanes));
-      if (!is_ordered(one, buffer.shared, me)) return report(one);
+  const auto races = [&](std::size_t warp, std::uint32_t time, std::uint32_t from, unsigned lanes) {
+    Access one = read;
+    one.time = time;
+    one.place = from;
+    for (; lanes; lanes &= lanes - 1) {
+      one.thread = std::uint16_t(warp * kLanes + std::size_t(__builtin_ctz(lanes)));
+      if (is_ordered(one, buffer.shared, me)) continue;
+      report(one);
+      return true;
     }
-    next = one.others;
-    if (next == 0) return;
-  }
+    return false;
+  };
+  if (races(read.thread / kLanes, read.time, read.place, read.lanes) || read.others == 0) return;
+  for (std::size_t warp = 0; warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
+    for (std::size_t at = read.others + warp; at; at = more_reads[at].next)
+      if (races(warp, more_reads[at].time, more_reads[at].place, more_reads[at].lanes)) return;
 }
 
 void check(Buffer& buffer, const char* address, int bytes, bool write, bool atomic, std::uint64_t place) {

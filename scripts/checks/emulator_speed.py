@@ -18,7 +18,7 @@ from typing import Any
 
 from checks.runner import ROOT
 
-SHAPES = [(2, 64, 16), (4, 256, 32), (16, 784, 128)]  # batch, in, out
+SHAPES = [(2, 64, 16), (4, 256, 32), (16, 256, 64)]  # batch, in, out
 RUNS = 5
 
 KERNEL = """#include <cuda_runtime.h>

@@ -21,9 +21,9 @@ def bench(*flags: str, how: str = "--emulate", **environment: str) -> subprocess
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the emulator is compiled, once for all tests."""
-    return str(tmp_path_factory.mktemp("cache"))
+def cache(emulator_cache: Path) -> str:
+    """Where the emulator is compiled."""
+    return str(emulator_cache)
 
 
 @needs_compiler

@@ -49,15 +49,9 @@ def _data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """Where the emulator is compiled: once for all tests, and where it is already, not at all."""
-    if not FULL and emulate.cache_folder().exists():
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+@pytest.fixture(autouse=True)
+def _cache(emulator_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
 
 
 def judged(tmp_path, text, name="one.cu"):

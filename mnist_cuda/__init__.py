@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         UnavailableError,
         UsageError,
     )
+    from mnist_cuda.run.callbacks import Callback, EarlyStopping, StopTraining, TensorBoard
     from mnist_cuda.run.checkpoint import load_model, save_model
     from mnist_cuda.run.evaluation import Predictions, evaluate, predict
     from mnist_cuda.run.onnx_export import onnx_model
     from mnist_cuda.run.options import TrainOptions
     from mnist_cuda.run.results import Evaluation, Model, TrainingResult
-    from mnist_cuda.run.training import Progress, Trainer, epoch_order, train
+    from mnist_cuda.run.train import train
+    from mnist_cuda.run.training import Progress, Trainer, epoch_order
     from mnist_cuda.sweeps.sweep import sweep
     from mnist_cuda.sweeps.table import SweptModel
 
@@ -53,10 +55,14 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Digit": ("data.digit",),
     },
     "Training": {
-        "train": ("run.training",),
+        "train": ("run.train",),
         "TrainOptions": ("run.options",),
         "TrainingResult": ("run.results",),
         "Progress": ("run.training",),
+        "Callback": ("run.callbacks",),
+        "StopTraining": ("run.callbacks",),
+        "EarlyStopping": ("run.callbacks",),
+        "TensorBoard": ("run.callbacks",),
         "Trainer": ("run.training",),
         "epoch_order": ("run.training",),
         "sweep": ("sweeps.sweep",),
@@ -93,11 +99,13 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
 _WHERE = {name: where for names in PUBLIC.values() for name, where in names.items()}
 
 __all__ = [
+    "Callback",
     "CheckpointError",
     "DataError",
     "Dataset",
     "Digit",
     "DivergedError",
+    "EarlyStopping",
     "Engine",
     "EngineInfo",
     "Evaluation",
@@ -108,7 +116,9 @@ __all__ = [
     "Predictions",
     "Probe",
     "Progress",
+    "StopTraining",
     "SweptModel",
+    "TensorBoard",
     "TrainOptions",
     "Trainer",
     "TrainingResult",

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_server import idx
 from safetensors.numpy import save_file
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import ENVIRONMENT, ROOT, tiny_dataset
 
 from mnist_cuda import _native
 from mnist_cuda.bench import record
@@ -21,7 +22,7 @@ from mnist_cuda.errors import DataError
 from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.results import Model
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))  # for `checks` and `pages`
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
 USERS_CACHE = os.environ.get("MNIST_CUDA_CACHE")
 TOO_OLD = "needs compute capability"  # in the reason, of a GPU or of the build's code for it
@@ -56,8 +57,8 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="session")
 def emulator_cache(tmp_path_factory):
-    """Where the emulator is compiled, once for all tests."""
-    return tmp_path_factory.mktemp("emulator")
+    """Where the emulator is compiled, once for all tests; for XDG_CACHE_HOME."""
+    return str(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -230,3 +231,19 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """The tiny data set with 83 training images, as files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MNIST_TINY_IMAGES", "83")
+        tiny = tiny_dataset()
+    folder = tmp_path_factory.mktemp("tiny")
+    for half, images, labels in (
+        ("train", tiny.train_images, tiny.train_labels),
+        ("t10k", tiny.test_images, tiny.test_labels),
+    ):
+        (folder / f"{half}-images-idx3-ubyte").write_bytes(idx(images))
+        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return folder

@@ -1,6 +1,6 @@
 """THE table of mutations: one line of the code changed each time, and the tests that are to notice it.
 
-scripts/mutate runs them, docs/trust.md shows them with every verdict. A row is a name, a kind, the text that is
+scripts/check mutations runs them, docs/trust.md shows them with every verdict. A row is a name, a kind, the text that is
 replaced, exactly as it stands in the file and only once there (with a neighbouring line where the line alone occurs
 twice), and what takes its place; a fifth text says why no test can notice it, and then it is not run.
 """
@@ -97,11 +97,25 @@ TRAINING = [
         "mnist_cuda/run/training_run.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
+            "signal-in-the-last-epoch-forgotten",
+            "exit code",
+            "return 0 if stop.signal is None else exit_code(stop.signal)",
+            "return 0",
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/progress.py",
+        (REPORTED, "test_train.py"),
+        (
             "microseconds-an-epoch",
             "unit",
             'us = 1e6 * record["train_seconds"] / record["steps"]',
             'us = 1e6 * record["train_seconds"] / record["epoch"]',
         ),
+    ),
+    *of(
+        "mnist_cuda/run/keeping.py",
+        (REPORTED, "test_train.py", *RESUMED),
         (
             "file-without-statistics",
             "file",
@@ -109,16 +123,10 @@ TRAINING = [
             "        save_model(self.folder.model, Model(model.parameters, None, model.metadata))\n",
         ),
         (
-            "signal-in-the-last-epoch-forgotten",
-            "exit code",
-            "return 0 if stop.signal is None else exit_code(stop.signal)",
-            "return 0",
-        ),
-        (
             "stopped-without-a-checkpoint",
             "resume",
-            "            self._save_state(state)\n            if not evaluated",
-            "            if not evaluated",
+            "        self.save_state(state)\n        if not evaluated",
+            "        if not evaluated",
         ),
         (
             "best-by-the-test-set",
@@ -435,7 +443,7 @@ LOOKING = [
         ("removes-any-config-json", "refusal", 'isinstance(versions, dict) and "mnist-cuda" in versions', "True"),
     ),
     *of(
-        "mnist_cuda/doctor.py",
+        "mnist_cuda/machine.py",
         ("test_doctor.py",),
         ("smi-that-failed", "refusal", "if result.returncode == 0 and all(", "if all("),
     ),
@@ -591,6 +599,29 @@ BENCH = [
             "np.concatenate([epoch_order(seed, epoch, count)[:kept]",
             "np.concatenate([epoch_order(seed, 1, count)[:kept]",
         ),
+    ),
+    *of(
+        "mnist_cuda/bench/submit.py",
+        ("test_bench_submit.py -k 'not examples'",),
+        ("classes-keep-their-digits", "refusal", "names = rng.permutation(10)", "names = np.arange(10)"),
+        (
+            "clock-stops-at-the-programs-word",
+            "clock",
+            "trained - start, end - start)",
+            "trained - start, trained - start)",
+        ),
+        (
+            "every-seed-is-half-of-them",
+            "reported value",
+            "in_time if reached == count else",
+            "in_time if 2 * reached >= count else",
+        ),
+    ),
+    *of(
+        "mnist_cuda/bench/share.py",
+        ("test_bench_share.py",),
+        ("any-digest-will-do", "refusal", 'if key != "digest"}', 'if key not in ("digest", "engine")}'),
+        ("a-step-as-fast-as-you-like", "unit", "1e6 * batch * IMAGE_FLOPS", "batch * IMAGE_FLOPS"),
     ),
     *of(
         "mnist_cuda/run/schedule.py",

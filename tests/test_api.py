@@ -5,6 +5,7 @@ import copy
 import os
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -250,13 +251,44 @@ def test_a_fork_of_an_engines_process_is_told(make_engine, engine, threads):
     assert steps == "2"
 
 
-def test_what_holds_an_engine_is_not_pickled_and_says_what_can_be(result):
-    for thing in (result, result.engine):
-        for way in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(TypeError, match="an Engine cannot be pickled or copied; its parameters can"):
-                way(thing)
-    again = pickle.loads(pickle.dumps(result.model))
-    assert digest(again.parameters) == digest(result.model.parameters)
+def test_an_engine_is_not_pickled_and_a_result_is_without_it(result):
+    images = tiny_dataset().test_images
+    for way in (lambda thing: pickle.loads(pickle.dumps(thing)), copy.deepcopy):
+        with pytest.raises(TypeError, match="an Engine cannot be pickled or copied; its parameters can"):
+            way(result.engine)
+        again = way(result)
+        assert (again.engine, again.epochs, again.accuracy) == (None, result.epochs, result.accuracy)
+        assert digest(again.model.parameters) == digest(result.model.parameters)
+        np.testing.assert_array_equal(predict(again, images).classes, predict(result, images).classes)
+    assert result.engine is not None
+
+
+def test_what_a_notebook_shows_is_short(result):
+    data = tiny_dataset()
+    assert re.fullmatch(r"TrainingResult\(\d+\.\d\d %, 2 epochs, cpu fp32, \d+\.\d s\)", repr(result))
+    weights = digest(result.model.parameters)[:12]
+    assert repr(result.model) == f"Model(weights {weights}, dataset=tiny, epochs=2, engine=cpu)"
+    assert repr(Model(result.model.parameters)) == f"Model(weights {weights}, no statistics)"
+    assert repr(result.engine) == "Engine(cpu fp32)"
+    assert repr(data) == "Dataset(tiny, 35 training and 20 test images)"
+    found = predict(result, data.test_images)
+    assert repr(found) == f"Predictions([{', '.join(map(str, found.classes[:10]))}, ...], images=20)"
+    page = result._repr_html_()
+    cells = re.findall("<td>([^<]*)</td>", page)
+    assert len(cells) == 2 * page.count("<th>") == 10
+    assert cells[3] == f"{100 * result.epochs[0]['test_accuracy']:.2f} %"
+
+
+def test_a_result_is_saved_and_drawn(result, tmp_path):
+    result.save(tmp_path / "model.safetensors")
+    assert digest(load_model(tmp_path / "model.safetensors").parameters) == digest(result.model.parameters)
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    figure = result.plot()
+    loss, accuracy = figure.axes
+    (_, on_test) = loss.lines
+    assert on_test.get_ydata().tolist() == [row["test_loss"] for row in result.epochs]
+    assert accuracy.lines[0].get_ydata().tolist() == [100 * row["train_accuracy"] for row in result.epochs]
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +372,7 @@ def test_a_model_is_used_from_wherever_it_is(result, tmp_path):
     assert predict(result, data.test_images[:0]).classes.shape == (0,)
     with pytest.raises(CheckpointError, match="no population statistics"):
         predict(Model(result.model.parameters), data.test_images)
-    for wrong in (data.test_images.astype(float), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
+    for wrong in (data.test_images.astype(complex), np.zeros((2, 27, 28), np.uint8), np.zeros(784, np.uint8)):
         with pytest.raises(ValueError, match=r"^predict: images: they have (dtype|shape) .* expected"):
             predict(result, wrong)
 
@@ -412,15 +444,43 @@ def test_arrays_are_taken_without_a_copy():
         np.testing.assert_array_equal(ours, theirs)
         assert theirs.flags.writeable
         assert not ours.flags.writeable
-    for shape in ((5, 784), (5, 1, 28, 28)):
+    for shape in ((5, 784), (5, 1, 28, 28), (5, 28, 28, 1)):
         other = dataset_of(images.reshape(shape), labels.tolist(), images.reshape(shape), labels.astype(np.int64))
         assert other.digest == data.digest
+    for kind in (np.int8, np.int64, np.float32):  # such as a table of pixels has
+        pixels = (images // 2).astype(kind)
+        other = dataset_of(pixels, labels, pixels.reshape(5, 784).tolist(), labels)
+        np.testing.assert_array_equal(other.train_images, images // 2)
+        np.testing.assert_array_equal(other.test_images, images // 2)
+
+
+def test_data_frames_are_taken():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    data = tiny_dataset()
+    table, column = pandas.DataFrame(data.test_images.reshape(-1, 784).astype(int)), pandas.Series(data.test_labels)
+    arrays = data.test_images, data.test_labels
+    assert dataset_of(table, column, table, column).digest == dataset_of(*arrays, *arrays).digest
 
 
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [
         (np.zeros((2, 28, 28)), [1, 2], "training images: they have dtype float64, expected uint8"),
+        (
+            np.full((2, 784), 0.5, np.float32),
+            [1, 2],
+            r"from 0 to 255: \(255 \* images\)\.round\(\)\.astype\('uint8'\) makes",
+        ),
+        (np.ones((2, 784), bool), [1, 2], r"have dtype bool, expected uint8 from 0 to 255: \(255 \* images\)\.round"),
+        (
+            np.full((2, 784), -0.42),
+            [1, 2],
+            "a pixel is -0.42; give the pixels as they were before they were normalised",
+        ),
+        (np.full((2, 784), 1.5), [1, 2], "or whole numbers in that range, and a pixel is 1.5$"),
+        (np.full((2, 784), 256), [1, 2], "have dtype int64, expected .* and a pixel is 256$"),
+        (np.full((2, 784), np.nan), [1, 2], "a pixel is nan$"),
+        (np.full((2, 784), "1"), [1, 2], "they have dtype <U1, expected uint8 from 0 to 255$"),
         (np.zeros((2, 28, 27), np.uint8), [1, 2], r"they have shape \(2, 28, 27\), expected \(N, 28, 28\)"),
         (np.zeros((2, 28, 28), np.uint8), [1], "2 training images and 1 labels"),
         (np.zeros((0, 28, 28), np.uint8), np.zeros(0, int), "0 training images and 0 labels"),

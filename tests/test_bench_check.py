@@ -118,7 +118,7 @@ def test_activations_that_an_engine_never_forms_are_left_out(step):
         (
             ["--peers", "torch", "--peer-python", "/nonexistent", "--batch-size", "8"],
             4,
-            "there is no torch, as there is no /nonexistent",
+            "torch is not installed (there is no /nonexistent)",
         ),
         (["--weights", "/nonexistent.safetensors", "--batch-size", "8"], 6, "/nonexistent.safetensors: no such file"),
     ],

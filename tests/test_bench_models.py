@@ -120,7 +120,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     argv = ["bench", "--models", "2", "-e", "cpu", "--peers", "--batch-size", "5", "--blocks", "1", "--seconds", "0.01"]
     assert cli.main([*argv, "--json", str(tmp_path / "x.json")]) == 0
-    assert "microseconds a model-step: " in capsys.readouterr().out
+    assert "microseconds per model-step: " in capsys.readouterr().out
     record = json.loads((tmp_path / "x.json").read_text())
     assert record["step"] == "model-step"
     (row,) = record["rows"]

@@ -50,11 +50,11 @@ def test_budgets_and_recipes():
 
 def test_what_a_result_says():
     runs = [Run(k, a, 0.03 + 0.01 * k, 0.05) for k, a in enumerate((0.98, 0.99, 0.992))]
-    result = Result("x", Recipe(Budget(8, 1), "linear", 0.1), runs)
+    result = Result("x", runs, Recipe(Budget(8, 1), "linear", 0.1))
     assert (result.median(), result.reached(0.99), result.train_seconds()) == (0.99, 2, 0.04)
     spread = np.std([0.98, 0.99, 0.992], ddof=1)
     assert result.interval() == pytest.approx(1.96 * spread / 3**0.5)
-    worse = Result("x", result.recipe, [Run(0, 0.98, 1, 1)])
+    worse = Result("x", [Run(0, 0.98, 1, 1)], result.recipe)
     assert choose([worse, result]) is result
     assert np.isnan(worse.interval())
     assert json.dumps(worse.as_json(0.99), allow_nan=False)
@@ -124,6 +124,23 @@ def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys, t
     assert [row["recipe"]["batch_size"] for row in record["rows"]] == [30, 5]
     assert [row["median_accuracy"] >= 0.6 for row in record["rows"]] == [False, True]
     assert (code, record["reached"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "percent", "frozen"), [(["5x9", "30x1"], 0, 30), (["5x9", "30x1"], 100, 5), (["30x1"], 100, None)]
+)
+def test_held_out_images_can_choose_the_budget_too(budgets, percent, frozen, capsys, tmp_path):
+    """The shortest that is good enough on them, whatever it does on the test images; no other is tested."""
+    file = tmp_path / "t.json"
+    options = ["--budgets", *budgets, "--schedules", "linear", "--peaks", "0.1", "--hold-out", 5, "--target", 60]
+    options += ["--seeds", 2, "--selection-seeds", 1, "--freeze-at", percent]
+    code, out, _ = run(capsys, *options, "--json", file)
+    record = json.loads(file.read_text())
+    assert [row["recipe"]["batch_size"] for row in record["rows"]] == [frozen] * (frozen is not None)
+    assert code == (0 if frozen == 5 else 1)
+    assert record["settings"]["freeze_at"] == percent
+    assert f"the shortest budget with a median at {percent:g} % of the held-out images" in " ".join(out.split())
+    assert ("none was frozen" in out) == (frozen is None)
 
 
 def test_it_says_first_how_long_it_will_take(capsys, monkeypatch):

@@ -174,11 +174,10 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
             code = cli.main([*argv, "--out", "run"])
         out, err = capsys.readouterr()
         if fault is full and evaluated:
-            accuracy = (
-                f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images correct after {len(evaluated)} epoch"
-            )
+            accuracy = f"{100 * evaluated[-1]['test_accuracy']:.2f} % of 20 test images correct"
+            accuracy = f"result  {accuracy} after {len(evaluated)} epoch"
             assert out.startswith(accuracy), (call, out)
-            assert "; NOT all saved; weights " in out
+            assert "\nsaved   NOT all\nweights " in out
             told.add(len(evaluated))
         assert (code, err.count("\n") <= 1) == (6 if fault is full else 130, True), (call, err)
         assert not [*run.rglob("*.part")], call

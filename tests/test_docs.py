@@ -31,7 +31,9 @@ MACROS = {  # of the compiler and of CMake
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as GitHub names them."""
+    """The headings of a page as GitHub names them; the lines of another file."""
+    if page.suffix != ".md":
+        return {f"L{n}" for n in range(1, len(page.read_text().splitlines()) + 1)}
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

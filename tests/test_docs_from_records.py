@@ -1,17 +1,20 @@
-"""scripts/docs_from_records.py: the documentation holds what the records say, and a change of either is noticed."""
+"""scripts/docs tables: the documentation holds what the records say, and a change of either is noticed."""
 
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from script_module import load_script
+from pages import __main__ as program
+from pages import tables
+from pages.records import RecordError
+from test_bench_share import record as card_record
 
-ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
 VERSIONS = {"torch": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "jax": {"jax": "0.11.2"}}
 
@@ -19,11 +22,9 @@ VERSIONS = {"torch": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "jax": {"jax": "
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, at work in a folder of its own."""
-    module = load_script("docs_from_records.py")
     (tmp_path / "docs" / "records").mkdir(parents=True)
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr("sys.argv", ["docs_from_records.py", "--check"])
-    return module
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    return tables
 
 
 def bench_row(competitor: str, batch_size: int, median: float | None, **more: Any) -> dict[str, Any]:
@@ -59,29 +60,6 @@ TWO_BATCHES = bench_record(
     bench_row("torch eager NCHW", 256, 25000.0),
     bench_row("torch eager NHWC", 256, None),
 )
-
-
-def test_bench_record_becomes_a_table(script: ModuleType) -> None:
-    record = bench_record(
-        bench_row("cpu", 64, 5904.6),
-        bench_row("cpu", 256, 20000.0),
-        bench_row("torch eager NCHW", 64, 12045.0),
-        bench_row("torch compile NHWC", 64, 11809.2),
-        bench_row("torch eager NCHW", 256, 21.04),
-        bench_row("torch compile NHWC", 256, None),
-        bench_row("jax scan", 64, 13000.0),
-    )
-    table = script.render_bench([record], "records/cpu")
-    assert table.splitlines()[:5] == [
-        "| µs per step | B=64 | B=256 |",
-        "| --- | ---: | ---: |",
-        "| cpu, fp32 | **5,905** (2.0x) | **20,000** (0.0x) |",
-        "| PyTorch, fp32 | **11,809** compile NHWC | **21.0** eager NCHW |",
-        "| JAX, fp32 | 13,000 scan | - |",
-    ]
-    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(records/cpu)"):
-        assert part in table
-    assert "busy" not in table
 
 
 def test_a_busy_machine_is_named(script: ModuleType) -> None:
@@ -122,21 +100,6 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert any("tf32 against their fp16 too" in str(text) for text in texts)
 
 
-def test_peers_on_several_gpus_have_a_row_of_their_own(script: ModuleType) -> None:
-    record = bench_record(
-        bench_row("fused", 64, 40.0),
-        bench_row("fused x2", 64, 30.0),
-        bench_row("torch graph NHWC", 64, 400.0),
-        bench_row("torch graph NHWC x2", 64, 300.0),
-    )
-    assert script.render_bench([record], "x").splitlines()[2:6] == [
-        "| fused, fp32 | **40** (7.5x) |",
-        "| fused x2, fp32 | **30** (10.0x) |",
-        "| PyTorch, fp32 | 400 graph NHWC |",
-        "| PyTorch x2, fp32 | **300** graph NHWC |",
-    ]
-
-
 def test_cells_of_medians(script: ModuleType) -> None:
     assert script.render_us([TWO_BATCHES], "cpu", "fp32", "64", "256") == "1,000 | 2,000"
     assert script.render_us([TWO_BATCHES], "peer", "fp32", "64") == "8,000 torch eager NHWC"
@@ -144,11 +107,6 @@ def test_cells_of_medians(script: ModuleType) -> None:
     for name, precision, batch in (("cpu", "fp32", "1024"), ("tiled", "fp32", "64"), ("cpu", "fp64", "64")):
         with pytest.raises(KeyError):
             script.render_us([TWO_BATCHES], name, precision, batch)
-
-
-def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleType) -> None:
-    fastest = "the fastest timed variant of PyTorch"
-    assert script.render_speed_up([TWO_BATCHES], "cpu") == f"8.0 to 12 times as fast as {fastest}"
 
 
 @pytest.mark.parametrize(
@@ -163,49 +121,25 @@ def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleT
         ({"machine": {"load_before": [0.1]}}, "the machine"),
     ],
 )
-def test_a_record_that_lacks_something_is_refused(
-    script: ModuleType, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: str
-) -> None:
+def test_a_record_that_lacks_something_is_refused(script: ModuleType, change: dict[str, Any], words: str) -> None:
     (script.ROOT / "docs" / "records" / "cpu").mkdir()
     (script.ROOT / "docs" / "records" / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES | change))
     (script.ROOT / "README.md").write_text("<!-- record:cpu -->\n<!-- /record -->\n")
-    assert script.main() == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "step.json lacks " in line
-    assert words in line
+    with pytest.raises(RecordError, match="step.json lacks .*" + re.escape(words)):
+        script.Documents()
 
 
-def test_a_text_needs_the_record_of_its_name(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_needs_the_record_of_its_name(script: ModuleType) -> None:
     folder = script.ROOT / "docs" / "records" / "accuracy"
     folder.mkdir()
     (folder / "run.txt").write_text("98 %\n")
     (script.ROOT / "README.md").write_text("<!-- record:accuracy/run.txt -->\n<!-- /record -->\n")
-    assert script.main() == 1
-    assert "run.json" in capsys.readouterr().err
+    with pytest.raises(RecordError, match=r"run\.json"):
+        script.Documents()
     (folder / "run.json").write_text(json.dumps(TWO_BATCHES))
     text = script.Documents().files[script.ROOT / "README.md"]
     sentence = "A Processor, 2 threads, 2026-11-20. [Record, with its command](docs/records/accuracy)."
     assert f"```\n98 %\n```\n\n{sentence}" in text
-
-
-def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
-    svg = script.draw_bench([TWO_BATCHES])
-    assert svg == script.draw_bench([TWO_BATCHES])
-    texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("64", "256", "8.0x", "12.5x", "PyTorch", "mnist-cuda, cpu", "fp32"):
-        assert expected in texts
-    assert any("A Processor" in str(text) for text in texts)
-    assert any("PyTorch 2.13.0. Measured 2026-11-20." in str(text) for text in texts)
-
-
-def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
-    cells = [("bf16", 1, 20.0), ("bf16", 64, 32.0), ("fp32", 1, 25.0), ("fp32", 64, 40.0)]
-    rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
-    svg = script.draw_batches([{"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows}])
-    texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    title = "Microseconds per image, with fused on one A Card"
-    for expected in ("bf16", "fp32", "64", "images per step", title):
-        assert expected in texts
 
 
 def test_check_notices_what_is_stale(
@@ -224,14 +158,14 @@ def test_check_notices_what_is_stale(
     (records / "cpu").mkdir()
     (records / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES))
 
-    def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["docs_from_records.py", *arguments])
-        return script.main(), capsys.readouterr().err
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr("sys.argv", ["scripts/docs", "tables", *arguments])
+        code, shown = program.main(), capsys.readouterr()
+        assert (shown.err == "stale: run scripts/docs tables\n") == bool(code)
+        return code, re.findall(r"(?m)^--- (?:.*/)?(\S+)", shown.out)
 
-    code, words = run("--check")
-    assert code == 1
-    assert [line.partition(" ")[0] for line in words.splitlines()] == ["docs/chart.svg", "README.md", "docs/page.md"]
-    assert run() == (0, "")
+    assert run("--check") == (1, ["chart.svg", "README.md", "page.md"])
+    assert run() == (0, [])
     text = readme.read_text()
     assert text.startswith(
         "Before\n<!-- record:run.txt -->\n```\nsay\n```\n\n```\n98 %\n```\n<!-- /record -->\nBetween\n"
@@ -243,28 +177,12 @@ def test_check_notices_what_is_stale(
     assert "| <!-- us:cpu/step.json cpu fp32 256 64 -->2,000 | 1,000<!-- /us --> |" in text
     assert "](docs/chart.svg)\n<!-- /chart -->" in text
     assert "[Record, with its command](records/cpu)" in page.read_text()
-    assert run("--check") == (0, "")
+    assert run("--check") == (0, [])
     chart.write_text(chart.read_text().replace("8.0x", "9.0x"))
-    assert run("--check") == (1, "docs/chart.svg is stale: run scripts/docs_from_records.py\n")
+    assert run("--check") == (1, ["chart.svg"])
     run()
     (records / "run.txt").write_text("$ say\n99 %\n")
-    assert run("--check") == (1, "README.md is stale: run scripts/docs_from_records.py\n")
-
-
-def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleType, tmp_path: Path) -> None:
-    folder = tmp_path / "docs/records/sweep"
-    folder.mkdir()
-    rows = [f"{seed},0.{9800 + seed % 7}" for seed in range(40)]
-    (folder / "seeds.csv").write_text("\n".join(["seed,test_accuracy", *rows, ""]))
-    (folder / "seeds.json").write_text(json.dumps(TWO_BATCHES))  # for the sweep's config.json
-    (tmp_path / "README.md").write_text("<!-- chart:sweep/seeds.csv docs/seeds.svg -->\n<!-- /chart -->\n")
-    files = script.Documents().files
-    lines = files[tmp_path / "README.md"].splitlines()
-    assert lines[1:3] == ["![Test accuracy of 40 seeds](docs/seeds.svg)", ""]
-    assert lines[3].startswith("Of 10000 test images 98.029 % are right, from 98.00 to 98.06.")
-    assert lines[-2].startswith("Measured 2026-11-20. [Record, with its command](docs/records/sweep).")
-    svg = ET.fromstring(files[tmp_path / "docs/seeds.svg"])
-    assert svg.find(f"{SVG}title").text == "Test accuracy of 40 seeds"  # type: ignore[union-attr]
+    assert run("--check") == (1, ["README.md"])
 
 
 def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
@@ -273,3 +191,27 @@ def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
         "| µs per model-step | B=64 |",
         "| fused, 33 side by side, fp32 | **9.1** |",
     ]
+
+
+def test_cards_have_rows_or_none(script: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "cards.md"
+    (tmp_path / "README.md").write_text("")
+    page.write_text("<!-- cards:cards -->\n<!-- /cards -->\n")
+    folder = tmp_path / "docs" / "records" / "cards"
+
+    def rows() -> list[str]:
+        return [line.partition(" |")[0] for line in script.Documents().files[page].splitlines()[3:-1]]
+
+    nothing = rows()
+    assert nothing == [f"| {name}" for name in script.CARDS]
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps(card_record(gpu=None)))
+    (folder / "l4.json").write_text(json.dumps(card_record(gpu="NVIDIA L4")))
+    assert rows() == ["| NVIDIA L4", "| A Processor, 2 threads", *(row for row in nothing if row != "| L4")]
+    text = script.Documents().files[page]
+    assert "](records/cards/l4.json) |" in text
+    assert "| RTX 4090 | not timed |" in text
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+    (folder / "b.json").write_text(json.dumps(card_record() | {"engine": "naive"}))
+    with pytest.raises(RecordError, match=r"b\.json: its digest is .* it was changed later"):
+        script.Documents()

@@ -124,6 +124,8 @@ JSON_COMMANDS = [
     ("bench", "accuracy"),
     ("bench", "time-to-accuracy"),
     ("bench", "ops"),
+    ("bench", "around"),
+    ("bench", "share"),
     ("bench", "--models", "2"),
     ("bench", "--all-batches"),
     ("bench", "check"),

@@ -1,4 +1,4 @@
-"""scripts/gpu_check and scripts/sanitize, with stand-ins for Python, ctest and compute-sanitizer."""
+"""scripts/check gpu, sanitize and races, with stand-ins for Python, ctest and compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT
+from tiny import ENVIRONMENT, ROOT
 
 from mnist_cuda.engine import engines
 
-ROOT = Path(__file__).parents[1]
 SPECS = [
     f"{row.name}-{precision}"
     for row in engines()
@@ -42,13 +41,13 @@ CASES = [
 UNITS = ("engines", "sizes", "a100", "rtx4060", "rtx4090", "rest")
 
 # Stands for the environment's python: lists the engines as it would; lists cases as pytest does, and prints which ones
-# it was given; says which script or command it was to run, and whether two that are to sleep do so at once.
+# it was given; says which check or command it was to run, and whether two that are to sleep do so at once.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 [ "$*" != - ] || {{ "{sys.executable}" - | sed "s/\\"gpus\\": .*/\\"gpus\\": $GPUS}}/"; exit; }}
 echo "process $$"
 if [[ -n "$SLEEPING" && "$*" == *"$SLEEPING"* ]]; then
   mkdir "$CASES.lock" 2>/dev/null || echo "side by side"
-  sleep 60
+  sleep ${{SECONDS_ASLEEP:-60}}
   rmdir "$CASES.lock" 2>/dev/null
 fi
 if [[ "$*" == *--collect-only* ]]; then
@@ -66,19 +65,18 @@ fi
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the scripts, with the stand-ins."""
+    """A copy of the checks, with the stand-ins."""
     path = tmp_path / "a folder"
-    for folder in (path / "scripts", path / ".venv" / "bin", path / "build", tmp_path / "tools"):
+    for folder in (path / ".venv" / "bin", path / "build", tmp_path / "tools"):
         folder.mkdir(parents=True)
-    for name in ("gpu_check", "sanitize", "side_by_side.py"):
-        shutil.copy(ROOT / "scripts" / name, path / "scripts")
+    shutil.copytree(ROOT / "scripts" / "checks", path / "scripts" / "checks")
     make_tool(path / ".venv" / "bin" / "python", FAKE_PYTHON)
     make_tool(path / ".venv" / "bin" / "ctest", '#!/bin/sh\necho "$*: 100% tests passed, 0 tests failed out of 12"\n')
     (path / "build" / "CTestTestfile.cmake").touch()
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     (path / "cases").write_text("\n".join([*CASES, "", f"{len(CASES)}/999 tests collected"]))
-    for name, value in {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}.items():
+    values = {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}
+    values |= {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
+    for name, value in values.items():
         monkeypatch.setenv(name, value)
     for name in ("MNIST_CUDA_STOPS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
@@ -90,20 +88,21 @@ def make_tool(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def run(script: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([script, *args], cwd=script.parents[1], capture_output=True, text=True, check=False)
+def run(checkout: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """`scripts/check ARGS`."""
+    command = [sys.executable, checkout / "scripts" / "checks", *args]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
 
 
 def table(result: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
-    """The rows of gpu_check's table: exit code, seconds and the rest, by process."""
+    """The rows of the table: exit code, seconds and the rest, by process."""
     head, *lines = result.stdout.partition("\n\n")[0].splitlines()
     assert head.split() == ["what", "rc", "time"]
     return {line.split()[0]: line.split(maxsplit=4)[1:] for line in lines}
 
 
 def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
-    make_tool(checkout / "scripts" / "sanitize", '#!/bin/sh\necho "== memcheck: $*"\n')
-    result = run(checkout / "scripts" / "gpu_check", "logs/one")
+    result = run(checkout, "gpu", "logs/one")
     assert result.returncode == 0, result.stdout + result.stderr
     rows = table(result)
     units = {f"pytest-{spec}-{unit}" for spec in SPECS for unit in UNITS}
@@ -111,7 +110,7 @@ def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
     assert all(row[0] == "0" and row[2] == "s" for row in rows.values())
     assert rows["pytest-others"][3] == "3 passed in 1.00s"
     logs = checkout / "logs" / "one"
-    assert (logs / "sanitize-cudnn-bf16.log").read_text() == "== memcheck: cudnn bf16\n"
+    assert "called: scripts/checks sanitize cudnn bf16\n" in (logs / "sanitize-cudnn-bf16.log").read_text()
     given = [line for log in logs.glob("pytest-*.log") for line in log.read_text().splitlines() if "given: " in line]
     assert sorted(given) == sorted(f"given: {case}" for case in CASES)  # each once
     engines = (logs / "pytest-fused-bf16-engines.log").read_text().splitlines()[1:]
@@ -121,7 +120,7 @@ def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
 
 def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", CASES[-2])
-    result = run(checkout / "scripts" / "gpu_check", "--quick", "logs")
+    result = run(checkout, "gpu", "--quick", "logs")
     assert result.returncode == 1
     assert {name: row[0] for name, row in table(result).items() if row[0] != "0"} == {f"pytest-{SPECS[-1]}-rest": "1"}
     assert f"FAILED {CASES[-2]}" in result.stdout.splitlines()
@@ -131,17 +130,17 @@ def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyP
 
 def test_gpu_check_wants_a_build(checkout: Path) -> None:
     (checkout / "build" / "CTestTestfile.cmake").unlink()
-    result = run(checkout / "scripts" / "gpu_check", "logs")
+    result = run(checkout, "gpu", "logs")
     assert (result.returncode, result.stdout) == (4, "")
-    assert result.stderr == f"scripts/gpu_check: there is no build in {checkout / 'build'}; name one by --build\n"
+    assert result.stderr == f"scripts/check gpu: there is no build in {checkout / 'build'}; name one by --build\n"
     assert not (checkout / "logs").exists()
 
 
 def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLEEPING", "scripts/")  # mutate and check_races.py
-    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    monkeypatch.setenv("SLEEPING", "scripts/checks")
+    monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = "stops,races,mutations,bench,pytest-others,pytest-naive-fp32"
-    result = run(checkout / "scripts" / "gpu_check", "--only", names, "--jobs", "3", "logs")
+    result = run(checkout, "gpu", "--only", names, "--jobs", "3", "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     others = ["pytest-others", "races", "mutations", "bench-steps", "bench-ops"]
     naive = [f"pytest-naive-fp32-{unit}" for unit in UNITS]
@@ -155,14 +154,17 @@ def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pyte
         f"given: {stopped}",
         "3 passed in 1.00s",
     ]
-    assert f"called: scripts/mutate --gpu --jobs 3 --build {checkout / 'build'}" in (logs / "mutations.log").read_text()
+    assert (
+        f"called: scripts/checks mutations --gpu --jobs 3 --build {checkout / 'build'}"
+        in (logs / "mutations.log").read_text()
+    )
     assert "called: -m mnist_cuda bench ops --busy --json" in (logs / "bench-ops.log").read_text()
 
 
 def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEPING", "same_bits[naive-fp32]")
     names = "pytest-naive-fp32-sizes,pytest-naive-fp32-rest,pytest-tiled-fp32-engines"
-    result = run(checkout / "scripts" / "gpu_check", "--only", names, "--jobs", "1", "--limit", "8", "logs")
+    result = run(checkout, "gpu", "--only", names, "--jobs", "1", "--limit", "8", "logs")
     assert result.returncode == 1, result.stdout + result.stderr
     rows = table(result)
     assert list(rows) == ["pytest-naive-fp32-rest"]
@@ -173,18 +175,18 @@ def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monk
     log = (checkout / "logs" / "pytest-naive-fp32-rest.log").read_text()
     assert not Path(f"/proc/{int(log.split()[1])}").exists()
     monkeypatch.setenv("SLEEPING", "")
-    result = run(checkout / "scripts" / "gpu_check", "--only", left, "more")
+    result = run(checkout, "gpu", "--only", left, "more")
     assert result.returncode == 0, result.stdout + result.stderr
     assert sorted(table(result)) == sorted(names.split(","))
 
 
 def test_gpu_check_ends_what_takes_too_long(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = checkout / "scripts" / "gpu_check"
+    script = checkout / "scripts" / "checks" / "gpu.py"
     text = script.read_text()
     assert text.count("PATIENCE, PATIENT = 4, 300") == 1
     script.write_text(text.replace("PATIENCE, PATIENT = 4, 300", "PATIENCE, PATIENT = 0, 1"))
     monkeypatch.setenv("SLEEPING", "[naive-fp32]")
-    result = run(script, "--only", "pytest-naive-fp32-sizes,pytest-tiled-fp32-sizes", "logs")
+    result = run(checkout, "gpu", "--only", "pytest-naive-fp32-sizes,pytest-tiled-fp32-sizes", "logs")
     assert result.returncode == 1
     assert table(result)["pytest-naive-fp32-sizes"][3] == "ended: it took too long"
     assert table(result)["pytest-tiled-fp32-sizes"][0] == "0"
@@ -195,9 +197,9 @@ def test_gpu_check_gives_each_process_one_of_several_gpus(checkout: Path, monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("GPUS", "[150, 150]")
     monkeypatch.setenv("SLEEPING", "test_every_size[")
-    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = ",".join(["pytest-others", *(f"pytest-{spec}-sizes" for spec in SPECS[:4])])
-    result = run(checkout / "scripts" / "gpu_check", "--jobs", "5", "--only", names, "logs")
+    result = run(checkout, "gpu", "--jobs", "5", "--only", names, "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     gpus = {
         name: (checkout / "logs" / f"{name}.log").read_text().partition("GPU: ")[2].partition(", stops")[0]
@@ -213,11 +215,9 @@ def test_gpu_check_minds_the_memory(
 ) -> None:
     monkeypatch.setenv("GPUS", f"[{gigabytes}]")
     monkeypatch.setenv("SLEEPING", "an_older_gpu")
-    make_tool(checkout / ".venv" / "bin" / "python", FAKE_PYTHON.replace("sleep 60", "sleep 1"))
+    monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = ["pytest-fused-bf16-a100", "pytest-fused-tf32-a100"]  # 14 each
-    result = run(
-        checkout / "scripts" / "gpu_check", "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs"
-    )
+    result = run(checkout, "gpu", "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     beside = [("side by side" in (checkout / "logs" / f"{name}.log").read_text()) for name in names]
     assert any(beside) == at_once
@@ -242,7 +242,7 @@ def test_gpu_check_minds_the_memory(
     ],
 )
 def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], words: str) -> None:
-    result = run(checkout / "scripts" / "gpu_check", *args)
+    result = run(checkout, "gpu", *args)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert words in result.stderr
 
@@ -255,10 +255,9 @@ def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], w
         (("--built", "--delays", "nowhere"), 4, "there is no build with delays in nowhere; leave out --built"),
     ],
 )
-def test_check_races_refuses_a_wrong_call(tmp_path: Path, args: tuple[str, ...], code: int, words: str) -> None:
-    command = [sys.executable, ROOT / "scripts" / "check_races.py", *args]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"check_races: {words}\n")
+def test_check_races_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], code: int, words: str) -> None:
+    result = run(checkout, "races", *args)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"scripts/check races: {words}\n")
 
 
 Sanitize = Callable[..., tuple[int, str]]
@@ -280,7 +279,7 @@ case "$*" in
 esac
 """
         make_tool(tmp_path / "tools" / "compute-sanitizer", text)
-        result = run(checkout / "scripts" / "sanitize", *spec.split())
+        result = run(checkout, "sanitize", *spec.split())
         return result.returncode, result.stdout
 
     return call

@@ -51,7 +51,7 @@ def _data_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _cache(emulator_cache, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
 
 
 def judged(tmp_path, text, name="one.cu"):

@@ -1,16 +1,15 @@
-"""scripts/kernel_resources: what it makes of cuobjdump's listing, and what it calls a difference."""
+"""scripts/check kernel-resources: what it makes of cuobjdump's listing, and what it calls a difference."""
 
 import os
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-from script_module import load_script
+from checks import kernel_resources as script
+from checks.runner import Problem
+from tiny import run_check
 
 from mnist_cuda.bench import machine_code
 
-ROOT = Path(__file__).resolve().parent.parent
 STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"
 SLAB = "_ZN5mnist5fused12_GLOBAL__N_121slab_to_engine_kernelEPfPKf"
 LISTING = f"""
@@ -49,14 +48,7 @@ SASS = f"""
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))  # it adds its own folder
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return load_script("kernel_resources")
-
-
-@pytest.fixture
-def build(script, tmp_path, monkeypatch):
+def build(tmp_path, monkeypatch):
     """build(listing): a module of which cuobjdump says this; returns what the script's command gives for it."""
     tool = tmp_path / "cuobjdump"
     tool.write_text(f'#!/bin/sh\n[ "$1" = --dump-sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing\n')
@@ -71,14 +63,13 @@ def build(script, tmp_path, monkeypatch):
     def run(listing, *argv, version="13.4.92", sass=SASS):
         (tmp_path / "listing").write_text(listing)
         (tmp_path / "sass").write_text(sass)
-        monkeypatch.setattr(sys, "argv", ["kernel_resources", *argv, "--nvcc", version, "module.so"])
-        return script.main()
+        return run_check(script, *argv, "--nvcc", version, "module.so")
 
     return run
 
 
-def test_the_table(build, script):
-    assert build(LISTING) == 0
+def test_the_table(build):
+    assert build(LISTING, "--write") == 0
     assert script.TABLE.read_text().splitlines()[3:] == [
         "kernel,architecture,registers,stack,shared,fences",
         "fused::slab_to_engine_kernel,80,12,0,0,0",
@@ -86,7 +77,7 @@ def test_the_table(build, script):
         "fused::update_kernel<bf16>,90a,86,0,16640,2",
         "fused::update_kernel<bf16>,120,87,16,16640,0",
     ]
-    assert build(LISTING, "--check") == 0
+    assert build(LISTING) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,38 +104,29 @@ def test_the_table(build, script):
     ],
 )
 def test_differences(build, capsys, before, after, line):
-    build(LISTING)
+    build(LISTING, "--write")
     assert before in LISTING
-    assert build(LISTING.replace(before, after), "--check") == 1
+    assert build(LISTING.replace(before, after)) == 1
     out = capsys.readouterr().out
     assert line in out.splitlines()
-    assert "run scripts/kernel_resources and commit its table" in out
+    assert "run scripts/check kernel-resources --write and commit its table" in out
 
 
 def test_a_fence_is_missed(build, capsys):
-    build(LISTING)
-    assert build(LISTING, "--check", sass=SASS.replace(FENCE, "", 1)) == 1
+    build(LISTING, "--write")
+    assert build(LISTING, sass=SASS.replace(FENCE, "", 1)) == 1
     assert "16640 of shared memory, 2 fences in the table" in capsys.readouterr().out
 
 
 def test_another_compiler(build, capsys):
-    build(LISTING)
-    assert build(LISTING, "--check", version="13.4.9") == 1
+    build(LISTING, "--write")
+    assert build(LISTING, version="13.4.9") == 1
     assert "the table is by nvcc 13.4.92, this build by nvcc 13.4.9\n" in capsys.readouterr().out
 
 
-def test_what_is_missing(build, script, capsys, monkeypatch):
-    assert build("no code") == 4
-    assert "module.so holds no machine code for a GPU" in capsys.readouterr().err
+def test_what_is_missing(build, monkeypatch):
+    with pytest.raises(Problem, match=r"module\.so holds no machine code for a GPU"):
+        build("no code")
     monkeypatch.setattr(machine_code, "_tool_path", lambda: "")
-    assert build(LISTING) == 4
-    assert "there is no cuobjdump" in capsys.readouterr().err
-
-
-def test_the_committed_table_is_complete(script):
-    """Every architecture that CI compiles for, and every precision of `fused`."""
-    text = script.TABLE.read_text()
-    for architecture in ("75", "80", "86", "89", "90a", "100", "120"):
-        assert f",{architecture}," in text, architecture
-    for precision in ("bf16", "tf32", "fp32"):
-        assert f'"fused::update_kernel<{precision}, fused::State>",90a,' in text
+    with pytest.raises(Problem, match="there is no cuobjdump"):
+        build(LISTING)

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import peer_python, require_gpus
-from data_server import idx
 from test_ranks import assert_same_bits, on_all
 from tiny import ENVIRONMENT, tiny_dataset
 
@@ -37,22 +36,6 @@ LIMIT = 10.0  # seconds that the end of one rank may take to be the end of all
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
 CLEAN = {name: value for name, value in ENVIRONMENT.items() if not name.startswith(VARIABLES)}
 MORE = ("--epochs", "100000")  # no test waits for its end
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    """The tiny data set with 83 training images, as files."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MNIST_TINY_IMAGES", "83")
-        tiny = tiny_dataset()
-    folder = tmp_path_factory.mktemp("tiny")
-    for half, images, labels in (
-        ("train", tiny.train_images, tiny.train_labels),
-        ("t10k", tiny.test_images, tiny.test_labels),
-    ):
-        (folder / f"{half}-images-idx3-ubyte").write_bytes(idx(images))
-        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx(labels))
-    return folder
 
 
 @pytest.fixture

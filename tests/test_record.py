@@ -82,7 +82,7 @@ def test_a_busy_machine_is_refused_but_for_busy(tmp_path, monkeypatch, capsys):
     assert json.loads(file.read_text())["machine"]["load_before"] == list(BUSY)
 
 
-@pytest.mark.parametrize("words", ["", "accuracy", "--all-batches", "ops", "--models 2", "time-to-accuracy"])
+@pytest.mark.parametrize("words", ["", "accuracy", "--all-batches", "around", "ops", "--models 2", "time-to-accuracy"])
 def test_every_benchmark_asks(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "getloadavg", lambda: BUSY)
     assert cli.main(["bench", *words.split(), "--json", str(tmp_path / "b.json")]) == 2

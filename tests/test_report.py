@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, Browser
+from browser import opened
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import UsageError, cli
@@ -132,46 +132,40 @@ def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
     assert "<b>" not in text
 
 
-def test_a_browser_draws_it_and_complains_of_nothing(made: Path, tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: the page's structure alone is tested")
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
+def test_a_browser_draws_it_and_complains_of_nothing(made: Path, width: int, dark: bool) -> None:
     page = made / "page.html"
-    with Browser(tmp_path / "home") as browser:
-        for width, dark in ((1200, False), (400, True)):
-            browser.open(page, width, dark=dark)
-            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
-            panels = browser.evaluate(
-                "[...document.querySelectorAll('.panel')].map(p => {"
-                "const s = p.querySelector('svg').getBoundingClientRect();"
-                "const t = p.querySelector('svg text'), b = t.getBoundingClientRect();"
-                "return [p.id, s.width, s.height, b.height, getComputedStyle(t).fill, b.right <= s.right + 1]})"
-            )
-            assert len(panels) >= len(PANELS) - 1
-            for name, w, h, text, ink, inside in panels:
-                assert w > 300, name
-                assert h > 50, name
-                assert text >= 10, f"{name}: letters of {text} pixels at {width}"
-                assert inside, name
-                light = sum(map(int, re.findall(r"\d+", ink)[:3])) / 3
-                assert (light > 128) == dark, f"{name}: {ink}"
-            paper = browser.evaluate("getComputedStyle(document.querySelector('.panel')).backgroundColor")
-            assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
-            assert browser.requests() == [page.as_uri()]
-            assert browser.complaints() == []
-            assert browser.screenshot().startswith(b"\x89PNG")
+    with opened(page, width, dark=dark) as (tab, requests, complaints):
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
+        panels = tab.evaluate(
+            "[...document.querySelectorAll('.panel')].map(p => {"
+            "const s = p.querySelector('svg').getBoundingClientRect();"
+            "const t = p.querySelector('svg text'), b = t.getBoundingClientRect();"
+            "return [p.id, s.width, s.height, b.height, getComputedStyle(t).fill, b.right <= s.right + 1]})"
+        )
+        assert len(panels) >= len(PANELS) - 1
+        for name, w, h, text, ink, inside in panels:
+            assert w > 300, name
+            assert h > 50, name
+            assert text >= 10, f"{name}: letters of {text} pixels at {width}"
+            assert inside, name
+            light = sum(map(int, re.findall(r"\d+", ink)[:3])) / 3
+            assert (light > 128) == dark, f"{name}: {ink}"
+        paper = tab.evaluate("getComputedStyle(document.querySelector('.panel')).backgroundColor")
+        assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+        assert tab.screenshot(full_page=True).startswith(b"\x89PNG")
+    assert requests == [page.as_uri()]
+    assert complaints == []
 
 
 def test_a_browser_that_is_given_a_bad_page_complains(tmp_path: Path) -> None:
     """The test above can fail."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
     page = tmp_path / "page.html"
     page.write_text("<script>console.error('x')</script><img src='http://127.0.0.1:9/x.png'><p style='width:900px'>x")
-    with Browser(tmp_path / "home") as browser:
-        browser.open(page, 400)
-        assert len(browser.requests()) == 2
-        assert len(browser.complaints()) >= 2
-        assert not browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    with opened(page, 400) as (tab, requests, complaints):
+        assert not tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(requests) == 2
+    assert len(complaints) >= 2
 
 
 def test_figures_are_svg_and_png(made: Path) -> None:

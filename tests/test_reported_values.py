@@ -205,7 +205,6 @@ def test_what_is_printed_is_what_is_recorded(script, capsys):
         assert us == pytest.approx(1e6 * row["train_seconds"] / row["steps"], abs=0.51)
         assert images == pytest.approx(row["images_per_second"], abs=0.51)
     assert f"{EPOCHS} epochs of {STEPS} steps, batch {BATCH}, lr {RATE}, seed {SEED}" in out
-    assert "the last 3 images of each shuffled epoch do not fill a batch and are dropped" in out
     assert f"tiny: {IMAGES} training and {TEST_IMAGES} test images" in out
 
 
@@ -223,7 +222,8 @@ def recent_us(script):
 def test_the_last_line_and_the_json(script, capsys, epochs):
     train("--epochs", epochs, "--json")
     captured = capsys.readouterr()
-    report, last = json.loads(captured.out), captured.err.splitlines()[-1]
+    report = json.loads(captured.out)
+    block = dict(line.split(maxsplit=1) for line in captured.err.splitlines()[-4:])
     training = sum(script.seconds)
     total = training + epochs * (STATISTICS_SECONDS + SCORING_SECONDS)
     us, iterations = recent_us(script)
@@ -236,9 +236,12 @@ def test_the_last_line_and_the_json(script, capsys, epochs):
     assert report["accuracy"] == metrics()[-1]["test_accuracy"]
     assert (report["engine"], report["precision"], report["dataset"]) == ("cpu", "fp32", "tiny")
     assert Path(report["model"]) == Path(report["folder"]) / "model.safetensors"
-    assert f"{100 * report['accuracy']:.2f} % of {TEST_IMAGES} test images correct after {epochs} epochs" in last
-    assert f" in {total:.1f} s on tiny" in last
-    assert f"{us:.0f} us/iteration (mean of the last {iterations})" in last
+    assert (
+        f"{100 * report['accuracy']:.2f} % of {TEST_IMAGES} test images correct after {epochs} epochs on tiny"
+        == (block["result"])
+    )
+    assert block["time"] == f"{total:.1f} s; {us:.0f} us/iteration (mean of the last {iterations})"
+    assert (block["saved"], block["weights"]) == (report["model"], report["parameters_sha256"][:12])
 
 
 def test_the_live_line(script, monkeypatch):
@@ -257,7 +260,7 @@ def test_the_live_line(script, monkeypatch):
         values = {text.split()[-1]: text for text in texts}
         assert texts[0] == f"epoch {epoch}/{EPOCHS}"
         assert f"loss {np.mean(script.losses[of_epoch]):.4f}" in texts
-        assert f"acc {100 * np.mean(script.correct[of_epoch]) / BATCH:.1f} %" in texts
+        assert f"train {100 * np.mean(script.correct[of_epoch]) / BATCH:.1f} %" in texts
         assert values["us/it"] == f"{us:.0f} us/it"
         assert values["img/s"] == f"{BATCH * 1e6 / us:.0f} img/s"
         # evaluations to come are expected to take what those before took

@@ -1,21 +1,14 @@
-"""scripts/same_machine_code: equal code under other names is the same, any byte or resource that differs is shown."""
+"""scripts/check machine-code: equal code under other names is the same, any byte or resource that differs is shown."""
 
 from __future__ import annotations
 
 import struct
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from script_module import load_script
-
-ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return load_script("same_machine_code")
+from checks import machine_code
+from checks.runner import Problem
+from tiny import run_check
 
 
 def cubin(*kernels: tuple[str, bytes, int, int, int], architecture: int = 90) -> bytes:
@@ -44,20 +37,16 @@ ADD, MULTIPLY = b"add" * 8, b"mul" * 8
 OLD = (("f", ADD, 32, 0, 1024), ("g", MULTIPLY, 64, 16, 0))
 
 
-def compare(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, old: bytes, new: bytes, *flags: str
-) -> int:
+def compare(folder: Path, old: bytes, new: bytes) -> int:
     for name, data in (("old", old), ("new", new)):
         (folder / f"{name}.cubin").write_bytes(data)
-    monkeypatch.setattr(sys, "argv", ["same", str(folder / "old.cubin"), str(folder / "new.cubin"), *flags])
-    code = script.main()
-    assert isinstance(code, int)
+    code: int = run_check(machine_code, folder / "old.cubin", folder / "new.cubin")
     return code
 
 
-def test_a_rename_and_another_order_are_the_same(script, monkeypatch, tmp_path, capsys) -> None:
+def test_a_rename_and_another_order_are_the_same(tmp_path, capsys) -> None:
     renamed = cubin(("a_longer_name", MULTIPLY, 64, 16, 0), ("f", ADD, 32, 0, 1024))
-    assert compare(script, monkeypatch, tmp_path, cubin(*OLD), renamed) == 0
+    assert compare(tmp_path, cubin(*OLD), renamed) == 0
     assert capsys.readouterr().out == "2 kernels are the same; 0 of the old ones differ\n"
 
 
@@ -74,14 +63,13 @@ def test_a_rename_and_another_order_are_the_same(script, monkeypatch, tmp_path, 
     ],
     ids=["code", "registers", "stack", "shared", "one less", "one twice", "architecture"],
 )
-def test_every_difference_is_seen(script, monkeypatch, tmp_path, capsys, new: bytes) -> None:
-    assert compare(script, monkeypatch, tmp_path, cubin(*OLD), new) == 1
+def test_every_difference_is_seen(tmp_path, capsys, new: bytes) -> None:
+    assert compare(tmp_path, cubin(*OLD), new) == 1
     assert any(line[:2] in ("- ", "+ ") for line in capsys.readouterr().out.splitlines())
 
 
-def test_no_kernel_and_no_elf_file_are_errors(script, monkeypatch, tmp_path, capsys) -> None:
-    assert compare(script, monkeypatch, tmp_path, cubin(), cubin()) == 2
-    assert "holds no kernel" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        compare(script, monkeypatch, tmp_path, b"something else", cubin(*OLD))
-    assert stop.value.code == 2
+@pytest.mark.parametrize(("old", "words"), [(cubin(), "holds no kernel"), (b"something else", "is not an ELF file")])
+def test_no_kernel_and_no_elf_file_are_errors(tmp_path: Path, old: bytes, words: str) -> None:
+    with pytest.raises(Problem, match=words) as problem:
+        compare(tmp_path, old, cubin(*OLD))
+    assert problem.value.code == 2

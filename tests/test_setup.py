@@ -146,7 +146,7 @@ def test_requirements_come_from_pyproject_alone(checkout: Checkout) -> None:
     assert "pytest" not in installed
     checkout.log()
     assert checkout.run("test").returncode == 0
-    assert checkout.log() == ["pip -r numba>=0.60"]
+    assert checkout.log() == ["pip -r playwright>=1.50"]
     pyproject = checkout.path / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('"numpy>=1.26"', '"numpy>=1.27"'))
     checkout.run("train")

@@ -30,8 +30,9 @@ def test_a_signal_saves_and_exits(tmp_path, signum, code):
     assert process.returncode == code
     assert seconds <= GRACE
     assert err == ""
-    assert f"stopped by {signum.name} after " in out.splitlines()[-1]
-    assert "without population statistics" in out.splitlines()[-1]
+    result, file, _ = out.splitlines()[-3:]
+    assert result.startswith(f"result  stopped by {signum.name} after ")
+    assert "without population statistics" in file
     assert f"{signum.name}: finishing the running steps, then saving; a second signal ends the run at once\n" in out
     saved = load_model(tmp_path / "run")
     assert saved.statistics is None
@@ -192,16 +193,16 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
 WHILE_SAVING = """
 import os, signal, sys, time
 import tiny
-from mnist_cuda import cli; from mnist_cuda.run import training_run
+from mnist_cuda import cli; from mnist_cuda.run import keeping
 from mnist_cuda.data import dataset
 signal.signal(signal.SIGINT, signal.default_int_handler)
 dataset.load = tiny.tiny_dataset
-save = training_run.save_model
+save = keeping.save_model
 def save_and_stop(*args, **options):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.3)
     save(*args, **options)
-training_run.save_model = save_and_stop
+keeping.save_model = save_and_stop
 print("ready", flush=True)
 sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--quiet", "--out", {out!r}]))
 """
@@ -209,7 +210,9 @@ sys.exit(cli.main(["train", "--engine", "reference", "--batch-size", "35", "--qu
 
 def test_a_signal_while_an_epoch_is_saved_leaves_its_complete_model(tmp_path):
     out, _ = ready(WHILE_SAVING.format(out=str(tmp_path / "run"))).communicate()
-    assert f"(1 of 5 epochs) on tiny; saved {tmp_path / 'run/model.safetensors'}; weights " in out.splitlines()[-1]
+    result, file, _ = out.splitlines()[-3:]
+    assert result.endswith("(1 of 5 epochs) on tiny")
+    assert file == f"saved   {tmp_path / 'run/model.safetensors'}"
     saved = load_model(tmp_path / "run")
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == ("1", "population")
     metrics = json.loads((tmp_path / "run/metrics.jsonl").read_text())

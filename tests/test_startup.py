@@ -1,7 +1,8 @@
-"""Start-up: what a command imports, asks for and begins early, and its account; scripts/startup_times has the times."""
+"""Start-up: what a command imports, asks for and begins early, and its account, which `bench around` times."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 from tiny import ENVIRONMENT, start
 
-from mnist_cuda import _native, engine
+from mnist_cuda import _native, cli, engine
 from mnist_cuda.data import unpacked
 from mnist_cuda.run import startup
 
@@ -135,3 +136,19 @@ def test_the_summary_says_where_the_start_went(tmp_path):
     assert report["total"] == pytest.approx(sum(report[stage] for stage in STAGES))
     assert 0.02 < report["total"] < seconds + 0.02  # the kernel's clock ticks every 10 ms
     assert set(report["meanwhile"]) == {"gpu", "data"}
+
+
+def test_bench_around_times_every_command_stage_and_call(data_dir, capsys):
+    words = ["bench", "around", "-e", "cpu", "--runs", "2", "--dataset", "idx", "-d", str(data_dir), "-b", "16"]
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (runs,) = found["trainings"].values()
+    assert set(STAGES) <= set(runs[0])
+    assert runs[0]["total"] < runs[0]["command"]
+    samples = [*found["commands"].values(), *found["calls"]["cpu fp32"].values()]
+    assert len(samples) == 4 + 6
+    assert all(len(times) == 2 and min(times) > 0 for times in samples)
+    assert cli.main([*words, "--runs", "1"]) == 0
+    shown = capsys.readouterr().out
+    for row in ("mnist-cuda --help", "first_step", "statistics of 83 images"):
+        assert re.search(rf"^ *{row} +[\d.]+$", shown, re.MULTILINE), row

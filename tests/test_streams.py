@@ -30,7 +30,7 @@ def test_a_terminal_of_any_encoding(tmp_path, encoding):
     assert_complete(tmp_path / "run")
     assert "epoch 2/2  loss" in screen
     assert "Traceback" not in screen
-    assert re.search("━{5}" if encoding == "utf-8" else "[=-]{5}", screen)  # the live line's bar
+    assert re.search("━{15}" if encoding == "utf-8" else "[=-]{15}", screen)  # the live line's bar
     assert "\\u" not in screen
 
 
@@ -129,12 +129,31 @@ def test_the_cursor_is_never_hidden(tmp_path):
     assert b"\x1b[2K" in screen  # a live line was there
 
 
+@pytest.mark.parametrize("variable", ["JPY_PARENT_PID", "COLAB_RELEASE_TAG"])
+def test_a_command_of_a_notebook_redraws_nothing(tmp_path, variable):
+    with Terminal(*TRAIN, "--out", tmp_path / "run", **{variable: "1"}) as terminal:
+        screen = terminal.read()
+    assert b"epoch 2/2  loss" in screen
+    assert b"\x1b[2K" not in screen
+    assert "━" not in screen.decode()
+
+
+def test_a_live_line_of_80_columns_has_steps_and_a_bar_of_15_cells(tmp_path):
+    with Terminal(*LONG, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
+        screen = terminal.read(b"step 2").decode(errors="ignore")
+    shown = re.sub(r"\x1b\[[0-9;]*[mK]", "", screen)
+    bars = re.findall(r"epoch 1/500  step \d+/400  loss [\d.]+  [^━]*(━+)", shown)
+    assert bars
+    assert all(len(bar) >= 15 for bar in bars)
+    assert "epoch 1/500  first step  ━━━" in shown
+
+
 LONG = ("train", "--engine", "reference", "--batch-size", 5, "--epochs", 500)
 
 
 def test_ctrl_c_is_heard_at_once_and_said(tmp_path):
     with Terminal(*LONG, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
-        terminal.read(b"acc ")  # the live line's: steps are running
+        terminal.read(b"loss ")  # the live line's: steps are running
         pressed = time.monotonic()
         terminal.type(b"\x03")
         terminal.read(b"SIGINT: finishing the running steps")
@@ -148,7 +167,7 @@ def test_ctrl_c_is_heard_at_once_and_said(tmp_path):
 
 def test_a_closed_window_saves(tmp_path):
     with Terminal(*LONG, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
-        terminal.read(b"acc ")
+        terminal.read(b"loss ")
         terminal.hang_up()
         assert terminal.process.wait(timeout=10) == 129
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

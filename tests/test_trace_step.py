@@ -1,10 +1,8 @@
-"""scripts/trace_step: its account of the trace points that blocks pass."""
+"""scripts/check trace: its account of the trace points that blocks pass."""
 
 from __future__ import annotations
 
-from script_module import load_script
-
-trace_step = load_script("trace_step")
+from checks import trace
 
 # step, phase, point, block, ns, cycles, multiprocessor: two blocks in two steps
 PASSAGES = """20 0 1 0 1000 0 0
@@ -20,11 +18,11 @@ PASSAGES = """20 0 1 0 1000 0 0
 
 
 def test_points_are_timed_from_the_start_of_their_step_and_items_by_the_clock_of_their_block() -> None:
-    passages = trace_step.parse(PASSAGES.splitlines())
-    assert [line.split() for line in trace_step.times(passages)] == [
+    passages = trace.parse(PASSAGES.splitlines())
+    assert [line.split() for line in trace.times(passages)] == [
         ["conv_forward", "1", "0.00", "0.12", "0.25", "2", "blocks"],
         ["conv2_backward", "0", "4.50", "5.00", "5.50", "2", "blocks"],
     ]
-    assert [line.split() for line in trace_step.cycles(passages)] == [
+    assert [line.split() for line in trace.cycles(passages)] == [
         ["conv2_backward", "16", "to", "17", "250", "250", "to", "250"]
     ]

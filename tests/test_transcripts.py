@@ -1,55 +1,59 @@
-"""scripts/transcripts.py: what the documentation shows is what commands print, numbers included."""
+"""scripts/docs transcripts: what the documentation shows is what commands print, numbers included."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from script_module import load_script
+from pages import __main__ as program
+from pages import transcripts
 
-ROOT = Path(__file__).parents[1]
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, at work on transcripts of its own."""
-    module = load_script("transcripts.py")
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "TRANSCRIPTS", tmp_path)
-    monkeypatch.setattr("sys.argv", ["transcripts.py", "--data", str(tmp_path)])
-    (tmp_path / "made-by").write_text(module.made_by())
-    return module
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """run(*flags): the exit code and the output of the script, at work on transcripts of its own."""
+    monkeypatch.setattr(transcripts, "TRANSCRIPTS", tmp_path)
+    (tmp_path / "made-by").write_text(transcripts.made_by())
+
+    def run(*flags: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["scripts/docs", "transcripts", "--data", str(tmp_path), *flags])
+        return program.main(), "".join(capsys.readouterr())
+
+    return run
 
 
-def test_a_transcript_is_stale_when_a_word_has_changed(script: ModuleType, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_transcript_is_stale_when_a_word_has_changed(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "version.txt"
     path.write_text("$ mnist-cuda --version\nmnist-cuda 0.1.0\n")
-    assert script.main() == 0
+    assert run("--check") == (0, "")
     path.write_text("$ mnist-cuda --version\nmnist-cuda version 0.1.0\n")
-    assert script.main() == 1
-    shown = capsys.readouterr()
-    assert "\n-mnist-cuda version 0.1.0\n+mnist-cuda 0.1.0\n" in shown.out
-    assert "scripts/transcripts.py --write" in shown.err
-    monkeypatch.setattr("sys.argv", ["transcripts.py", "--data", str(tmp_path), "--write"])
-    assert script.main() == 0
+    code, shown = run("--check")
+    assert code == 1
+    assert "\n-mnist-cuda version 0.1.0\n+mnist-cuda 0.1.0\n" in shown
+    assert "scripts/docs transcripts" in shown
+    assert run() == (0, "")
     assert path.read_text().endswith("mnist-cuda 0.1.0\n")
 
 
-def test_commands_share_a_folder_and_a_home_in_the_order_of_their_names(script: ModuleType, tmp_path: Path) -> None:
+def test_commands_share_a_folder_and_a_home_in_the_order_of_their_names(run: Run, tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text("$ echo kept > file && ls ~/.cache/mnist-cuda/mnist\nx.gz\n")
     (tmp_path / "2.txt").write_text("$ cat file; pwd; echo $HOME; exit 3\nkept\n.\n~\n(exit code 3)\n")
     (tmp_path / "x.gz").touch()
-    assert script.main() == 0
+    assert run("--check") == (0, "")
 
 
-def test_a_changed_number_fails(script: ModuleType, tmp_path: Path, capsys) -> None:
+def test_a_changed_number_fails(run: Run, tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text("$ echo 98.93 % in 1.2 s\n98.94 % in 3.4 s\n")
-    assert script.main() == 1
-    assert "-98.94 % in 3.4 s\n+98.93 % in 1.2 s" in capsys.readouterr().out
+    code, shown = run("--check")
+    assert code == 1
+    assert "-98.94 % in 3.4 s\n+98.93 % in 1.2 s" in shown
     (tmp_path / "made-by").write_text("another compiler\n")
-    assert script.main() == 0
-    assert "the transcripts are by another compiler: no digests" in capsys.readouterr().out
+    code, shown = run("--check")
+    assert code == 0
+    assert "the transcripts are by another compiler: no digests" in shown
 
 
 @pytest.mark.parametrize(
@@ -74,11 +78,11 @@ def test_a_changed_number_fails(script: ModuleType, tmp_path: Path, capsys) -> N
         ("  indented", "indented", False, False),
     ],
 )
-def test_how_far_numbers_may_differ(script: ModuleType, one: str, other: str, same: bool, same_in_bits: bool) -> None:
+def test_how_far_numbers_may_differ(one: str, other: str, same: bool, same_in_bits: bool) -> None:
     for same_bits, wanted in ((False, same), (True, same_in_bits)):
-        assert script.same_line(one, other, same_bits=same_bits) is wanted
-        assert script.same_line(other, one, same_bits=same_bits) is wanted
+        assert transcripts.same_line(one, other, same_bits=same_bits) is wanted
+        assert transcripts.same_line(other, one, same_bits=same_bits) is wanted
 
 
-def test_a_missing_line_fails(script: ModuleType) -> None:
-    assert script.accepted(["two", "lines"], ["two"], same_bits=True) == ["two"]
+def test_a_missing_line_fails() -> None:
+    assert transcripts.accepted(["two", "lines"], ["two"], same_bits=True) == ["two"]

@@ -1,4 +1,4 @@
-"""What is handed on: scripts/check_wheel.py notices broken promises, the sdist is whole, baselines keep their names."""
+"""What is handed on: scripts/check wheel notices broken promises, the sdist is whole, baselines keep their names."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from checks import wheel as check
 from conftest import ROOT
-from script_module import load_script
 
 NAME = "mnist_cuda-0.1.0-cp312-abi3-manylinux_2_34_x86_64.whl"
 MODULE = "mnist_cuda/_native.abi3.so"
@@ -28,12 +28,6 @@ Requires-Dist: pytest>=8; extra == "test"
 
 It reads well.
 """
-
-
-@pytest.fixture
-def check():
-    """The script as a module."""
-    return load_script("check_wheel.py")
 
 
 def make_wheel(folder, *names):
@@ -55,7 +49,7 @@ def make_program(path, text):
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_the_name_says_which_glibc(check):
+def test_the_name_says_which_glibc():
     assert check.required_glibc(Path(NAME)) == (2, 34)
     assert check.required_glibc(Path("a-1-cp310-cp310-manylinux_2_17_x86_64.manylinux_2_41_x86_64.whl")) == (2, 17)
     with pytest.raises(check.BrokenPromiseError, match=r"newer glibc than 2\.35"):
@@ -64,7 +58,7 @@ def test_the_name_says_which_glibc(check):
         check.required_glibc(Path("mnist_cuda-0.1.0-cp312-abi3-linux_x86_64.whl"))
 
 
-def test_size_and_contents(check, tmp_path, monkeypatch):
+def test_size_and_contents(tmp_path, monkeypatch):
     wheel = make_wheel(tmp_path)
     assert check.megabytes(wheel) == wheel.stat().st_size / 1e6
     check.check_contents(wheel)
@@ -81,14 +75,14 @@ def test_size_and_contents(check, tmp_path, monkeypatch):
         check.megabytes(wheel)
 
 
-def test_what_only_a_gpu_needs_is_left_out(check, tmp_path):
+def test_what_only_a_gpu_needs_is_left_out(tmp_path):
     assert check.requirements(make_wheel(tmp_path)) == (
         ["numpy>=1.26"],
         ["cuda-python<14,>=12.9", "nvidia-cudnn-cu12<10,>=9.10"],
     )
 
 
-def test_architectures_are_what_cuobjdump_lists(check, tmp_path):
+def test_architectures_are_what_cuobjdump_lists(tmp_path):
     lists = (
         'case $1 in --list-elf) echo "ELF file    1: _native.1.sm_80.cubin"; '
         'echo "ELF file    2: _native.2.sm_90a.cubin"; echo "ELF file    3: _native.3.sm_120.cubin";; '
@@ -102,23 +96,23 @@ def test_architectures_are_what_cuobjdump_lists(check, tmp_path):
 
 
 @pytest.fixture
-def place(check, tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch):
     """A folder with a `mnist-cuda` that does what place.behave says."""
-    monkeypatch.setattr(check, "cuobjdump", lambda: str(make_program(tmp_path / "tool" / "cuobjdump", ":")))
+    monkeypatch.setattr(check, "tool", lambda _: str(make_program(tmp_path / "tool" / "cuobjdump", ":")))
     make_program(tmp_path / "bin" / "mnist-cuda", "exit 9")
     place = check.Place(tmp_path, Path(sys.executable), tmp_path / "bin")
     place.behave = lambda text: make_program(tmp_path / "bin" / "mnist-cuda", text)
     return place
 
 
-def test_a_command_that_fails_breaks_the_promise(check, place):
+def test_a_command_that_fails_breaks_the_promise(place):
     place.behave('echo "half done"; echo "the reason" >&2; exit 4')
     with pytest.raises(check.BrokenPromiseError) as error:
         place.mnist_cuda("engines", "--json")
     assert str(error.value) == "exit code 4, expected 0: mnist-cuda engines --json\nhalf done\nthe reason\n"
 
 
-def test_commands_see_no_compiler_and_few_variables(check, place, tmp_path, monkeypatch):
+def test_commands_see_no_compiler_and_few_variables(place, tmp_path, monkeypatch):
     monkeypatch.setenv("MNIST_CUDA_MIRROR", "http://127.0.0.1:9/")
     place.behave("export -p")
     shown = place.mnist_cuda("x")
@@ -129,7 +123,7 @@ def test_commands_see_no_compiler_and_few_variables(check, place, tmp_path, monk
         check.Place(tmp_path / "bin", Path(sys.executable), tmp_path / "bin")
 
 
-def test_the_module_must_be_the_wheels_and_hold_what_it_says(check, place, monkeypatch):
+def test_the_module_must_be_the_wheels_and_hold_what_it_says(place, monkeypatch):
     answers = {"file": "/site/_native.so", "cuda": "80"}
     monkeypatch.setattr(
         place, "evaluate", lambda expression: answers["cuda" if "cuda_status" in expression else "file"]
@@ -141,7 +135,7 @@ def test_the_module_must_be_the_wheels_and_hold_what_it_says(check, place, monke
         check.check_module(place)
 
 
-def test_a_row_without_a_time_is_noticed(check, place):
+def test_a_row_without_a_time_is_noticed(place):
     place.behave(":")
 
     def bench(peer_python, commit=None, **times):
@@ -159,7 +153,7 @@ def test_a_row_without_a_time_is_noticed(check, place):
         bench(None, commit="15019f9", cpu={"median": 1})
 
 
-def test_the_remedy_without_a_checkout(check, place):
+def test_the_remedy_without_a_checkout(place):
     place.behave("echo 'python has no torch; `pip install torch numpy` in an environment of its own' >&2; exit 4")
     check.check_remedy(place)
     place.behave("echo 'python has no torch; `scripts/peers` installs it' >&2; exit 4")
@@ -167,7 +161,7 @@ def test_the_remedy_without_a_checkout(check, place):
         check.check_remedy(place)
 
 
-def test_accuracy_is_held_to(check, place):
+def test_accuracy_is_held_to(place):
     def train(accuracy, evaluated):
         place.behave(
             f"/bin/mkdir -p run-cpu-fp32; echo '{{\"test_accuracy\": {accuracy}}}' >run-cpu-fp32/metrics.jsonl; "

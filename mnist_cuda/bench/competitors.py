@@ -216,9 +216,9 @@ def first_variants(names: Iterable[str], device: str, python: Path) -> list[Comp
 
 
 def _lack(python: Path, peer: Peer) -> str:
-    return (
-        f"{python} has no {peer.module}" if python.exists() else f"there is no {peer.module}, as there is no {python}"
-    )
+    if python.exists():
+        return f"{python} has no {peer.module}"
+    return f"{peer.module} is not installed (there is no {python})"
 
 
 def _remedy(peer: Peer) -> str:

@@ -235,10 +235,11 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
         return 0 if all(map(passes, found)) else 1
     out = console.make_console()
     out.print(
-        "On the CPU, in three orders of threads and blocks; no times. Of an access of a warp: sectors of 32 bytes in "
-        "global memory, and turns of the banks of shared memory, each beside the least for the same bytes; the lanes "
-        "that are idle. Bytes of global memory that warps ask for, beside those that are touched at all. "
-        f"bound: the least microseconds, and why, on {GPUS[on].words}; no prediction."
+        "Each variant ran on the CPU, in three orders of threads and blocks; nothing is timed. Per access of a warp, "
+        "sectors: 32-byte sectors of global memory, and the fewest that hold the same bytes; turns: of the banks of "
+        "shared memory, and the fewest; idle: lanes that take no part. bytes: what warps ask of global memory, as a "
+        "multiple of the bytes touched. bound: the least possible microseconds, and what sets them, on "
+        f"{GPUS[on].words}; no prediction."
     )
     for name in dict.fromkeys(row["op"] for row in found):
         ours = [row for row in found if row["op"] == name]

@@ -24,10 +24,12 @@ def _tool_path() -> str:
 
 
 def find_tool(name: str) -> str:
-    """One of NVIDIA's tools for device code: cuobjdump, or nvdisasm, which that calls. Raises UnavailableError."""
+    """One of CUDA's tools: cuobjdump, nvdisasm, which that calls, or compute-sanitizer. Raises UnavailableError."""
     if tool := shutil.which(name, path=_tool_path()):
         return tool
-    raise UnavailableError(f"there is no {name} to read machine code with; {REMEDY}")
+    of_code = name in ("cuobjdump", "nvdisasm")
+    remedy = f"to read machine code with; {REMEDY}" if of_code else "on the PATH or in /usr/local/cuda/bin"
+    raise UnavailableError(f"there is no {name} {remedy}")
 
 
 def kernels_of(op: str, variant: str) -> list[str]:

@@ -61,8 +61,12 @@ class Record(JsonOutput):
         if self:
             machine.commit()  # of the time before the first measurement
 
+    def whole(self, value: dict[str, Any], **of_machine: Any) -> dict[str, Any]:
+        """The object after the circumstances. of_machine: what else there is to say of it."""
+        facts = machine.circumstances(load_before=self._load, load_after=os.getloadavg(), **of_machine)
+        return {"started": self._started, **facts, **value}
+
     def write(self, value: dict[str, Any], **of_machine: Any) -> None:
-        """Deliver the object after the circumstances, if it is wanted. of_machine: what else there is to say of it."""
+        """Deliver the object after the circumstances, as `whole` takes them, if it is wanted."""
         if self:
-            facts = machine.circumstances(load_before=self._load, load_after=os.getloadavg(), **of_machine)
-            super().write({"started": self._started, **facts, **value})
+            super().write(self.whole(value, **of_machine))

@@ -29,7 +29,8 @@ def print_absent_peers(out: Console, rows: list[Row]) -> None:
 
 def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -> None:
     """Print the table of one batch size, and below it why a row has no figures."""
-    out.print(f"\nbatch {batch_size}, training images on the {placement}", style="bold")
+    where = ", training images in the host's memory" if placement == "host" else ""
+    out.print(f"\nbatch {batch_size}{where}", style="bold")
     rows = [row for row in rows if not (row.absent and row.competitor.peer)]
     cells = []
     for row in rows:
@@ -63,7 +64,7 @@ class Circumstances:
         """What all tables have in common. step: what takes the microseconds."""
         gpu_name = f"{self._gpu_before['name']}; " if self._gpu_before else ""
         return (
-            f"microseconds {'an' if step == 'iteration' else 'a'} {step}: {ITERATION}\n"
+            f"microseconds per {step}: {ITERATION}\n"
             f"{gpu_name}{cpu_model()}, {console.plural(self._threads, 'thread')}; data: {self._data.name}\n"
             "ratio: the median of the best peer, divided by this one's"
         )

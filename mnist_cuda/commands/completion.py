@@ -1,6 +1,6 @@
 """Print a shell's completion of this program's commands and flags.
 
-To keep it, run the command of your shell:
+To install it for good, run the line for your shell:
 
   bash: mkdir -p ~/.local/share/bash-completion/completions && mnist-cuda completion bash > $_/mnist-cuda
   zsh: mnist-cuda completion zsh > ${fpath[1]}/_mnist-cuda

@@ -1,6 +1,6 @@
 """List GPU, driver, toolkits, libraries and caches, and say what is wrong and how to fix it.
 
-Exit code 4 where a GPU is there and no engine can use it.
+Exit code 4 if there is a GPU and no engine can use it.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         "-p",
         "--precision",
         metavar="P",
-        help="fp32, tf32, bf16 or fp64 (default: the first that `mnist-cuda engines` lists for it)",
+        help="fp32, tf32, bf16 or fp64 (default: the engine's first in `mnist-cuda engines`)",
     )
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")

@@ -118,11 +118,14 @@ class CommandParser(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, with the module's flags.
 
-        `run` of what is parsed is the module's, `given` the names of those that are on the command line.
+        `run` of what is parsed is the module's, `given` the names of those that are on the command line; both are of
+        the innermost command.
         """
         self.fill()
         words = sys.argv[1:] if args is None else list(args)
         found, rest = super().parse_known_args(words, namespace)
+        if hasattr(found, "given"):  # a command of this one has said so
+            return found, rest
         unset = object()  # what is there already argparse gives no default
         again = argparse.Namespace(**{action.dest: unset for action in self._actions})
         super().parse_known_args(words, again)

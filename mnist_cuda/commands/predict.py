@@ -1,4 +1,4 @@
-"""Read the digit in a picture of any size, colour and light.
+"""Read the digit in a picture of any size, colour and lighting.
 
 For a picture it prints the 28x28 pixels that the network saw and ten probabilities, for a folder a table. A picture
 that does not look like a digit gets a warning.

@@ -35,7 +35,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     default = TrainOptions()
-    group = parser.add_argument_group("models: one per combination or row")
+    group = parser.add_argument_group("models (one per combination of options, or row of a file)")
     add = group.add_argument
     add("--seeds", type=positive, default=1, metavar="N", help="number of seeds, from --seed on (default: %(default)s)")
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
@@ -66,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images of each model, chosen by its seed, and test it on them")  # fmt: skip
     add_engine_flags(parser)
-    group = parser.add_argument_group("at once")
+    group = parser.add_argument_group("side by side")
     add = group.add_argument
     add(
         "--jobs",
         type=non_negative,
         default=0,
         metavar="N",
-        help="models at once (default: on the CPU one per thread; on a GPU one, but fused takes as many as fill it)",
+        help="models trained at once (default: one per CPU thread; on a GPU one, but fused takes as many as fill it)",
     )
     add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
     add_placement_flag(add_data_flags(parser, "auto"))
@@ -82,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")
     add("--save", choices=("all", "best", "none"), default="none",
         help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the one "
-        "that is best on the held-out images, or if none are, the test images (default: %(default)s)")  # fmt: skip
+        "best on the held-out images, or without --validation on the test images (default: %(default)s)")  # fmt: skip
     add_json_flag(group)
-    add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     add("--resume", nargs="?", type=run_path, const=LATEST, metavar="SWEEP",
         help="continue a stopped sweep in its folder: its name, its folder or latest (default: latest)")  # fmt: skip
     group = add_rare_group(parser)

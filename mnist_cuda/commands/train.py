@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mnist_cuda.commands.flags import (
     RUN,
@@ -28,10 +28,6 @@ from mnist_cuda.commands.flags import (
 from mnist_cuda.errors import UsageError
 from mnist_cuda.run.names import LATEST, find_folder
 from mnist_cuda.run.options import RunOptions, TrainOptions
-
-if TYPE_CHECKING:
-    pass
-
 
 # What a run takes over from the config.json of another, where no flag says otherwise.
 REPEATED = (
@@ -66,12 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",
         help="seed of initial weights and sample order (default: %(default)s)")  # fmt: skip
     add("--init", type=run_path, metavar="RUN",
-        help=f"start from the weights of {RUN}; also from a PyTorch state_dict (.safetensors, .pt)")  # fmt: skip
+        help=f"start from the weights of a run or of a PyTorch state_dict (.safetensors, .pt); RUN: {RUN}")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and test on them after each epoch")  # fmt: skip
     add_engine_flags(parser)
     add_placement_flag(add_data_flags(parser, "auto"))
-    group = parser.add_argument_group("ranks: processes that train one model")
+    group = parser.add_argument_group("ranks (processes that train one model together)")
     add = group.add_argument
     add("--gpus", type=processes, default=1, metavar="N",
         help="start N on this machine, one per GPU, from --device on; torchrun, mpirun and srun start their own "
@@ -85,12 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how often to save a checkpoint; the end and a stop save one too (default: every epoch)")  # fmt: skip
     add("--save-best", action="store_true", help="also save the model that is best on the --validation images")
     add_json_flag(group)
-    add("-q", "--quiet", action="store_true", help="print only warnings and the last line")
+    add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
     group.add_argument("--resume", nargs="?", type=run_path, const=LATEST, metavar="RUN",
-        help=f"continue in its folder {RUN} (default: latest)")  # fmt: skip
+        help=f"continue a run, in its folder; RUN: {RUN} (default: latest)")  # fmt: skip
     group.add_argument("--config", type=run_path, metavar="RUN",
-        help="repeat this run, or the one with this config.json; other flags on the command line win")  # fmt: skip
+        help="repeat this run, or the one with this config.json; other flags override its options")  # fmt: skip
     group = add_rare_group(parser)
     add = group.add_argument
     add_evaluation_flag(group)
@@ -116,7 +112,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
     from mnist_cuda.run.folder import read_config
-    from mnist_cuda.run.training_run import FIXED
+    from mnist_cuda.run.options import FIXED
 
     if args.resume:
         args.resume = find_folder(args.resume)

@@ -29,19 +29,36 @@ def as_numpy(array: object) -> NDArray[Any]:
 
 
 def images_of(images: object) -> Images:
-    """Images (N,28,28) uint8 from any array on the host: also one image (28,28), (N,784) or (N,1,28,28).
+    """Images (N,28,28) uint8 from any array on the host: also one image (28,28), (N,784), (N,1,28,28) or (N,28,28,1).
 
-    Raises ValueError for another shape or dtype, and for an array on a GPU.
+    Whole numbers from 0 to 255 of another type are copied. Raises ValueError for another shape, dtype or value, and for
+    an array on a GPU.
     """
     array = as_numpy(images)
-    if array.dtype != np.uint8:
-        raise ValueError(f"they have dtype {array.dtype}, expected uint8")
+    pixels = array if array.dtype == np.uint8 else _whole_pixels(array)
     shape = array.shape
     one = shape == (SIDE, SIDE)
-    many = len(shape) > 1 and shape[1:] in ((SIDE, SIDE), (SIDE * SIDE,), (1, SIDE, SIDE))
+    many = len(shape) > 1 and shape[1:] in ((SIDE, SIDE), (SIDE * SIDE,), (1, SIDE, SIDE), (SIDE, SIDE, 1))
     if not one and not many:
         raise ValueError(f"they have shape {shape}, expected (N, {SIDE}, {SIDE})")
-    return array.reshape(-1, SIDE, SIDE)
+    return pixels.reshape(-1, SIDE, SIDE)
+
+
+def _whole_pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Pixels of another type than uint8, which are whole numbers from 0 to 255. ValueError for others.
+
+    Floats up to 1 are others: they may be shares of 255 or nearly black.
+    """
+    expected = f"they have dtype {array.dtype}, expected uint8 from 0 to 255"
+    if array.dtype == bool or (array.dtype.kind == "f" and array.size and array.min() >= 0 and array.max() <= 1):
+        raise ValueError(f"{expected}: (255 * images).round().astype('uint8') makes them of values from 0 to 1")
+    if array.dtype.kind not in "iuf":
+        raise ValueError(expected)
+    wrong = array[~((array >= 0) & (array <= 255) & (np.floor(array) == array))]  # a NaN is, too
+    if wrong.size:
+        hint = "; give the pixels as they were before they were normalised" if wrong.min() < 0 else ""
+        raise ValueError(f"{expected}, or whole numbers in that range, and a pixel is {wrong[0]:g}{hint}")
+    return array.astype(np.uint8)
 
 
 def pair_of(images: object, labels: object, half: str = "") -> tuple[Images, Labels]:

@@ -61,6 +61,9 @@ class Dataset:
             array.flags.writeable = False
         object.__setattr__(self, "digest", known_digest or digest.hexdigest())
 
+    def __repr__(self) -> str:
+        return f"Dataset({self.name}, {len(self.train_labels)} training and {len(self.test_labels)} test images)"
+
     @property
     def arrays(self) -> tuple[Images, Labels, Images, Labels]:
         """All four, in the order of the digest."""

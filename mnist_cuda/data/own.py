@@ -23,11 +23,13 @@ def dataset_of(
 ) -> Dataset:
     """A data set of arrays.
 
-    Images (N,28,28), (N,784) or (N,1,28,28) uint8, white strokes, 255, on black, 0; labels (N,) integers from 0 to 9.
-    Arrays of any library on the host, by `__dlpack__` or as numpy takes them; uint8 ones that lie in one piece are not
-    copied, and must not be changed while they are used. name: for what is printed and recorded.
+    Images (N,28,28), (N,784), (N,1,28,28) or (N,28,28,1) of whole numbers, white strokes, 255, on black, 0; labels (N,)
+    integers from 0 to 9. Lists, data frames, and arrays of any library on the host, by `__dlpack__` or as numpy takes
+    them; uint8 ones that lie in one piece are not copied, and must not be changed while they are used. name: for what
+    is printed and recorded.
 
-    Raises DataError for another shape, dtype or value, for no images, and where images and labels differ in number.
+    Raises DataError for another shape, dtype or value, also for pixels from 0 to 1, for no images, and where images and
+    labels differ in number.
     """
     train, test = _pair(train_images, train_labels, "training"), _pair(test_images, test_labels, "test")
     return Dataset(name, name, "arrays", *train, *test)

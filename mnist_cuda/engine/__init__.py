@@ -240,7 +240,7 @@ class Engine:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
-        self._largest_batch, self.threads, self.device = 0, threads, device
+        self._largest_batch, self.threads, self.device, self.multiprocessors = 0, threads, device, multiprocessors
         self.dtype = np.dtype(np.float64 if self.precision == "fp64" else np.float32)
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -262,6 +262,9 @@ class Engine:
             )
         with self._lock, _native_errors():
             yield
+
+    def __repr__(self) -> str:
+        return f"Engine({self.info.name} {self.precision})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine cannot be pickled or copied; its parameters can, and so can what `save_model` takes")

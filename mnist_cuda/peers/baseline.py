@@ -185,8 +185,14 @@ class Trainer(Protocol):
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run training steps; seconds between two synchronisations, and the first and last step's loss."""
 
-    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """Share of correct predictions, with population statistics of the training images."""
+    def set_images(self, images: np.ndarray) -> None:
+        """Train on these images instead, as many and in the same place; on the device when it returns."""
+
+    def set_labels(self, labels: np.ndarray) -> None:
+        """And on these labels."""
+
+    def classes(self, images: np.ndarray) -> np.ndarray:
+        """The predicted classes, with population statistics of the training images."""
 
     def parameters(self) -> dict[str, np.ndarray]:
         """The weights by their names in SHAPES, in these shapes."""
@@ -364,6 +370,23 @@ def build(trainer_class: Any, setup: Setup, data: Data, rates: np.ndarray | None
     return trainer, now() - start
 
 
+def initial_weights(seed: int) -> dict[str, np.ndarray]:
+    """PyTorch's default: conv and linear uniform on +-1/sqrt(fan_in), batch norm at scale 1 and shift 0."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in SHAPES.items():
+        layer, kind = name.split(".")
+        bound = 1 / math.sqrt(math.prod(SHAPES[f"{layer}.weight"][1:]))
+        constant = np.full(shape, float(kind == "weight"))
+        weights[name] = constant if layer.startswith("bn") else rng.uniform(-bound, bound, shape)
+    return weights
+
+
+def accuracy(trainer: Trainer, data: Data) -> float:
+    """Share of the test images that are right."""
+    return int((trainer.classes(data.test_images) == data.test_labels).sum()) / len(data.test_labels)
+
+
 def bench(trainer: Trainer, iterations: int) -> dict[str, Any]:
     """Times of an iteration in microseconds over at least `iterations` of them, and the loss of the last."""
     trainer.run(1)
@@ -400,9 +423,9 @@ def train(
         if rates is not None:
             trainer.set_rates(rates[epoch * len(order) : (epoch + 1) * len(order)])
         seconds, losses = trainer.run(len(order))
-        accuracy = trainer.accuracy(data.test_images, data.test_labels) if len(data.test_labels) else math.nan
-        rows.append({"epoch": epoch + 1, "seconds": seconds, "loss": losses[-1], "test_accuracy": accuracy})
-        say(f"epoch {epoch + 1}: {seconds:.2f} s, last loss {losses[-1]:.4f}, test accuracy {100 * accuracy:.2f} %")
+        right = accuracy(trainer, data) if len(data.test_labels) else math.nan
+        rows.append({"epoch": epoch + 1, "seconds": seconds, "loss": losses[-1], "test_accuracy": right})
+        say(f"epoch {epoch + 1}: {seconds:.2f} s, last loss {losses[-1]:.4f}, test accuracy {100 * right:.2f} %")
     return rows
 
 
@@ -413,7 +436,7 @@ def evaluate(trainer: Trainer, data: Data) -> dict[str, Any]:
     weights = trainer.parameters()
     values = b"".join(np.ascontiguousarray(weights[name]).tobytes() for name in SHAPES)
     return {
-        "test_accuracy": trainer.accuracy(data.test_images, data.test_labels),
+        "test_accuracy": accuracy(trainer, data),
         "parameters_sha256": hashlib.sha256(values).hexdigest(),
     }
 

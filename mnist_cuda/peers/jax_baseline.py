@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import sys
 import tempfile
@@ -78,18 +77,6 @@ def to_torch(name: str, value: np.ndarray) -> np.ndarray:
     if name == "fc1.weight":
         return value.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, 3136)
     return value.T
-
-
-def initial_weights(seed: int) -> dict[str, np.ndarray]:
-    """PyTorch's default: conv and linear uniform on +-1/sqrt(fan_in), batch norm at scale 1 and shift 0."""
-    rng = np.random.default_rng(seed)
-    weights = {}
-    for name, shape in baseline.SHAPES.items():
-        layer, kind = name.split(".")
-        bound = 1 / math.sqrt(math.prod(baseline.SHAPES[f"{layer}.weight"][1:]))
-        constant = np.full(shape, float(kind == "weight"))
-        weights[name] = constant if layer.startswith("bn") else rng.uniform(-bound, bound, shape)
-    return weights
 
 
 def mean_over_ranks(shares: Any) -> Any:
@@ -178,11 +165,9 @@ class Trainer:
             "numpy": np.__version__,
             "device": self.device.device_kind.replace(" ", "-"),
         }
-        self.set_weights(weights or initial_weights(setup.seed))
-        images = jnp.asarray(data.images)
-        if "floats" in setup.options:
-            images = jax.jit(self._pixels)(images)[..., 0]
-        self.images, self.labels = self._placed(images), self._placed(jnp.asarray(data.labels, jnp.int32))
+        self.set_weights(weights or baseline.initial_weights(setup.seed))
+        self.set_images(data.images)
+        self.set_labels(data.labels)
         self.set_order(order)
         self.rates = None  # a constant rate is part of the compiled step
         if rates is not None:
@@ -199,6 +184,15 @@ class Trainer:
         if baseline.RANKS == 1:
             return value
         return jax.device_put(np.asarray(value), NamedSharding(mesh_of_ranks(self.setup), PartitionSpec(*axes)))
+
+    def set_images(self, images: np.ndarray) -> None:
+        values = jnp.asarray(images)
+        if "floats" in self.setup.options:
+            values = jax.jit(self._pixels)(values)[..., 0]
+        self.images = jax.block_until_ready(self._placed(values))
+
+    def set_labels(self, labels: np.ndarray) -> None:
+        self.labels = self._placed(jnp.asarray(labels, jnp.int32))
 
     def set_order(self, order: np.ndarray) -> None:
         self.order = self._placed(jnp.asarray(order, jnp.int32), None, AXIS)
@@ -373,7 +367,7 @@ class Trainer:
             jax.jit(classes),
         )
 
-    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+    def classes(self, images: np.ndarray) -> np.ndarray:
         chunk = baseline.EVALUATION_BATCH
         params, trained_on = jax.tree.map(lambda value: value.addressable_data(0), (self.params, self.images))
         of_conv1, of_conv2, classes = self._passes
@@ -397,9 +391,8 @@ class Trainer:
 
         of1 = statistics(of_conv1, 32, 28 * 28)
         of2 = statistics(of_conv2, 64, 14 * 14, of1)
-        parts = [jnp.asarray(images[first : first + chunk]) for first in range(0, len(labels), chunk)]
-        predicted = np.concatenate([np.asarray(classes(params, part, of1, of2)) for part in parts])
-        return int((predicted == labels).sum()) / len(labels)
+        parts = [jnp.asarray(images[first : first + chunk]) for first in range(0, len(images), chunk)]
+        return np.concatenate([np.asarray(classes(params, part, of1, of2)) for part in parts])
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: to_torch(name, np.asarray(value)) for name, value in self.params.items()}

@@ -270,9 +270,7 @@ class Trainer:
             self.scale = torch.ones((), device=setup.device)
             self.sound_steps = torch.zeros((), dtype=torch.int32, device=setup.device)
 
-        images, labels = torch.from_numpy(data.images.copy()), torch.from_numpy(data.labels.astype(np.int64))
-        if "floats" in setup.options:
-            images = normalised(images, self.dtype).to(reduced_type(setup) or self.dtype)
+        images, labels = self._stored(data.images), torch.from_numpy(data.labels.astype(np.int64))
         self.host_fed = setup.data == "host"
         home = "cpu" if self.host_fed else setup.device
         self.images, self.labels = images.to(home), labels.to(home)
@@ -333,6 +331,20 @@ class Trainer:
         if stream:
             torch.cuda.current_stream().wait_stream(stream)
         return loss
+
+    def _stored(self, images: np.ndarray) -> torch.Tensor:
+        """As the data set is kept."""
+        values = torch.from_numpy(images.copy())
+        if "floats" in self.setup.options:
+            values = normalised(values, self.dtype).to(reduced_type(self.setup) or self.dtype)
+        return values
+
+    def set_images(self, images: np.ndarray) -> None:
+        self.images.copy_(self._stored(images))  # where a graph reads them
+        self._synchronise()
+
+    def set_labels(self, labels: np.ndarray) -> None:
+        self.labels.copy_(torch.from_numpy(labels.astype(np.int64)))
 
     def set_order(self, order: np.ndarray) -> None:
         share = order.shape[1] // self.ranks
@@ -498,7 +510,7 @@ class Trainer:
         return seconds, (losses / self.ranks).tolist()
 
     @torch.no_grad()
-    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+    def classes(self, images: np.ndarray) -> np.ndarray:
         model = self.model
         chunk = baseline.EVALUATION_BATCH
 
@@ -519,13 +531,12 @@ class Trainer:
             of1 = statistics(model.conv1)
             layer1 = lambda x: normalised(model.bn1, model.conv1(x), *of1)  # noqa: E731
             of2 = statistics(lambda x: model.conv2(layer1(x)))
-            right = 0
-            for first in range(0, len(labels), chunk):
+            found = []
+            for first in range(0, len(images), chunk):
                 x = self._pixels(torch.from_numpy(images[first : first + chunk].copy()).to(self.setup.device))
                 a2 = normalised(model.bn2, model.conv2(layer1(x)), *of2)
-                scores = model.fc2(model.hidden(a2))
-                right += int((scores.argmax(1).cpu().numpy() == labels[first : first + chunk]).sum())
-        return right / len(labels)
+                found.append(model.fc2(model.hidden(a2)).argmax(1))
+        return torch.cat(found).cpu().numpy()
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: value.detach().cpu().numpy() for name, value in self.model.named_parameters()}

@@ -5,6 +5,7 @@ Each function returns this rank's world, its communicator, and what ends the oth
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -63,6 +64,7 @@ def _by_torch(launcher: str, seconds: float) -> Meeting:
         group = distributed.new_group(timeout=_FOREVER)
     except RuntimeError as error:
         raise RankLostError(f"the ranks of {launcher} did not meet within {seconds:g} s: {error}") from None
+    atexit.register(distributed.destroy_process_group)  # ends gloo's threads; the interpreter's end may abort in them
     size = distributed.get_world_size()
     local_rank, local_size = (int(os.environ.get(f"LOCAL_{name}", n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
     world = World(launcher, distributed.get_rank(), size, local_rank, local_size)

@@ -97,9 +97,17 @@ def style() -> Iterator[None]:
         yield
 
 
+class _Shown(Figure):
+    """A figure that a notebook shows where a cell ends in it."""
+
+    def _repr_png_(self) -> bytes:
+        with style():
+            return to_png(self)
+
+
 def new_figure(width: int, height: int) -> Figure:
     """An empty figure of so many CSS pixels."""
-    return Figure(figsize=(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH))
+    return _Shown(figsize=(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH))
 
 
 def grouped_bars(

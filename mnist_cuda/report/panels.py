@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnist_cuda.data.picture import render, shades
+from mnist_cuda.report import curves
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 from mnist_cuda.run import confusion
 from mnist_cuda.sweeps import recipes as ranking
@@ -67,8 +68,7 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
     trained = [tested for tested in sources.runs if tested.run.epochs]
     absent += [f"{t.run.name}: no epoch is recorded, so it has no curves" for t in sources.runs if not t.run.epochs]
     if any(_values(t, key) for t in trained for key in ("loss", "test_loss")):
-        found.append(_curves(trained, "loss", "Loss", ("loss", "test_loss"), 1))
-        found.append(_curves(trained, "accuracy", "Accuracy, %", ("train_accuracy", "test_accuracy"), 100))
+        found += [_curves(trained, name) for name in curves.CURVES]
     known = [tested for tested in sources.runs if tested.answers]
     absent += [f"{t.run.name}: its model is not tested here: {t.missing}" for t in sources.runs if t.missing]
     if known:
@@ -148,31 +148,14 @@ def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str]) 
     figure.legend(handles, short, loc="outside lower left", borderaxespad=0.2, handlelength=2.2)
 
 
-def _curves(runs: Sequence[Tested], name: str, title: str, keys: tuple[str, str], scale: float) -> Panel:
+def _curves(runs: Sequence[Tested], name: str) -> Panel:
     """Training and test values by epoch, a colour for each run."""
+    title, keys, scale = curves.CURVES[name]
     labels = _labels(runs)
 
     def draw(figure: Figure) -> None:
-        from matplotlib.lines import Line2D
-        from matplotlib.ticker import MaxNLocator
-
-        from mnist_cuda.report import charts
-
-        axes = figure.subplots()
-        handles = []
-        for k, tested in enumerate(runs):
-            colour = charts.LINES[k % len(charts.LINES)]
-            marker = charts.MARKERS[k // len(charts.LINES) % len(charts.MARKERS)]
-            handles.append(Line2D([], [], color=colour, marker=marker))
-            for key, dashes in zip(keys, ("--", "-"), strict=True):
-                points = [(e["epoch"], scale * e[key]) for e in tested.run.epochs if e.get(key) is not None]
-                if points:
-                    axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, marker=marker)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.set_xlabel("epoch")
-        axes.margins(0.06, 0.08)
-        kinds = [Line2D([], [], color=charts.MUTED, linestyle=dashes) for dashes in ("--", "-")]
-        _legend_below(figure, [*handles, *kinds], [*labels, "while training", "on test images"])
+        handles = curves.draw(figure.subplots(), [tested.run.epochs for tested in runs], keys, scale)
+        _legend_below(figure, handles, [*labels, *curves.KINDS])
 
     rows: list[tuple[str, ...]] = [("run", "epoch", "training", "test")]
     for tested, label in zip(runs, labels, strict=True):

@@ -28,6 +28,7 @@ from mnist_cuda.files import atomic_write, read_regular
 from mnist_cuda.run.results import Model, TrainingResult
 
 MODEL_FILE = "model.safetensors"
+INIT_FILE = "init.safetensors"  # of a run that `train` of the library began with other weights than its seed's
 FORMAT = "mnist-cuda 2"
 NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
 

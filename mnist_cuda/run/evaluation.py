@@ -22,6 +22,7 @@ Trained: TypeAlias = Engine | Model | TrainingResult | str | Path
 # Images a call. With batch statistics it is also the batch; it divides the 10,000 test images.
 BATCH_SIZE = 250
 CHUNK = 1000  # images a call of `predict`
+SHOWN = 10  # classes in a repr
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Predictions:
     """
 
     logits: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.classes[:SHOWN]))
+        return f"Predictions([{shown}{', ...' if len(self.logits) > SHOWN else ''}], images={len(self.logits)})"
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -59,7 +64,8 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
 
     Raises CheckpointError for a file that is no model, UsageError for what is none of these.
     """
-    model = getattr(model, "engine", model)  # of a result
+    if isinstance(model, TrainingResult):
+        model = model.engine or model.model  # a result that was pickled has no engine
     if isinstance(model, Engine):
         return model
     if isinstance(model, str | Path):
@@ -75,9 +81,9 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
 def predict(model: Trained, images: object, *, engine: str = "auto", precision: str | None = None) -> Predictions:
     """Predict the digits of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
-    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: also
-    (N,784) or (N,1,28,28), and any array on the host that has `__dlpack__` or that numpy takes. engine, precision: for
-    a model that is in none yet, which one computes. Batch norm uses the population statistics.
+    model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. images: in any
+    form that `dataset_of` takes. engine, precision: for a model that is in none yet, which one computes. Batch norm
+    uses the population statistics.
 
     Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
     that is no model.

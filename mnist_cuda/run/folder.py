@@ -29,6 +29,8 @@ CONFIG = {  # the kinds of what is read of it; the flags check the rest of the o
     "versions?": dict,
     "resumed?": list,
     "started?": str,
+    "ended?": str,
+    "note?": str,
     "command?": str,
 }
 METRICS_FILE, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
@@ -104,8 +106,16 @@ class RunFolder:
 
     def start(self, config: dict[str, Any]) -> None:
         """Write config.json; from now on the folder stays. Raises CheckpointError if that fails."""
-        atomic_write(self.path / CONFIG_FILE, dumps(config, indent=2).encode() + b"\n")
+        self._running = config
+        self._write(config)
         self._started = True
+
+    def end(self, how: str) -> None:
+        """Note in config.json how the run ended: `done`, `stopped` or `diverged`. Raises CheckpointError."""
+        self._write(self._running | {"ended": how})
+
+    def _write(self, config: dict[str, Any]) -> None:
+        atomic_write(self.path / CONFIG_FILE, dumps(config, indent=2).encode() + b"\n")
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.csv and .jsonl; each is replaced as a whole, so that none ends in half a line.

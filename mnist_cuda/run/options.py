@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,3 +179,13 @@ class RunOptions:
             value = getattr(self, part.name)
             found |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
         return found
+
+
+# Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.
+FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256", "multiprocessors")
+
+
+def fixed_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run's options that a run that goes on must share."""
+    fixed = {name: options.get(name) for name in FIXED}
+    return fixed if options.get("schedule") == "constant" else fixed | {"epochs": options.get("epochs")}

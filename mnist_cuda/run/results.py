@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import digest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = ("epoch", "loss", "train_accuracy", "validation_accuracy", "test_accuracy", "train_seconds")
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,11 @@ class Model:
     parameters: dict[str, NDArray[Any]]
     statistics: dict[str, NDArray[Any]] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        known = [f"{name}={self.metadata[name]}" for name in ("dataset", "epochs", "engine") if name in self.metadata]
+        statistics = [] if self.statistics else ["no statistics"]
+        return f"Model({', '.join([f'weights {digest(self.parameters)[:12]}', *known, *statistics])})"
 
 
 @dataclass(frozen=True)
@@ -44,13 +57,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a training.
+    """The result of a training. It can be pickled, without its engine, and a notebook shows it as a table.
 
     model: the weights by PyTorch name, the population statistics, and metadata; `save_model` writes it. evaluation: of
     the test images after the last epoch. epochs: a record for each epoch, the lines of metrics.jsonl: `loss`,
     `train_accuracy`, `test_accuracy`, `test_loss`, `train_seconds`, `us_per_iteration` and more. steps: updates in all.
     seconds: from the first step to the end, evaluations included; training_seconds: in steps alone. us_per_iteration:
-    microseconds per step, mean over the last 100. engine: the engine, which holds these weights and statistics.
+    microseconds per step, mean over the last 100. engine: the engine, which holds these weights and statistics; None
+    in a copy of the result. stopped: why the training ended before its last epoch, `Ctrl-C` or what a callback says;
+    empty where it did not. If that was within an epoch, `interrupted` is true in the last record, and `evaluation` is
+    of the weights as they are.
     """
 
     model: Model
@@ -60,9 +76,53 @@ class TrainingResult:
     seconds: float
     training_seconds: float
     us_per_iteration: float
-    engine: Engine
+    engine: Engine | None
+    stopped: str = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"engine": None}
+
+    def __repr__(self) -> str:
+        return f"TrainingResult({', '.join(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        columns = [name for name in _COLUMNS if any(row.get(name) is not None for row in self.epochs)]
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in columns)
+        rows = ("".join(f"<td>{_cell(name, row.get(name))}</td>" for name in columns) for row in self.epochs)
+        table = "".join(f"<tr>{cells}</tr>" for cells in rows)
+        first, *rest = self._facts()
+        return f"<p><b>{first}</b> {escape(' · '.join(rest))}</p><table><tr>{head}</tr>{table}</table>"
+
+    def _facts(self) -> list[str]:
+        from mnist_cuda.terminal.console import format_duration, plural
+
+        metadata = self.model.metadata
+        engine = f"{metadata.get('engine')} {metadata.get('precision')}"
+        epochs = plural(sum(not row.get("interrupted") for row in self.epochs), "epoch")
+        stopped = [f"stopped: {self.stopped}"] if self.stopped else []
+        return [f"{100 * self.accuracy:.2f} %", epochs, engine, format_duration(self.seconds), *stopped]
 
     @property
     def accuracy(self) -> float:
         """Fraction of the test images that are right."""
         return self.evaluation.accuracy
+
+    def save(self, path: str | Path) -> None:
+        """Write the model's file, as `save_model` does."""
+        from mnist_cuda import save_model
+
+        save_model(path, self.model)
+
+    def plot(self) -> Figure:
+        """Loss and accuracy by epoch, as `mnist-cuda report` draws them. UnavailableError without matplotlib."""
+        from mnist_cuda.report import curves
+
+        return curves.plot(self.epochs)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_accuracy"):
+        return f"{100 * value:.2f} %"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

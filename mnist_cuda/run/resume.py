@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,12 @@ from safetensors import SafetensorError
 from mnist_cuda.engine.model import PARAMETERS
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.files import atomic_write, make_folder, writing
+from mnist_cuda.machine import versions
 from mnist_cuda.run.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
 from mnist_cuda.run.folder import CHECKPOINTS
+from mnist_cuda.run.options import fixed_options
 from mnist_cuda.run.training import State
+from mnist_cuda.terminal.console import plural, print_warning
 from mnist_cuda.terminal.json_input import parse_json
 
 FORMAT = "mnist-cuda checkpoint 1"
@@ -93,3 +97,38 @@ def remove_later(folder: Path, than: Path | None) -> None:
         if than is None or _place(path) > _place(than):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def last_state(folder: Path, options: Mapping[str, Any], data_digest: str, ranks: int = 1) -> Saved | None:
+    """The latest sound checkpoint of a run; None, to begin anew, where there is none yet.
+
+    options: those of the run that goes on, by name; ranks: how many train it now. Warns on standard error of what may
+    change its last bits. Raises CheckpointError where it was made with others that change more.
+    """
+    found = None
+    for path in checkpoints(folder):
+        try:
+            found = load_state(path)
+            break
+        except CheckpointError as error:
+            print_warning(f"{error}; looking for an older one")
+    if found is None:
+        print(f"mnist-cuda: {folder} has no checkpoint yet: the run begins anew", file=sys.stderr)
+        return None
+    wanted = fixed_options(options)
+    for name, value in found.facts["options"].items():
+        if wanted.get(name) != value:
+            raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
+    if found.facts["data_digest"] != data_digest:
+        raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
+    before = found.facts.get("ranks", 1)
+    if before != ranks:
+        print_warning(
+            f"{found.path} was made by {plural(before, 'rank')}, and now it is {ranks}: the weights will differ "
+            "from what they would have been, in their last bits at first"
+        )
+    made_by, here = found.facts["versions"], versions()
+    other = [f"{name} {made_by.get(name)}, now {here[name]}" for name in here if made_by.get(name) != here[name]]
+    if other:
+        print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
+    return found

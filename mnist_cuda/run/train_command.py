@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mnist_cuda.ranks.group import Ranks
     from mnist_cuda.ranks.world import World
     from mnist_cuda.run.folder import RunFolder
-    from mnist_cuda.run.resume import Saved
     from mnist_cuda.run.startup import Startup
 
 
@@ -119,9 +118,10 @@ def _train(
 
     from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.run.folder import ResumedFolder
-    from mnist_cuda.run.resume import remove_later
+    from mnist_cuda.run.keeping import Saving
+    from mnist_cuda.run.resume import last_state, remove_later
     from mnist_cuda.run.training import State, Trainer, require_possible
-    from mnist_cuda.run.training_run import Saving, TrainingRun
+    from mnist_cuda.run.training_run import TrainingRun
 
     if options.output.save_best and not options.training.validation:
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
@@ -129,7 +129,7 @@ def _train(
     saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
     state, records = None, None
     if isinstance(folder, ResumedFolder):
-        saved = _last_state(options, folder, data, ranks)
+        saved = last_state(folder.path, options.flat(), data.digest, ranks.size if ranks else 1)
         state = saved.state if saved else None
         done = folder.epochs_done()
         if done >= options.training.epochs:
@@ -197,7 +197,7 @@ def _threads(options: RunOptions, world: World | None) -> int:
 def _facts(options: RunOptions, engine: Engine, data: Dataset) -> dict[type[MnistCudaError], dict[str, Any]]:
     """What all ranks must have in common, by the error where they have not."""
     from mnist_cuda import _native, machine
-    from mnist_cuda.run.training_run import fixed_options
+    from mnist_cuda.run.options import fixed_options
 
     fixed = fixed_options(options.flat()) | {"epochs": options.training.epochs}
     del fixed["init_sha256"]  # rank 0 gives all of them its parameters
@@ -258,42 +258,3 @@ def _check_data(options: RunOptions, config: dict[str, Any] | None, data: Datase
         f"{data.name} from {data.source} are not the data of {options.resume or options.config}: expected digest "
         f"{str(expected)[:12]}, found {data.digest[:12]}"
     )
-
-
-def _last_state(options: RunOptions, folder: RunFolder, data: Dataset, ranks: Ranks | None) -> Saved | None:
-    """The latest sound checkpoint of the run; None, to begin anew, where there is none yet."""
-    import sys
-
-    from mnist_cuda.errors import CheckpointError
-    from mnist_cuda.machine import versions
-    from mnist_cuda.run.resume import checkpoints, load_state
-    from mnist_cuda.run.training_run import fixed_options
-    from mnist_cuda.terminal.console import plural, print_warning
-
-    found = None
-    for path in checkpoints(folder.path):
-        try:
-            found = load_state(path)
-            break
-        except CheckpointError as error:
-            print_warning(f"{error}; looking for an older one")
-    if found is None:
-        print(f"mnist-cuda: {folder.path} has no checkpoint yet: the run begins anew", file=sys.stderr)
-        return None
-    wanted = fixed_options(options.flat())
-    for name, value in found.facts["options"].items():
-        if wanted.get(name) != value:
-            raise CheckpointError(f"{found.path}: made with {name} {value}, and config.json says {wanted.get(name)}")
-    if found.facts["data_digest"] != data.digest:
-        raise CheckpointError(f"{found.path}: was made on other data, of digest {found.facts['data_digest'][:12]}")
-    before, now = found.facts.get("ranks", 1), ranks.size if ranks else 1
-    if before != now:
-        print_warning(
-            f"{found.path} was made by {plural(before, 'rank')}, and now it is {now}: the weights will differ "
-            "from what they would have been, in their last bits at first"
-        )
-    made_by, here = found.facts["versions"], versions()
-    other = [f"{name} {made_by.get(name)}, now {here[name]}" for name in here if made_by.get(name) != here[name]]
-    if other:
-        print_warning(f"{found.path} was made by {'; '.join(other)}: the weights may differ in their last bits")
-    return found

@@ -1,15 +1,13 @@
 """Training: the order of the samples, the loop over steps and epochs, and how far it is. It writes and prints nothing.
 
-    result = train(load_dataset(), TrainOptions(epochs=3))
-    print(result.accuracy)
-
-`Trainer` is the same piece by piece, for who wants to look on, stop, save and go on: `mnist-cuda train` is made of it.
+`Trainer` is a training piece by piece, which can be looked at, stopped, saved and continued: `train` and `mnist-cuda
+train` are made of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +21,7 @@ from mnist_cuda.engine.timing import REPORTED_ITERATIONS, TrainingClock
 from mnist_cuda.errors import DivergedError, UsageError, require_a
 from mnist_cuda.run.evaluation import evaluate, evaluate_again
 from mnist_cuda.run.options import TrainOptions
-from mnist_cuda.run.results import Evaluation, Model, TrainingResult
+from mnist_cuda.run.results import Evaluation, Model
 from mnist_cuda.run.schedule import Schedule, parse_schedule
 
 if TYPE_CHECKING:
@@ -353,58 +351,3 @@ class Trainer:
     def training_seconds(self) -> float:
         """Time in steps, of all epochs."""
         return float(sum(record["train_seconds"] for record in self.epochs)) + self._seconds
-
-
-def train(
-    data: Dataset,
-    options: TrainOptions | None = None,
-    *,
-    engine: Engine | str = "auto",
-    precision: str | None = None,
-    init: Model | TrainingResult | Mapping[str, NDArray[Any]] | None = None,
-    on_epoch: Callable[[dict[str, Any]], object] | None = None,
-    on_progress: Callable[[Progress], object] | None = None,
-) -> TrainingResult:
-    """Train the network, as `mnist-cuda train` does with the same options: the same weights, bit by bit.
-
-    data: from `load_dataset` or `dataset_of`. options: by default TrainOptions(). engine: a name of `engines()`, `auto`
-    for the best one here, or an Engine, whose parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`, by
-    default the engine's first. init: start from these parameters, by default from the seed's. on_epoch: called after
-    each epoch with its record (see TrainingResult.epochs). on_progress: called about ten times per second. An exception
-    from either ends the training, and so does Ctrl-C, with KeyboardInterrupt.
-
-    Raises UsageError for impossible options and arguments of another type, DivergedError (a UsageError) if the loss
-    diverges, UnavailableError for an engine that cannot run here, OutOfMemoryError.
-    """
-    require_a(Dataset, data, "data", DATASET_FROM)
-    options = TrainOptions() if options is None else options
-    require_a(TrainOptions, options, "options", OPTIONS_FROM)
-    if isinstance(engine, str):
-        engine = Engine(engine, precision)
-    elif precision not in (None, engine.precision):
-        raise UsageError(f"precision is {precision}, and the engine given computes in {engine.precision}")
-    if init is None:
-        engine.init_parameters(options.seed)
-    else:
-        init = init.model if isinstance(init, TrainingResult) else init
-        engine.set_parameters(init.parameters if isinstance(init, Model) else init)
-    trainer = Trainer(engine, data, options)
-    trainer.prepare()
-    start = time.perf_counter()
-    while not trainer.finished:
-        trainer.train_epoch(on_progress)
-        record = trainer.evaluate()
-        model = trainer.end_epoch(record)
-        if on_epoch:
-            on_epoch(record)
-    assert trainer.evaluation is not None
-    return TrainingResult(
-        model=model,
-        evaluation=trainer.evaluation,
-        epochs=trainer.epochs,
-        steps=trainer.steps,
-        seconds=time.perf_counter() - start,
-        training_seconds=trainer.training_seconds,
-        us_per_iteration=trainer.clock.recent()[0],
-        engine=engine,
-    )

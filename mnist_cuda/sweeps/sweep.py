@@ -24,10 +24,10 @@ from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, require_a
 from mnist_cuda.run.folder import ResumedFolder, RunFolder
+from mnist_cuda.run.keeping import data_facts, engine_facts
 from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, require_possible
-from mnist_cuda.run.training_run import data_facts, engine_facts
 from mnist_cuda.sweeps.grid import read_runs
 from mnist_cuda.sweeps.store import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel

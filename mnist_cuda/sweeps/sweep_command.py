@@ -246,7 +246,7 @@ class _Report:
         for remark in sweep.remarks:
             self.out.print(f"        {remark}")
         if self._before:
-            self.out.print(f"        going on after {console.plural(self._before, 'model')}")
+            self.out.print(f"        continuing after {console.plural(self._before, 'model')}")
         self.out.print(f"folder  {self.path}")
 
     def _print_recipes(self, found: Sequence[Recipe]) -> None:

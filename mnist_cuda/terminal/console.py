@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -19,7 +20,8 @@ from mnist_cuda.terminal.streams import Stream, clean
 
 REFRESHES_PER_SECOND = 4
 UNKNOWN_WIDTH = 80  # columns
-SHORTEST_BAR = 5  # columns of a live line
+SHORTEST_BAR, ROOMY = 15, 80  # columns of a live line's bar, on a terminal of so many or more
+SHORTEST_NARROW_BAR = 5  # and on a narrower one
 NARROWEST = 8  # columns that text wraps to, if not shorter
 _UNBOUNDED = 10_000
 
@@ -149,8 +151,15 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+def _in_notebook() -> bool:
+    """Whether this is the `!command` of a notebook: a terminal, but every redraw would stay in the saved page."""
+    return any(name in os.environ for name in ("JPY_PARENT_PID", "COLAB_RELEASE_TAG"))
+
+
 class LiveLine:
     """One line at the bottom of a terminal, redrawn a few times a second by its own thread; nothing elsewhere.
+
+    Nor in a notebook that runs the command.
 
     `show` only stores the parts, so it costs nothing to call it often. Parts that do not fit beside a bar are left out
     from the end.
@@ -161,7 +170,7 @@ class LiveLine:
         self._fraction = 0.0
         self._console = console
         self._live: Live | None = None
-        if enabled and on_terminal(console) and not console.is_dumb_terminal:
+        if enabled and on_terminal(console) and not console.is_dumb_terminal and not _in_notebook():
             self._live = Live(
                 console=console,
                 get_renderable=self._render,
@@ -173,7 +182,7 @@ class LiveLine:
 
     def __enter__(self) -> LiveLine:
         if self._live:
-            self._live.start()
+            self._live.start(refresh=bool(self._parts))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
@@ -190,13 +199,14 @@ class LiveLine:
 
     def _render(self) -> Text:
         width = self._console.width - 3  # so that ^C fits behind it, and goes when it does
+        shortest = SHORTEST_BAR if self._console.width >= ROOMY else SHORTEST_NARROW_BAR
         line = Text(no_wrap=True, overflow="crop")
         for i, part in enumerate(self._parts):
-            if line.cell_len + len(part) + 2 > width - (SHORTEST_BAR + 2 if i else 0):
+            if line.cell_len + len(part) + 2 > width - (shortest + 2 if i else 0):
                 break
             line.append(("  " if i else "") + part)
         room = min(width - line.cell_len - 2, 30)
-        if room >= SHORTEST_BAR:
+        if room >= shortest:
             done = round(room * self._fraction)
             full, empty = "=-" if self._console.options.ascii_only else "━━"
             line.append("  ").append(full * done, "green").append(empty * (room - done), "bright_black")

@@ -1,7 +1,9 @@
 // What a host program asks the emulator: which faults the kernels had, and what their memory accesses cost.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +18,16 @@ struct Fault {
   std::int64_t count = 0;
 };
 
+// By lane of a warp's access: how many bytes behind the array's first one it begins; nothing where the lane is idle.
+using Lanes = std::array<std::optional<std::int64_t>, 32>;
+
 // What the loads or stores of one array in one source line cost, summed over warps and launches.
 struct Line {
   std::string file, kernel, name;  // name: the array's
   int line = 0, bytes = 0;         // bytes: of one lane's access
   bool write = false, shared = false;
   std::int64_t accesses = 0, lanes = 0;  // of warps; and the lanes that took part, of 32 an access
+  Lanes first = {};                      // where the first of them went
   // Global memory: sectors of 32 bytes. Shared memory: turns that the banks need. `least`: for the same bytes.
   std::int64_t cost = 0, least = 0;
 };

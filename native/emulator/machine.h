@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda_runtime_api.h"
+#include "emulator.h"
 
 namespace emulator {
 
@@ -96,6 +97,7 @@ struct Counted {
   bool write, shared;
   std::int64_t accesses, lanes, cost, least;
   std::string name;
+  Lanes first;
 };
 void add_counts(const Counted& counted);
 void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads);

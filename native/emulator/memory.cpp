@@ -97,7 +97,12 @@ std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomic
 std::set<std::uint32_t> acquired;                                   // by the block that runs now
 bool atomics_seen;
 
-std::string element(const Buffer& buffer, const char* address);
+struct Named {
+  const char* base;
+  std::string name;
+  std::size_t size;  // of an element
+};
+Named array_of(const Buffer& buffer, const char* address);
 
 // ---- counting
 // -------------------------------------------------------------------------------------------------------- The n-th
@@ -114,6 +119,8 @@ struct Site {
   std::uint32_t times[kLanes] = {};
   std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
   std::string name;
+  const char* base = nullptr;  // of the array
+  Lanes first = {};            // of the first access
 };
 std::unordered_map<std::uint64_t, Site> sites;
 struct Cached {
@@ -132,8 +139,9 @@ void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std
     made.bytes = bytes;
     made.write = write;
     made.shared = buffer.shared;
-    made.name = element(buffer, pointer);
-    made.name.resize(made.name.rfind('['));
+    const Named array = array_of(buffer, pointer);
+    made.name = array.name;
+    made.base = array.base;
     cached = {place, &made};
   }
   Site& site = *cached.site;
@@ -158,7 +166,9 @@ void close(Site& site, const Group& group) {
   if (!std::is_sorted(sorted, sorted + count)) std::sort(sorted, sorted + count);
   const int active = count;
   count = int(std::unique(sorted, sorted + count) - sorted);
-  ++site.accesses;
+  if (++site.accesses == 1)
+    for (int k = 0; k < kLanes; ++k)
+      if (group.lanes >> k & 1) site.first[k] = std::int64_t(group.address[k] - std::uint64_t(site.base));
   site.lanes += active;
   const std::uint64_t size = std::uint64_t(site.bytes);
   if (!site.shared) {
@@ -193,18 +203,20 @@ Buffer* global_buffer(const char* address) {
   return page < page_owner.size() ? page_owner[page] : nullptr;
 }
 
-std::string element(const Buffer& buffer, const char* address) {
-  const char* base = buffer.data;
-  std::string name = buffer.name;
-  std::size_t size = buffer.granule;
-  bool chosen = false;  // the argument closest before the address; the first one of what lies before all
+// The argument closest before the address; the first one of what lies before all; the buffer where there is none.
+Named array_of(const Buffer& buffer, const char* address) {
+  Named array{buffer.data, buffer.name, buffer.granule};
+  bool chosen = false;
   for (const auto& [pointer, named] : buffer.names)
     if (pointer <= address || !chosen) {
-      base = pointer;
-      name = named.first;
-      size = named.second;
+      array = {pointer, named.first, named.second};
       chosen = true;
     }
+  return array;
+}
+
+std::string element(const Buffer& buffer, const char* address) {
+  const auto [base, name, size] = array_of(buffer, address);
   const std::int64_t offset = address - base;
   const std::int64_t index =
       offset >= 0 ? offset / std::int64_t(size) : -((-offset + std::int64_t(size) - 1) / std::int64_t(size));
@@ -438,8 +450,8 @@ void begin_launch() {
 void finish_counts() {
   end_warp();
   for (auto& [place, site] : sites)
-    add_counts(
-        {place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least, site.name});
+    add_counts({place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least, site.name,
+                site.first});
   sites.clear();
   std::fill(std::begin(cache), std::end(cache), Cached{});
   add_kernel(0, global_bytes, least_bytes, 0, 0);

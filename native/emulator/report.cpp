@@ -142,6 +142,7 @@ void add_counts(const Counted& c) {
   sum.lanes += c.lanes;
   sum.cost += c.cost;
   sum.least += c.least;
+  if (sum.accesses == c.accesses) sum.first = c.first;
 }
 
 void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads) {
@@ -190,6 +191,7 @@ Report report() {
     line.bytes = key.bytes;
     line.write = key.write;
     line.shared = key.shared;
+    if (line.accesses == 0) line.first = sum.first;
     line.accesses += sum.accesses;
     line.lanes += sum.lanes;
     line.cost += sum.cost;
@@ -217,7 +219,10 @@ std::string to_json(const Report& report) {
         << ", \"array\": " << quoted(l.name) << ", \"write\": " << (l.write ? "true" : "false") << ", \"memory\": \""
         << (l.shared ? "shared" : "global") << "\", \"bytes\": " << l.bytes << ", \"accesses\": " << l.accesses
         << ", \"lanes\": " << l.lanes << ", \"" << (l.shared ? "turns" : "sectors") << "\": " << l.cost
-        << ", \"least\": " << l.least << "}";
+        << ", \"least\": " << l.least << ", \"first\": [";
+    for (std::size_t k = 0; k < l.first.size(); ++k)
+      out << (k ? ", " : "") << (l.first[k] ? std::to_string(*l.first[k]) : "null");
+    out << "]}";
     comma = ", ";
   }
   out << "], \"kernels\": [";

@@ -25,7 +25,9 @@ COMMANDS = {
     "accuracy": "test accuracies against another framework's",
     "time-to-accuracy": "training time to a test accuracy",
     "check": "a training step against float64",
+    "around": "start-up, initial values, statistics and evaluation",
     "ops": "every variant of every GPU op",
+    "share": "one row of your card or processor, for docs/cards.md",
 }
 
 EXAMPLES = (
@@ -61,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory of the training images: device, host, or both in two tables (default: device)")  # fmt: skip
     add("--gpus", nargs="+", type=positive, default=[1], metavar="N",
         help="GPUs that share a step, one row per number; for fused, torch and jax (default: 1)")  # fmt: skip
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="CPU threads of each (default: one per core)")
+    text = "CPU threads per competitor (default: one per core)"
+    add("-t", "--threads", type=threads, default=0, metavar="N", help=text)
     text = "timed blocks of steps, each at least 50 ms long (default: %(default)s)"
     add("--blocks", type=positive, default=20, metavar="N", help=text)
     text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
@@ -69,18 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("other questions, about one engine").add_mutually_exclusive_group()
     add = group.add_argument
     add("--models", nargs="+", metavar="N",
-        help="time a step per model when N models train at once, here and in other frameworks; our engine is also "
+        help="time a step per model when N models train at once, by fused and in other frameworks; our engine is also "
         "timed with as many as fill the GPU, and one after another")  # fmt: skip
     add("--all-batches", action="store_true",
         help="the time per image at batch sizes from 1 to all images: a regular grid, plus both sides of each size at "
-        "which the engine starts to divide a batch differently; without peers, in all its precisions")  # fmt: skip
+        "which the engine starts to divide a batch differently; in all its precisions, without peers")  # fmt: skip
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
     add = add_rare_group(parser).add_argument
     add("--peer-python", type=Path, metavar="FILE", help="peers' interpreter (default: .venv-peers/bin/python or ours)")
     add("--per-octave", type=positive, default=4, metavar="N",
-        help="sizes of --all-batches from one to its double (default: %(default)s)")  # fmt: skip
+        help="how many sizes --all-batches takes between one and its double (default: %(default)s)")  # fmt: skip
     text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"
     add("--set-ups", type=positive, default=1, metavar="N", help=text)
     text = "give up on a competitor whose set-up, such as compilation, takes longer (default: %(default)g)"

@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-e", "--engines", nargs="+", metavar="NAME", help="default: all that run here, except `reference`")
     add("-p", "--precisions", nargs="+", metavar="P", help="fp32, tf32, bf16, fp64 (default: all of each engine)")
     add("--peers", default="torch", metavar="NAME", help="torch, torch:graph, jax, ... (default: %(default)s)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
+    text = "the peer's interpreter (default: .venv-peers/bin/python or ours)"
+    add("--peer-python", type=Path, metavar="FILE", help=text)
     group = parser.add_argument_group("training")
     add = group.add_argument
     add("--seeds", type=positive, default=10, metavar="N", help="seeds 0 to N-1, one run each (default: %(default)s)")

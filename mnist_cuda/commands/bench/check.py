@@ -34,15 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
     add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default: none)")
-    add("--peer-python", type=Path, metavar="FILE", help="its interpreter (default: .venv-peers/bin/python or ours)")
+    text = "the peer's interpreter (default: .venv-peers/bin/python or ours)"
+    add("--peer-python", type=Path, metavar="FILE", help=text)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of CPU engines (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     group = parser.add_argument_group("step")
     add = group.add_argument
     add("-b", "--batch-size", type=positive, default=64, metavar="N", help="images in the batch (default: %(default)s)")
-    add("-s", "--seed", type=non_negative, default=0, metavar="N", help="of weights and batch (default: %(default)s)")
-    add("--weights", type=run_path, metavar="RUN", help=f"start from the weights of {RUN} instead")
+    add(
+        "-s",
+        "--seed",
+        type=non_negative,
+        default=0,
+        metavar="N",
+        help="seed of weights and batch (default: %(default)s)",
+    )
+    add("--weights", type=run_path, metavar="RUN", help=f"take the weights of a run, not of the seed; RUN: {RUN}")
     add_data_flags(parser, "auto")
     add_json_flag(parser.add_argument_group("output"))
 

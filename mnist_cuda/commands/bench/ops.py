@@ -41,8 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
         "memory accesses")  # fmt: skip
     add("--as", dest="emulate_as", choices=("h200", "t4", "a100", "rtx4090"), default="h200",
-        help="whose bound on the time --emulate shows (default: %(default)s)")  # fmt: skip
-    add("--list", action="store_true", help="only name the rows and their files; needs neither a GPU nor a compiler")
+        help="the GPU for which --emulate computes the least possible times (default: %(default)s)")  # fmt: skip
+    add(
+        "--list", action="store_true", help="only list the variants and their files; needs neither a GPU nor a compiler"
+    )
     code = parser.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump)")
     code.add_argument("--ptx", action="store_true", help="print its PTX, if the build keeps it")

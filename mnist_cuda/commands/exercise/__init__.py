@@ -15,7 +15,7 @@ EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_json_flag(parser)
-    add_commands(parser, __name__, COMMANDS, title="others", metavar="[WHAT]")
+    add_commands(parser, __name__, COMMANDS, title="commands", metavar="[WHAT]")
 
 
 def run(args: argparse.Namespace) -> int:

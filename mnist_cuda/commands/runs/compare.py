@@ -37,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
         if rows:
             console.print_table(out, ("", *names), rows)
         else:
-            out.print("nothing recorded of them differs")
+            out.print("the runs differ in nothing that was recorded")
     return 0

@@ -1,5 +1,5 @@
 // Steps of `fused` with trace points: how long one takes, and when each block passed which point. For
-// scripts/trace_step, which builds this with MNIST_TRACE and reads what it prints.
+// scripts/check trace, which builds this with MNIST_TRACE and reads what it prints.
 //
 //     trace_step PRECISION BATCH < DATA      DATA: the number of images (int64), the images, their labels
 #include <algorithm>

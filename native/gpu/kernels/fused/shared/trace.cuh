@@ -1,5 +1,5 @@
 // Trace points: when and where each block of a step passed a line of a kernel. Compiled in by the option MNIST_TRACE,
-// for scripts/trace_step; nothing is left of them without it.
+// for scripts/check trace; nothing is left of them without it.
 //
 // In every phase point 0 is the kernel's entry and 1 the end of the wait for its predecessor; 7 is the end of the first
 // role and 8 of the second. Those from 16 on are of single items, far enough into the batch that the ring turns

@@ -1,0 +1,203 @@
+"""What a run leaves in its folder: its configuration, the records of its epochs, models and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from mnist_cuda import machine
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine import EngineInfo
+from mnist_cuda.engine.model import digest
+from mnist_cuda.errors import DivergedError, UsageError
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.folder import RunFolder
+from mnist_cuda.run.options import fixed_options
+from mnist_cuda.run.results import Model
+from mnist_cuda.run.resume import save_state
+from mnist_cuda.run.training import State, Trainer
+
+BEST_FILE = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When a run saves a checkpoint and how many it keeps; best: whether the best model has a file of its own."""
+
+    every: int = 1
+    unit: str = "epochs"
+    keep: int = 1
+    best: bool = False
+
+    @staticmethod
+    def parse(every: str, keep: int, best: bool) -> Saving:
+        """From what the flags take. Raises UsageError."""
+        match = re.fullmatch(r"([1-9]\d{0,8})\s*(steps?|epochs?|)", every)
+        if not match:
+            raise UsageError(f"--save-every is '{every}', expected such as 500steps or 2epochs")
+        return Saving(int(match[1]), "steps" if match[2].startswith("step") else "epochs", keep, best)
+
+
+class RunKeeper:
+    """Writes what a trainer has done into a run's folder.
+
+    options: for config.json. by_auto: the engine was left to `auto`. command: what trains, if no command line does.
+    All methods raise CheckpointError where a file cannot be written.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        saving: Saving,
+        options: dict[str, Any],
+        *,
+        by_auto: bool,
+        command: str = "",
+    ) -> None:
+        self.trainer, self.folder, self.saving, self.options, self.by_auto = trainer, folder, saving, options, by_auto
+        self.command = command
+        self.weights = ""  # sha256 of what was saved last
+        self._saved = trainer.steps  # when the last checkpoint was
+        self._facts = self._facts_of_checkpoints()
+
+    def start(self, before: dict[str, Any] | None = None) -> None:
+        """Write config.json; before: of the run that goes on."""
+        self.folder.start(self._config(before))
+
+    def end(self, how: str) -> None:
+        """Note how the run ended: `done`, `stopped` or `diverged`."""
+        self.folder.end(how)
+
+    @contextlib.contextmanager
+    def noting_divergence(self) -> Iterator[None]:
+        """A block whose DivergedError is how the run ended."""
+        try:
+            yield
+        except DivergedError:
+            self.end("diverged")
+            raise
+
+    @property
+    def stride(self) -> int:
+        """After how many steps a checkpoint is due; 0 where epochs decide."""
+        return self.saving.every if self.saving.unit == "steps" else 0
+
+    @property
+    def due(self) -> bool:
+        """Whether a checkpoint is due within the epoch."""
+        return bool(self.stride) and self.trainer.steps // self.stride > self._saved // self.stride
+
+    def end_epoch(self, record: dict[str, Any], model: Model) -> None:
+        """Save the model, the metrics and, where it is due, the state."""
+        self.save_model(model)
+        self.folder.add_metrics(record)
+        by_epochs = self.saving.unit == "epochs" and record["epoch"] % self.saving.every == 0
+        if self.trainer.finished or by_epochs:
+            self.save_state(self.trainer.state)
+
+    def save_model(self, model: Model) -> None:
+        """Save the model; and as the best one if it is."""
+        self.weights = digest(model.parameters)
+        save_model(self.folder.model, model)
+        if self.saving.best and self.best == self.trainer.epochs_done:
+            save_model(self.folder.path / BEST_FILE, model)
+
+    @property
+    def best(self) -> int | None:
+        """The epoch with the best accuracy, and among equals the least loss, on the images held out."""
+        scored = [row for row in self.trainer.epochs if "validation_accuracy" in row]
+        best = max(scored, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]), default=None)
+        return int(best["epoch"]) if best else None
+
+    def save_state(self, state: State | None) -> None:
+        """Save a checkpoint; where there is no state that can be taken up again, the one before stays."""
+        if state is not None:
+            steps = (state.epoch - 1) * self.trainer.steps_per_epoch + state.step
+            save_state(self.folder.path, steps, state, self._facts, self.saving.keep)
+            self._saved = steps
+
+    def stop_early(self, record: dict[str, Any], state: State | None, model: Model) -> dict[str, Any] | None:
+        """Save where the training stands within an epoch; returns its record if it has steps.
+
+        A model that was evaluated stays.
+        """
+        evaluated, stopped = bool(self.trainer.epochs), None
+        self.save_state(state)
+        if not evaluated:
+            self.save_model(model)
+        if record["steps"] or not evaluated:
+            stopped = record | {"interrupted": True}
+            self.folder.add_metrics(stopped)
+        return stopped
+
+    def _facts_of_checkpoints(self) -> dict[str, Any]:
+        return {
+            "options": fixed_options(self.options),
+            "data_digest": self.trainer.data.digest,
+            "engine": self.trainer.engine.info.name,
+            "precision": self.trainer.engine.precision,
+            "versions": machine.versions(),
+            "ranks": self.ranks,
+        }
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks train together."""
+        return self.trainer.ranks.size if self.trainer.ranks else 1
+
+    def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
+        trainer, data, engine = self.trainer, self.trainer.data, self.trainer.engine
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        if before is not None:
+            resumed = {
+                **self._circumstances(),
+                "ranks": self.ranks,
+                "started": now,
+                "step": trainer.steps,
+            }
+            options = before["options"] | {"epochs": trainer.options.epochs}
+            before = {name: value for name, value in before.items() if name != "ended"}
+            return before | {"options": options, "resumed": [*before.get("resumed", []), resumed]}
+        return {
+            **self._circumstances(),
+            "started": now,
+            "options": self.options | {"out": str(self.folder.path)},
+            "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
+            "ranks": self.ranks,
+            "data": data_facts(data) | {"steps_per_epoch": trainer.steps_per_epoch},
+        }
+
+    def _circumstances(self) -> dict[str, Any]:
+        engine = self.trainer.engine
+        threads = engine.threads or machine.cores()
+        found = machine.circumstances(
+            device=self.options["device"] if engine.info.device == "cuda" else None,
+            threads=threads if engine.info.device == "cpu" else None,
+            libraries=machine.engine_libraries(engine.info.name),
+        )
+        return found | ({"command": self.command} if self.command else {})
+
+
+def engine_facts(info: EngineInfo, precision: str, *, by_auto: bool) -> dict[str, Any]:
+    """What config.json says of the engine."""
+    chosen_by = "auto" if by_auto else "name"
+    return {"name": info.name, "precision": precision, "device": info.device, "chosen_by": chosen_by}
+
+
+def data_facts(data: Dataset) -> dict[str, Any]:
+    """What config.json says of the data."""
+    return {
+        "name": data.name,
+        "requested": data.requested,
+        "source": data.source,
+        "hashes": data.hashes,
+        "digest": data.digest,
+        "warning": data.warning,
+        "training_images": len(data.train_labels),
+        "test_images": len(data.test_labels),
+    }

@@ -1,0 +1,56 @@
+"""The command line of scripts/check: a module of this folder for each check."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# The folder of `checks` and `pages` instead of this one, whose modules have names of others'.
+sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
+
+from checks.runner import Problem, parsers_of_one_line
+
+CHECKS = {
+    "gpu": "everything that needs a GPU, in processes side by side",
+    "sanitize": "an engine under compute-sanitizer's tools",
+    "races": "the bits of `fused` while its warps sleep at random",
+    "mutations": "whether a test notices each line broken on purpose",
+    "machine-code": "whether two builds have the same kernels",
+    "kernel-resources": "registers, memory and fences of all kernels against the committed table",
+    "wheel": "a wheel's promises, in a clean environment",
+    "cuda12": "a build by nvcc 12.4",
+    "trace": "when the thread blocks of a step of `fused` pass its trace points",
+    "emulator-speed": "the emulator's time beside other emulators'",
+}
+
+
+def main() -> int:
+    """Run the check that the command line names; the exit code."""
+    words = sys.argv[1:]
+    if words[:1] == ["cuda12"]:
+        os.execvp("bash", ["bash", str(HERE / "cuda12.sh"), *words[1:]])
+    parser, add = parsers_of_one_line("scripts/check", "Checks something that the tests do not; each has its --help.")
+    for name, summary in CHECKS.items():
+        if [name] == words[:1]:
+            module = import_module(f"checks.{name.replace('-', '_')}")
+            module.add_arguments(add(name, help=summary, description=module.__doc__))
+        else:
+            add(name, help=summary)
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    try:
+        code: int = module.run(args)
+        return code
+    except Problem as problem:
+        print(f"scripts/check {args.command}: {problem}", file=sys.stderr)
+        return problem.code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

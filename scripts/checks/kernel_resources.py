@@ -1,0 +1,197 @@
+"""What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, fences.
+
+Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
+
+cuobjdump reads them from the machine code, by nvdisasm, so nothing is compiled. Both come with a CUDA toolkit, and with
+the extra `wheels` of pyproject.toml; c++filt comes with a C++ compiler. The table is for one version of nvcc, which its
+first line names. The check fails for another version, for an architecture of the build that the table lacks, and for
+one of the table that the build lacks: .ci/run builds them all.
+
+Exit codes: 0 the same, 1 something differs, 4 a tool or a build with CUDA is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from checks.runner import ROOT, Problem
+
+from mnist_cuda.bench.machine_code import dump, find_tool
+from mnist_cuda.errors import UnavailableError
+
+TABLE = ROOT / "docs" / "kernel_resources.csv"
+HEADER = (
+    "# By nvcc {version}. Of a thread: registers, and bytes of stack, what is spilled among them. Of a thread block:",
+    "# bytes of shared memory that it declares, from 9.0 on with 1024 of the system's. Fences, of sm_90a alone: those",
+    "# that show stores to the tensor cores and the copy engine. By scripts/check kernel-resources.",
+)
+FENCED = "90a"  # the only architecture whose kernels have tensor cores read shared memory
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # of native/include/mnist/engine.h, in order
+
+Key = tuple[str, str]  # kernel and architecture
+
+
+class Use(NamedTuple):
+    """What a kernel takes: the columns of the table after its key."""
+
+    registers: int
+    stack: int
+    shared: int
+    fences: int
+
+
+def readable(symbols: list[str]) -> dict[str, str]:
+    """Names to read and to sort by; two that would be the same keep their parameters."""
+    try:
+        run = subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise UnavailableError("there is no c++filt; it comes with the C++ compiler's binutils") from None
+
+    def short(name: str, parameters: bool) -> str:
+        for number, precision in enumerate(PRECISIONS):
+            name = re.sub(rf"mnist::fused::Policy<\(mnist::Precision\){number}> ?", precision, name)
+        name = re.sub(r"^void |\(anonymous namespace\)::|mnist::(kernels::)?", "", name)
+        name = re.sub(r"\((int|bool|unsigned int)\)(-?\d+)", r"\2", name).replace(" >", ">")
+        if parameters:
+            return name
+        depth, end = 0, len(name)
+        for at, letter in enumerate(name):
+            depth += (letter == "<") - (letter == ">")
+            if letter == "(" and depth == 0:
+                end = at
+                break
+        return name[:end]
+
+    full = run.stdout.splitlines()
+    names = {symbol: short(name, False) for symbol, name in zip(symbols, full, strict=True)}
+    twice = {name for name in names.values() if list(names.values()).count(name) > 1}
+    whole = dict(zip(symbols, full, strict=True))
+    return {symbol: short(whole[symbol], True) if name in twice else name for symbol, name in names.items()}
+
+
+def parse(listing: str) -> dict[Key, Use]:
+    """What `cuobjdump --dump-resource-usage` lists, by symbol."""
+    found: dict[Key, Use] = {}
+    architecture = symbol = ""
+    for line in listing.splitlines():
+        if match := re.match(r"arch = sm_(\w+)", line):
+            architecture = match[1]
+        elif match := re.match(r"\s*Function (\S+):", line):
+            symbol = match[1]
+        elif match := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) ", line):
+            found[symbol, architecture] = Use(int(match[1]), int(match[2]), int(match[3]), fences=0)
+    return found
+
+
+def fences(listing: str) -> dict[str, int]:
+    """How many `cuobjdump --dump-sass` shows, by symbol."""
+    found: dict[str, int] = {}
+    symbol = ""
+    for line in listing.splitlines():
+        if match := re.match(r"\s*Function : (\S+)", line):
+            symbol = match[1]
+        elif "FENCE.VIEW.ASYNC" in line:
+            found[symbol] = found.get(symbol, 0) + 1
+    return found
+
+
+def measured(files: list[Path]) -> dict[Key, Use]:
+    """The kernels of built files, by readable names."""
+    found: dict[Key, Use] = {}
+    for file in files:
+        kernels = parse(dump("--dump-resource-usage", file=str(file)))
+        if any(architecture == FENCED for _, architecture in kernels):
+            find_tool("nvdisasm")
+            listing = dump("--dump-sass", "--gpu-architecture", f"sm_{FENCED}", file=str(file))
+            for symbol, count in fences(listing).items():
+                kernels[symbol, FENCED] = kernels[symbol, FENCED]._replace(fences=count)
+        found |= kernels
+    if not found:
+        raise UnavailableError(f"{files[0] if files else 'the build'} holds no machine code for a GPU")
+    names = readable(sorted({symbol for symbol, _ in found}))
+    return {(names[symbol], architecture): use for (symbol, architecture), use in found.items()}
+
+
+def compiler() -> str:
+    """The version of nvcc that made the module."""
+    from mnist_cuda import _native
+
+    match = re.search(r"nvcc ([\d.]+)", _native.BUILD)
+    if match is None:
+        raise UnavailableError(f"the module was built without CUDA: {_native.BUILD}")
+    return match[1]
+
+
+def module() -> Path:
+    """The installed module."""
+    from mnist_cuda import _native
+
+    return Path(_native.__file__)
+
+
+def order(key: Key) -> tuple[str, int, str]:
+    """By kernel, then by architecture."""
+    return key[0], int(re.sub(r"\D", "", key[1])), key[1]
+
+
+def table(found: dict[Key, Use], version: str) -> str:
+    """The text of the table."""
+    text = io.StringIO()
+    text.writelines(line.format(version=version) + "\n" for line in HEADER)
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["kernel", "architecture", *Use._fields])
+    rows.writerows([*key, *found[key]] for key in sorted(found, key=order))
+    return text.getvalue()
+
+
+def differences(committed: str, found: dict[Key, Use], version: str) -> list[str]:
+    """What is not as the table has it, a line each."""
+    first, _, _ = committed.partition("\n")
+    if f"nvcc {version}." not in first:
+        return [f"the table is {first.removeprefix('# ').partition('. ')[0].lower()}, this build by nvcc {version}"]
+    rows = csv.DictReader(line for line in committed.splitlines() if not line.startswith("#"))
+    known = {(row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields)) for row in rows}
+
+    def words(use: Use | None) -> str:
+        if use is None:
+            return "not there"
+        return "{} registers, {} bytes of stack, {} of shared memory, {} fences".format(*use)
+
+    return [
+        f"{kernel}, sm_{architecture}: {words(known.get((kernel, architecture)))} in the table, "
+        f"{words(found.get((kernel, architecture)))} in this build"
+        for kernel, architecture in sorted(known.keys() | found.keys(), key=order)
+        if known.get((kernel, architecture)) != found.get((kernel, architecture))
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("--write", action="store_true", help="write the table")
+    parser.add_argument("--nvcc", metavar="VERSION", help="the compiler of FILEs, instead of the module's")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="object files instead of the module")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare or write; the exit code."""
+    try:
+        version = args.nvcc or compiler()
+        found = measured(args.files or [module()])
+    except UnavailableError as error:
+        raise Problem(str(error)) from None
+    if args.write:
+        TABLE.write_text(table(found, version))
+        print(f"{len(found)} rows in {TABLE.relative_to(ROOT)}")
+        return 0
+    lines = differences(TABLE.read_text(), found, version)
+    for line in lines:
+        print(line)
+    remedy = "; if that is meant, run scripts/check kernel-resources --write and commit its table" if lines else ""
+    print(f"{len(found)} kernels by architecture, {len(lines)} lines differ{remedy}")
+    return bool(lines)

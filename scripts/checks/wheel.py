@@ -1,0 +1,296 @@
+"""Holds a wheel to its promises: its size, the glibc it needs, its architectures, and every command away from home.
+
+The wheel goes into a new environment with what it requires, except for what only a GPU needs. The commands run there
+with no compiler, nvcc or checkout to be found and hardly a variable; the tests' own server has the data. With --gpu the
+wheel is installed by --no-deps into a folder, for the interpreter that runs this and has the rest (MORE are wheels that
+it lacks), and every CUDA engine trains in every precision. Needs what the tests need, but for pytest, and MNIST in
+MNIST_CUDA_TEST_DATA or ../shared/mnist. Exits with 1 if a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from email.parser import Parser
+from pathlib import Path
+
+from checks.runner import ROOT, Problem, tool
+
+LIMIT_MB = 40
+LIMIT_GLIBC = (2, 35)  # Ubuntu 22.04's, which is what the most used notebook services run
+TRAINED = 0.97  # share of the test images after one epoch, at least
+GPU_ONLY = re.compile(r"(nvidia|cuda)-")  # requirements that nothing but a GPU engine wants
+HIDDEN = ("g++", "gcc", "c++", "cc", "clang", "nvcc", "cmake", "ninja")
+
+
+class BrokenPromiseError(Exception):
+    """What is not as promised, in one line or with the output of the command that failed."""
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def required_glibc(wheel: Path) -> tuple[int, int]:
+    """The oldest glibc that the wheel's name allows."""
+    found = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)]
+    if not found:
+        raise BrokenPromiseError(f"{wheel.name} has no manylinux tag, which `auditwheel repair` gives it")
+    if min(found) > LIMIT_GLIBC:
+        raise BrokenPromiseError(
+            f"{wheel.name} needs a newer glibc than {'.'.join(map(str, LIMIT_GLIBC))}: build it on an older system"
+        )
+    return min(found)
+
+
+def megabytes(wheel: Path) -> float:
+    """The wheel's size in millions of bytes."""
+    size = wheel.stat().st_size / 1e6
+    if size > LIMIT_MB:
+        raise BrokenPromiseError(f"{wheel.name} has {size:.1f} MB, expected at most {LIMIT_MB}")
+    return size
+
+
+def check_contents(wheel: Path) -> None:
+    """Only the package is in it, with its peers; no library was put beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+    allowed = re.compile(r"mnist_cuda(-[^/]*\.dist-info)?/")
+    if foreign := [name for name in names if not allowed.match(name)]:
+        raise BrokenPromiseError(f"{wheel.name} also holds {foreign[0]}")
+    if len([name for name in names if ".so" in name]) != 1:
+        raise BrokenPromiseError(f"{wheel.name} does not hold one shared object, our own")
+    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "triton_ops", "numba_ops"):
+        if f"mnist_cuda/peers/{name}.py" not in names:
+            raise BrokenPromiseError(f"{wheel.name} lacks mnist_cuda/peers/{name}.py")
+
+
+def architectures(module: Path, cuobjdump: str) -> set[str]:
+    """What cuobjdump finds, as CMake writes it: 80-real is machine code, 80-virtual PTX, 80 both."""
+
+    def listed(what: str) -> set[str]:
+        out = subprocess.run(
+            [cuobjdump, f"--list-{what}", str(module)], capture_output=True, text=True, check=False
+        ).stdout
+        return set(re.findall(r"\.sm_(\w+)\.", out))
+
+    real, virtual = listed("elf"), listed("ptx")
+    both = real & virtual
+    return both | {f"{name}-real" for name in real - both} | {f"{name}-virtual" for name in virtual - both}
+
+
+def requirements(wheel: Path) -> tuple[list[str], list[str]]:
+    """What the wheel requires without extras: for every machine, and for one with a GPU."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = Parser().parsestr(archive.read(name).decode())
+    lines = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    return [line for line in lines if not GPU_ONLY.match(line)], [line for line in lines if GPU_ONLY.match(line)]
+
+
+# ---- where it is installed -------------------------------------------------------------------------------------------
+
+
+class Place:
+    """Where the wheel lies and how its commands run there; every command prints a line with its time."""
+
+    def __init__(self, folder: Path, python: Path, scripts: Path, **variables: str) -> None:
+        self.work = folder / "work"
+        self.work.mkdir()
+        (folder / "home").mkdir()
+        self.python, self.program = python, scripts / "mnist-cuda"
+        kept = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # a container's driver may need them
+        self.environment = {name: os.environ[name] for name in kept if name in os.environ}
+        self.environment |= {"PATH": str(scripts), "HOME": str(folder / "home"), **variables}
+        for name in HIDDEN:
+            if found := shutil.which(name, path=str(scripts)):
+                raise BrokenPromiseError(f"{found} is there; a clean environment has no {name}")
+
+    def _run(self, command: Sequence[str], shown: str, expected: int) -> str:
+        start = time.monotonic()
+        result = subprocess.run(
+            command, env=self.environment, cwd=self.work, capture_output=True, text=True, check=False, timeout=600
+        )
+        if result.returncode != expected:
+            output = f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
+            raise BrokenPromiseError(f"exit code {result.returncode}, expected {expected}: {shown}\n{output}")
+        print(f"{time.monotonic() - start:6.1f} s  {shown}", flush=True)
+        return result.stderr if expected else result.stdout
+
+    def mnist_cuda(self, *arguments: object, expected: int = 0) -> str:
+        """Run `mnist-cuda` and return what it prints, or its complaint where an exit code is expected."""
+        words = [str(argument) for argument in arguments]
+        return self._run(
+            [str(self.program), *words], " ".join(["mnist-cuda", *words]).replace(f"{ROOT}/", ""), expected
+        )
+
+    def evaluate(self, expression: str) -> str:
+        """A Python expression after `import mnist_cuda`."""
+        code = f"import mnist_cuda, mnist_cuda._native; print({expression})"
+        return self._run([str(self.python), "-c", code], expression, 0).strip()
+
+
+def pip(*arguments: object) -> None:
+    """Run pip, and show its output if it fails."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BrokenPromiseError(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+
+
+def clean_environment(folder: Path, wheels: list[Path], python: str) -> Place:
+    """A virtual environment of `python` with the wheels and what the first one requires on a machine without a GPU."""
+    environment = folder / "environment"
+    subprocess.run([python, "-m", "venv", "--without-pip", str(environment)], check=True)
+    interpreter = environment / "bin" / "python"
+    needed, left_out = requirements(wheels[0])
+    print(f"not installed, only GPU engines use it: {', '.join(left_out)}")
+    pip("--python", interpreter, "install", "--no-deps", *wheels)
+    pip("--python", interpreter, "install", *needed)
+    return Place(folder, interpreter, environment / "bin")
+
+
+def folder_beside(folder: Path, wheels: list[Path]) -> Place:
+    """The wheels without their requirements, in a folder that the interpreter that runs this sees first."""
+    site = folder / "site"
+    pip("install", "--no-deps", "--target", site, *wheels)
+    return Place(folder, Path(sys.executable), site / "bin", PYTHONPATH=str(site))
+
+
+# ---- what it does there ----------------------------------------------------------------------------------------------
+
+
+def check_module(place: Place) -> None:
+    """It is the wheel's own module, and holds the architectures that it says it does."""
+    path = Path(place.evaluate("mnist_cuda._native.__file__"))
+    if path.is_relative_to(ROOT):
+        raise BrokenPromiseError(f"{path} was imported, expected the wheel's module: this Python has the package")
+    claimed = set(place.evaluate("mnist_cuda._native.cuda_status()['architectures']").split(";")) - {""}
+    try:
+        found = architectures(path, tool("cuobjdump"))
+    except Problem as problem:
+        print(f"not checked: architectures, because {problem}")
+        return
+    if found != claimed:
+        raise BrokenPromiseError(f"cuobjdump finds {sorted(found)}, the module says {sorted(claimed)}")
+    by_number = sorted(found, key=lambda name: int(re.sub(r"\D", "", name)))
+    print(f"architectures by cuobjdump: {', '.join(by_number) or 'none'}")
+
+
+def check_download(place: Place) -> None:
+    """`data fetch` from the tests' server, which is handed the real files."""
+    data = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
+    sys.path.append(str(ROOT / "tests"))
+    import data_server  # it needs the package, which a machine without a checkout's build has in --gpu's folder
+
+    for name in data_server.GZIP:
+        if not (data / name).is_file():
+            raise BrokenPromiseError(f"{data / name} is not there; name MNIST's folder by MNIST_CUDA_TEST_DATA")
+        data_server.GZIP[name] = (data / name).read_bytes()
+    with data_server.serve() as server:
+        place.mnist_cuda("data", "fetch", "mnist", "--mirror", server.url("good"))
+        if len(server.requests) != len(data_server.GZIP):
+            raise BrokenPromiseError(f"data fetch asked the server {len(server.requests)} times")
+
+
+def check_engine(place: Place, engine: str, precision: str) -> None:
+    """Train, evaluate, profile and compare with float64."""
+    named = ["--engine", engine, "--precision", precision]
+    run = f"run-{engine}-{precision}"
+    offline = ["--dataset", "mnist", "--offline"]
+    place.mnist_cuda("train", *named, *offline, "--epochs", 1, "--out", run)
+    lines = (place.work / run / "metrics.jsonl").read_text().splitlines()
+    trained = json.loads(lines[-1])["test_accuracy"]
+    if not TRAINED <= trained < 1:
+        raise BrokenPromiseError(f"{engine} {precision} has {trained} right after an epoch, expected {TRAINED}")
+    report = json.loads(place.mnist_cuda("evaluate", run, *named, "--offline", "--json"))
+    if not abs(report["accuracy"] - trained) < 1.5e-4:  # the file's float32 may turn one image of 10,000
+        raise BrokenPromiseError(f"evaluate says {report['accuracy']}, training said {trained}")
+    place.mnist_cuda("profile", *named, *offline, "--steps", 5, "--json", f"profile-{engine}-{precision}.json")
+    place.mnist_cuda("bench", "check", "--engines", engine, "--precision", precision, *offline)
+
+
+def check_bench(place: Place, engines: list[str], peer_python: str | None) -> None:
+    """Every engine has a time, and PyTorch where it is there."""
+    peers = ["--peers", "torch:eager", "--peer-python", peer_python] if peer_python else ["--peers"]
+    sizes = ["--batch-size", 64, "--blocks", 5, "--seconds", 0.3]
+    output = ["--json", "bench.json", "--busy"]
+    place.mnist_cuda("bench", "--engines", *engines, *peers, "--dataset", "mnist", "--offline", *sizes, *output)
+    report = json.loads((place.work / "bench.json").read_text())
+    if report["commit"] != os.environ.get("MNIST_CUDA_COMMIT"):
+        raise BrokenPromiseError(f"bench says that it runs from commit {report['commit']}")
+    wanted = {*engines, "torch eager NCHW"} if peer_python else {*engines}
+    if missing := wanted - {row["competitor"] for row in report["rows"] if row["us"]}:
+        raise BrokenPromiseError(f"bench has no time of {', '.join(sorted(missing))}")
+
+
+def check_remedy(place: Place) -> None:
+    """Without a checkout there is no scripts/peers: what is said to install is something else."""
+    said = place.mnist_cuda("bench", "check", "--engines", "cpu", "--peers", "torch", "--offline", expected=4)
+    if "`pip install torch numpy`" not in said or said.count("\n") != 1:
+        raise BrokenPromiseError(f"of a peer that is missing it says: {said}")
+
+
+def check_commands(place: Place, gpu: bool, peer_python: str | None) -> None:
+    """All that a user does, without a GPU by the engine `cpu`, with one by every CUDA engine."""
+    rows = json.loads(place.mnist_cuda("engines", "--json"))["engines"]
+    chosen = [row for row in rows if (row["device"] == "cuda" if gpu else row["name"] == "cpu")]
+    if absent := [f"{row['name']}: {row['unavailable']}" for row in chosen if row["unavailable"]]:
+        raise BrokenPromiseError(f"an engine cannot run here: {absent[0]}")
+    check_download(place)
+    for row in chosen:
+        for precision in row["precisions"]:
+            check_engine(place, row["name"], precision)
+    check_bench(place, [row["name"] for row in chosen], peer_python)
+    if gpu:
+        place.mnist_cuda("bench", "ops", "--op", "relu")
+    else:
+        check_remedy(place)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="the wheel, and others to go with it")
+    parser.add_argument(
+        "--gpu", action="store_true", help="install with --no-deps for this Python and run every GPU engine"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, metavar="FILE", help="of the environment (default: this one)"
+    )
+    parser.add_argument("--peer-python", metavar="FILE", help="has PyTorch (default: .venv-peers, with --gpu this one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check what the command line names; the exit code."""
+    wheels = [wheel.resolve() for wheel in args.wheels]
+    peers = ROOT / ".venv-peers" / "bin" / "python"
+    peer_python = args.peer_python or (sys.executable if args.gpu else str(peers) if peers.exists() else None)
+    wheel = wheels[0]
+    try:
+        glibc = ".".join(map(str, required_glibc(wheel)))
+        print(f"{wheel.name}: {megabytes(wheel):.1f} MB, glibc {glibc}")
+        check_contents(wheel)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if args.gpu:
+                place = folder_beside(folder, wheels)
+                sys.path.insert(0, str(folder / "site"))
+            else:
+                place = clean_environment(folder, wheels, args.python)
+            check_module(place)
+            if peer_python is None:
+                print("not run: PyTorch beside it, because there is no .venv-peers")
+            check_commands(place, args.gpu, peer_python)
+    except BrokenPromiseError as error:
+        print(f"{wheel.name}: broken: {error}", file=sys.stderr)
+        return 1
+    print(f"{wheel.name}: all as promised")
+    return 0

@@ -1,0 +1,145 @@
+"""What docs/guide/ takes from code and records.
+
+Markers enclose it in docs/guide/*.md:
+
+<!-- code:FILE NAME --> ... <!-- /code -->
+    a function of a file, with its comment, and a link to its lines
+<!-- is:OP/VARIANT WHAT [OTHER] --> ... <!-- /is -->
+    a number of a row of the record of `bench ops`: VALUES says which
+<!-- seen:OP/VARIANT WHAT [ARRAY] --> ... <!-- /seen -->
+    a number of docs/records/emulated: SEEN says which; with an array, what a warp's load of it costs, and the least
+<!-- us:RECORD ENGINE PRECISION BATCH --> ... <!-- /us -->
+    median microseconds of a training step
+<!-- picture:NAME --> ... <!-- /picture -->
+    NAME.svg, which guide_pictures.py draws, and the text for those who do not see it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pages import guide_pictures
+from pages.records import read_record, read_records
+
+from mnist_cuda.bench.op_tables import StaleError
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "guide"
+RECORDS = ROOT / "docs" / "records"
+BLOCK = re.compile(r"(<!-- (code|is|seen|us|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
+
+Row = dict[str, Any]
+
+
+def digits(value: float, count: int = 3) -> str:
+    """So many significant digits, and all digits before the point."""
+    whole = len(str(int(abs(value))))
+    return f"{value:,.{max(0, count - whole)}f}"
+
+
+def function(file: str, name: str) -> str:
+    """The function, from the comment above it to the brace at the margin, below a link to its lines."""
+    lines = (ROOT / file).read_text().splitlines()
+    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}\(.*[,{{]$")
+    first = next((k for k, line in enumerate(lines) if begins.match(line)), None)
+    if first is None:
+        raise StaleError(f"{file} has no function {name}")
+    last = next(k for k in range(first, len(lines)) if lines[k] == "}")
+    while first and re.match(r"//|template|__global__", lines[first - 1]):
+        first -= 1
+    language = "cuda" if Path(file).suffix in {".cu", ".cuh"} else "cpp"
+    link = f"[{file.removeprefix('native/')}](../../{file}#L{first + 1})"
+    return "\n".join([f"{link}:", "", f"```{language}", *lines[first : last + 1], "```"])
+
+
+def roof(row: Row, roofs: dict[str, float]) -> float:
+    """The least microseconds of the op at the rates that this GPU was measured to reach."""
+    return 1e6 * max(row["bytes"] / roofs["bytes_per_second"], row["flops"] / roofs[f"{row['unit']}_flops"])
+
+
+def blocks(row: Row) -> int:
+    """Of the kernel that has the most."""
+    return max(int(x * y * z) for x, y, z in (kernel["grid"] for kernel in row["kernels"]))
+
+
+VALUES: dict[str, Callable[[Row, dict[str, float]], str]] = {
+    "us": lambda row, roofs: digits(row["cold_us"]),
+    "warm_us": lambda row, roofs: digits(row["warm_us"]),
+    "least_us": lambda row, roofs: digits(roof(row, roofs)),
+    "share": lambda row, roofs: digits(100 * roof(row, roofs) / row["cold_us"], 2),
+    "megabytes": lambda row, roofs: digits(row["bytes"] / 1e6),
+    "gigabytes_per_second": lambda row, roofs: digits(row["bytes"] / row["cold_us"] / 1e3),
+    "teraflops": lambda row, roofs: digits(row["flops"] / row["cold_us"] / 1e6),
+    "blocks": lambda row, roofs: f"{blocks(row):,}",
+    "registers": lambda row, roofs: str(row["kernels"][0]["registers"]),
+    "occupancy": lambda row, roofs: digits(100 * row["kernels"][0]["occupancy"]),
+    "roof_bytes": lambda row, roofs: digits(roofs["bytes_per_second"] / 1e12),
+    "error": lambda row, roofs: f"{row['error']:.1e}",
+    "roof_tf32": lambda row, roofs: digits(roofs["tf32_flops"] / 1e12),
+    "roof_fma": lambda row, roofs: digits(roofs["fma_flops"] / 1e12),
+}
+
+
+def total(report: guide_pictures.Report, part: str, key: str) -> int:
+    """The sum over the report's lines or kernels."""
+    return sum(one[key] for one in report[part])
+
+
+SEEN: dict[str, Callable[[guide_pictures.Report], str]] = {
+    "accesses": lambda report: f"{total(report, 'lines', 'accesses'):,}",
+    "asked": lambda report: digits(total(report, "kernels", "bytes") / 1e6),  # megabytes
+    "touched": lambda report: digits(total(report, "kernels", "least_bytes") / 1e6),
+    "times": lambda report: digits(total(report, "kernels", "bytes") / total(report, "kernels", "least_bytes"), 2),
+}
+
+
+class Documents:
+    """What the guide should be: `files` gets the text of each file, pictures included."""
+
+    def __init__(self) -> None:
+        (record,) = read_records(RECORDS / "ops")
+        self.roofs = record["roofs"]
+        self.rows = {(row["op"], row["variant"]): row for row in record["rows"] if not row["absent"]}
+        emulated = [row for of in read_records(RECORDS / "emulated") for row in of["rows"]]
+        self.emulated = {(row["op"], row["variant"]): row["report"] for row in emulated if not row["absent"]}
+        self.pictures = guide_pictures.draw(self.emulated)
+        self.files = {GUIDE / f"{name}.svg": picture.svg for name, picture in self.pictures.items()}
+        for document in sorted(GUIDE.glob("*.md")):
+            self.files[document] = BLOCK.sub(self._block, document.read_text())
+
+    def _block(self, block: re.Match[str]) -> str:
+        start, kind, name, words, newline, end = block.groups()
+        text = getattr(self, f"_{kind}")(name, *words.split())
+        return f"{start}{newline}{text}{newline}{end}"
+
+    def _code(self, file: str, name: str) -> str:
+        return function(file, name)
+
+    def _is(self, name: str, what: str, other: str = "") -> str:
+        op, _, variant = name.partition("/")
+        row = self.rows[op, variant]
+        if what == "over":  # how many times as long as another row of the op
+            return digits(row["cold_us"] / self.rows[op, other]["cold_us"], 2)
+        return VALUES[what](row, self.roofs)
+
+    def _seen(self, name: str, what: str, array: str = "") -> str:
+        op, _, variant = name.partition("/")
+        report = self.emulated[op, variant]
+        if what != "load":
+            return SEEN[what](report)
+        line = guide_pictures.line_of(report, array)
+        cost = line["sectors" if line["memory"] == "global" else "turns"]
+        return f"{cost / line['accesses']:.1f} of {line['least'] / line['accesses']:.1f}"
+
+    def _us(self, record: str, engine: str, precision: str, batch: str) -> str:
+        wanted = (engine, precision, int(batch), "device")
+        for row in read_record(RECORDS / record)["rows"]:
+            if (row["competitor"], row["precision"], row["batch_size"], row["data"]) == wanted:
+                return f"{row['us']['median']:,.0f}"
+        raise StaleError(f"{record} has no {' '.join(map(str, wanted))}")
+
+    def _picture(self, name: str) -> str:
+        return f"![{self.pictures[name].words}]({name}.svg)"

@@ -1,0 +1,321 @@
+"""The pictures of docs/guide/: SVG 400 units wide, legible on a phone and in dark mode, each with its words.
+
+Places in memory come from the emulator's records: the bytes that the lanes of a warp asked for. Banks and sectors
+follow from them by the rules of docs/emulator.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH = 400
+STYLE = """
+text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}
+.b{font-weight:600}.s{font-size:12px;fill:#59636e}.c{text-anchor:middle}.e{text-anchor:end}
+.box{fill:#f6f8fa;stroke:#d1d9e0}.on{fill:#1a7f37;fill-opacity:.75;stroke:#1a7f37}
+.half{fill:#1a7f37;fill-opacity:.25;stroke:#1a7f37}.off{fill:none;stroke:#afb8c1;stroke-dasharray:2 2}
+.bad{fill:#cf222e;fill-opacity:.65;stroke:#cf222e}.line{stroke:#59636e;fill:none}.green{stroke:#1a7f37;fill:none;stroke-width:2}
+@media (prefers-color-scheme:dark){text{fill:#f0f6fc}.s{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}
+.on{fill:#3fb950;stroke:#3fb950}.half{fill:#3fb950;stroke:#3fb950}.off{stroke:#656c76}
+.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}}
+""".strip()
+
+Report = Mapping[str, Any]
+
+
+@dataclass
+class Picture:
+    """Shapes, and what they show in words."""
+
+    title: str
+    words: str
+    height: float = 0
+    shapes: list[str] = field(default_factory=list)
+
+    def text(self, x: float, y: float, words: str, style: str = "") -> None:
+        self.shapes.append(f'<text x="{x:g}" y="{y:g}" class="{style}">{escape(words)}</text>')
+        self.height = max(self.height, y + 8)
+
+    def box(self, x: float, y: float, width: float, height: float, style: str = "box") -> None:
+        size = f'width="{width:g}" height="{height:g}" rx="{min(2, width / 4):g}"'
+        self.shapes.append(f'<rect x="{x:g}" y="{y:g}" {size} class="{style}"/>')
+        self.height = max(self.height, y + height + 6)
+
+    def line(self, *points: tuple[float, float], style: str = "line") -> None:
+        self.shapes.append(f'<path d="M{"L".join(f"{x:g} {y:g}" for x, y in points)}" class="{style}"/>')
+        self.height = max(self.height, *(y + 6 for _, y in points))
+
+    @property
+    def svg(self) -> str:
+        """The document."""
+        box = f"0 0 {WIDTH} {self.height:g}"
+        size = f'width="{1.4 * WIDTH:g}" height="{1.4 * self.height:g}"'
+        start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" {size}>'
+        parts = [start, f"<title>{escape(self.title)}</title>", f"<desc>{escape(self.words)}</desc>"]
+        return "\n".join([*parts, f"<style>{STYLE}</style>", *self.shapes, "</svg>\n"])
+
+
+def line_of(report: Report, array: str, write: bool = False) -> Mapping[str, Any]:
+    """The line of a report that loads an array, or stores to it."""
+    (line,) = (line for line in report["lines"] if line["array"] == array and line["write"] == write)
+    found: Mapping[str, Any] = line
+    return found
+
+
+# ---- chapter 1 -------------------------------------------------------------------------------------------------------
+
+
+def layers() -> list[tuple[str, int, int]]:
+    """What makes an image's values; their channels and side, by native/include/mnist/model.h."""
+    text = (ROOT / "native" / "include" / "mnist" / "model.h").read_text()
+    of = {name: int(value) for name, value in re.findall(r"\bk(\w+) = (\d+);", text)}
+    return [
+        ("image", 1, of["ImageSide"]),
+        ("conv1", of["Conv1Channels"], of["ImageSide"]),
+        ("bn1, ReLU, pooling", of["Conv1Channels"], of["Pool1Side"]),
+        ("conv2", of["Conv2Channels"], of["Pool1Side"]),
+        ("bn2, ReLU, pooling", of["Conv2Channels"], of["Pool2Side"]),
+        ("fc1, ReLU", of["Hidden"], 1),
+        ("fc2, log-softmax", of["Classes"], 1),
+    ]
+
+
+def network() -> Picture:
+    """The shapes of an image's values."""
+    made = layers()
+    shapes = [f"{c} x {s} x {s}" if s > 1 else f"{c}" for _, c, s in made]
+    listed = "; ".join(f"{name}: {shape}" for (name, _, _), shape in zip(made, shapes, strict=True))
+    most = max(channels * side * side for _, channels, side in made)
+    picture = Picture("The network, from 28 x 28 pixels to 10 log-probabilities", f"Values per image: {listed}.")
+    y = 16.0
+    picture.text(8, y, "one image's values", "s")
+    picture.text(392, y, "numbers", "s e")
+    for (name, channels, side), shape in zip(made, shapes, strict=True):
+        y += 12
+        picture.text(8, y + 14, name, "b")
+        picture.box(234, y + 2, max(1.5, 108 * channels * side * side / most), 16, "half")
+        picture.text(150, y + 14, shape, "s")
+        picture.text(392, y + 14, f"{channels * side * side:,}", "e")
+        y += 18
+    return picture
+
+
+# ---- chapter 2 -------------------------------------------------------------------------------------------------------
+
+
+def threads(count: int = 600, block: int = 256) -> Picture:
+    """Blocks of threads over an array whose end lies within a block."""
+    blocks = -(-count // block)
+    idle = blocks * block - count
+    picture = Picture(
+        f"{blocks} blocks of {block} threads over {count} elements",
+        f"{blocks} blocks of {block} threads make {blocks * block} threads, one per element of an array of {count}. "
+        f"Of the last block, {block - idle} threads have an element: two warps whole, 24 lanes of the third. "
+        f"The other {idle} threads return at once.",
+    )
+    for b in range(blocks):
+        y = 26 + 50 * b
+        picture.text(8, y - 8, f"block {b}: k = {b * block} ... {(b + 1) * block - 1}", "s")
+        for warp in range(block // 32):
+            first = b * block + 32 * warp
+            busy = min(32, max(0, count - first))
+            x = 8 + 48 * warp
+            picture.box(x, y, 46, 20, "off")
+            if busy:
+                picture.box(x, y, 46 * busy / 32, 20, "on" if busy == 32 else "half")
+    y = 26 + 50 * blocks
+    picture.text(8, y - 4, f"element {count - 1} is the last: {idle} threads have none", "s")
+    picture.text(8, y + 14, "one box: 32 threads, a warp (chapter 3)", "s")
+    return picture
+
+
+def wide_loads(emulated: Mapping[tuple[str, str], Report]) -> Picture:
+    """How relu's two kernels read x: the sectors of a warp's load."""
+    lines = {name: line_of(emulated["relu", name], "x") for name in ("naive", "float4")}
+    parts = []
+    for name, line in lines.items():
+        parts.append(f"{name}: a load brings {line['bytes']} bytes per lane, {len(sectors_of(line))} sectors of a warp")
+    picture = Picture("What a warp of relu reads in one instruction", "; ".join(parts) + "; all bytes are used.")
+    y = 20.0
+    for name, line in lines.items():
+        sectors = sectors_of(line)
+        picture.text(8, y, name, "b")
+        picture.text(64, y, f"32 lanes x {line['bytes']} bytes = {len(sectors)} sectors of 32 bytes", "s")
+        draw_sectors(picture, 8, y + 8, sectors, line)
+        y += 52
+    return picture
+
+
+def sectors_of(line: Mapping[str, Any]) -> list[int]:
+    """The numbers of the sectors that the first access of a warp touched."""
+    places = [first for first in line["first"] if first is not None]
+    return sorted({byte // 32 for first in places for byte in range(first, first + line["bytes"])})
+
+
+def draw_sectors(picture: Picture, x: float, y: float, sectors: Sequence[int], line: Mapping[str, Any]) -> None:
+    """A box per sector, in it its 8 words, those filled that a lane asked for."""
+    asked = {byte // 4 for first in line["first"] if first is not None for byte in range(first, first + line["bytes"])}
+    per_row = 16
+    for k, sector in enumerate(sectors):
+        left, top = x + 24 * (k % per_row), y + 16 * (k // per_row)
+        for word in range(8):
+            used = 8 * sector + word in asked
+            picture.box(left + 2.7 * word, top, 2.7, 12, "on" if used else "off")
+
+
+# ---- chapter 3 -------------------------------------------------------------------------------------------------------
+
+
+def sectors(emulated: Mapping[tuple[str, str], Report]) -> Picture:
+    """Where the lanes of a warp read w, in linear's first two kernels."""
+    lines = {name: line_of(emulated["linear", name], "w") for name in ("naive", "coalesced")}
+    said = {}
+    for name, line in lines.items():
+        first, second = line["first"][:2]
+        count = len(sectors_of(line))
+        used = 100 * 32 * line["bytes"] / (32 * count)
+        said[name] = f"lanes {second - first:,} bytes apart: {count} sectors, {used:g} % of their bytes used"
+    words = "; ".join(f"{name}: {text}" for name, text in said.items())
+    picture = Picture("The sectors of w that a warp reads in one instruction", f"{words}.")
+    y = 20.0
+    for name, line in lines.items():
+        picture.text(8, y, name, "b")
+        picture.text(8, y + 18, said[name], "s")
+        draw_sectors(picture, 8, y + 28, sectors_of(line), line)
+        y += 86 if len(sectors_of(line)) > 16 else 62
+    return picture
+
+
+# ---- chapter 4 -------------------------------------------------------------------------------------------------------
+
+
+def tile_walk() -> Picture:
+    """How a block's tile of y comes about from tiles of x and w."""
+    picture = Picture(
+        "A block of tiled walks along the sum",
+        "A block owns a tile of 32 x 32 outputs. It walks along the summed index in steps of 32: at each step it "
+        "copies a tile of x, the rows of its outputs, and a tile of w, the columns of its outputs, into shared memory, "
+        "then adds 32 products to each of its 1,024 sums.",
+    )
+    picture.text(8, 16, "w", "b")
+    picture.text(26, 16, "out x in, drawn turned by 90 degrees", "s")
+    picture.text(8, 196, "x", "b")
+    picture.text(26, 196, "batch x in", "s")
+    picture.text(268, 300, "y", "b")
+    picture.text(286, 300, "batch x out", "s")
+    for k in range(6):
+        style = "on" if k == 2 else "half" if k < 2 else "box"
+        picture.box(300, 24 + 26 * k, 26, 26, style)
+        picture.box(8 + 26 * k, 230, 26, 26, style)
+    picture.box(268, 24, 104, 156, "off")
+    picture.box(8, 204, 156, 78, "off")
+    picture.box(268, 204, 104, 78, "off")
+    picture.box(300, 230, 26, 26, "on")
+    picture.line((313, 180), (313, 228), style="green")
+    picture.line((164, 243), (298, 243), style="green")
+    picture.text(8, 322, "full: in shared memory now; pale: already added to the sums", "s")
+    return picture
+
+
+def banks(emulated: Mapping[tuple[str, str], Report]) -> Picture:
+    """The banks of a column read, for tiles whose rows are 32 and 33 words apart."""
+    line = line_of(emulated["linear", "tiled"], "b_tile")
+    pitch = (line["first"][1] - line["first"][0]) // 4
+    turns = {}
+    for words in (32, pitch):
+        per_bank = [0] * 32
+        for lane in range(32):
+            per_bank[words * lane % 32] += 1
+        turns[words] = max(per_bank)
+    picture = Picture(
+        "A warp reads a column of a tile",
+        " ".join(
+            f"Rows {words} words apart: the 32 lanes hit {32 // turn} bank{'s' * (turn < 32)}, which takes {turn} "
+            f"turn{'s' * (turn > 1)}."
+            for words, turn in turns.items()
+        ),
+    )
+    y = 18.0
+    for words, turn in turns.items():
+        picture.text(8, y, f"rows {words} words apart", "b")
+        picture.text(392, y, f"{turn} turn{'s' * (turn > 1)}", "b e")
+        depth = [0] * 32
+        for bank in range(32):
+            picture.box(8 + 12 * bank, y + 8, 11, 10, "off")
+        for lane in range(32):
+            bank = words * lane % 32
+            picture.box(8 + 12 * bank, y + 8 + 4 * depth[bank], 11, 3 if turn > 1 else 10, "bad" if turn > 1 else "on")
+            depth[bank] += 1
+        y += 8 + max(4 * turn, 10) + 18
+        picture.text(8, y, "bank 0", "s")
+        picture.text(392, y, "bank 31", "s e")
+        y += 28
+    return picture
+
+
+# ---- chapter 5 -------------------------------------------------------------------------------------------------------
+
+
+def waves(tiles: int, slices: int, multiprocessors: int = 132) -> Picture:
+    """Multiprocessors of an H200 with and without a block."""
+    picture = Picture(
+        f"{tiles} blocks and {tiles * slices} blocks on {multiprocessors} multiprocessors",
+        f"Without slices {tiles} of {multiprocessors} multiprocessors have a block, {multiprocessors - tiles} idle. "
+        f"With {slices} slices of the sum there are {tiles * slices} blocks: all have one, "
+        f"{tiles * slices - multiprocessors} have two.",
+    )
+    y = 18.0
+    for count in (tiles, tiles * slices):
+        picture.text(8, y, f"{count} blocks", "b")
+        picture.text(392, y, f"{min(count, multiprocessors)} of {multiprocessors} multiprocessors busy", "s e")
+        for k in range(multiprocessors):
+            held = (count - k + multiprocessors - 1) // multiprocessors
+            left, top = 8 + 17.4 * (k % 22), y + 10 + 14 * (k // 22)
+            picture.box(left, top, 15.4, 12, ("off", "half", "on")[min(held, 2)])
+        y += 10 + 14 * 6 + 24
+    picture.text(8, y - 4, "pale: one block; full: two; dashed: none", "s")
+    return picture
+
+
+# ---- chapter 6 -------------------------------------------------------------------------------------------------------
+
+
+def outer_product(each: int = 4) -> Picture:
+    """A thread's outputs in registers."""
+    picture = Picture(
+        f"One thread's {each} x {each} outputs",
+        f"For each term of the sum a thread reads {each} numbers of x and {each} of w and adds their {each * each} "
+        f"products to {each * each} sums in registers.",
+    )
+    for k in range(each):
+        picture.box(140 + 34 * k, 30, 30, 20, "half")
+        picture.box(96, 62 + 30 * k, 30, 24, "half")
+        for n in range(each):
+            picture.box(140 + 34 * n, 62 + 30 * k, 30, 24, "on")
+    picture.text(140, 20, f"{each} numbers of w", "s")
+    picture.text(8, 78, f"{each} numbers", "s")
+    picture.text(8, 94, "of x", "s")
+    picture.text(292, 112, f"{each * each} sums,", "s")
+    picture.text(292, 128, "in registers", "s")
+    return picture
+
+
+def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
+    """All of them, by the name of the file."""
+    made: Iterable[tuple[str, Picture]] = (
+        ("network", network()),
+        ("threads", threads()),
+        ("wide-loads", wide_loads(emulated)),
+        ("sectors", sectors(emulated)),
+        ("tile-walk", tile_walk()),
+        ("banks", banks(emulated)),
+        ("waves", waves(32, 8)),
+        ("outer-product", outer_product()),
+    )
+    return dict(made)

@@ -1,0 +1,180 @@
+"""docs/guide: what it lets the reader try happens, chapters have all their parts, and pictures have words."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from mnist_cuda.bench import emulate
+
+GUIDE = ROOT / "docs" / "guide"
+CHAPTERS = sorted(GUIDE.glob("[0-9]*.md"))
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+def test_every_chapter_has_its_parts(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"^\*\*[^*]*\?\*\*$", text, re.MULTILINE), "the question"
+    for part in ("<!-- picture:", "<!-- code:", "```math", "## Measured", "## Exercise", "## What is still slow"):
+        assert part in text or (part == "## Measured" and "## How fast can it be?" in text), part
+    assert text.count("<details><summary>Hint") == 2
+    assert page.name in (GUIDE / "README.md").read_text()
+
+
+@pytest.mark.parametrize("picture", sorted(GUIDE.glob("*.svg")), ids=lambda picture: picture.stem)
+def test_pictures_have_words_and_a_dark_mode(picture: Path) -> None:
+    text = picture.read_text()
+    assert re.search(r"<title>.+</title>\n<desc>.+</desc>", text)
+    assert "prefers-color-scheme:dark" in text
+    styles = set(re.findall(r'class="([^"]*)"', text))
+    assert all(f".{name}{{" in text for style in styles for name in style.split())
+    assert any(f"({picture.name})" in page.read_text() for page in CHAPTERS), "no page shows it"
+
+
+# ---- exercises -------------------------------------------------------------------------------------------------------
+
+
+def solution(g: Any, z: Any, gamma: Any) -> tuple[Any, Any, Any]:
+    sigma = np.sqrt(z.var(0) + 1e-5)
+    normal = (z - z.mean(0)) / sigma
+    dgamma, dbeta = (g * normal).sum(0), g.sum(0)
+    return gamma / sigma * (g - dbeta / len(z) - normal * dgamma / len(z)), dgamma, dbeta
+
+
+def test_the_exercise_of_chapter_1() -> None:
+    file = GUIDE / "exercises" / "batch_norm_backward.py"
+    as_it_is = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert as_it_is.returncode == 1
+    assert as_it_is.stdout.count("WRONG") == 4
+    spec = importlib.util.spec_from_file_location("exercise", file)
+    assert spec
+    assert spec.loader
+    exercise = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exercise)
+    assert all(exercise.judge(solution).values())
+
+    def without_mean(g: Any, z: Any, gamma: Any) -> tuple[Any, Any, Any]:
+        dz, dgamma, dbeta = solution(g, z, gamma)
+        return dz + gamma / np.sqrt(z.var(0) + 1e-5) * dbeta / len(z), dgamma, dbeta
+
+    assert [name for name, right in exercise.judge(without_mean).items() if not right] == [
+        "dz sums to 0",
+        "dz by finite differences",
+    ]
+
+
+# ---- what the emulator says ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def emulated(emulator_cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(file of kernels, its new text, op, variant, images) -> the row."""
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+    shutil.copytree(emulate.sources(), tmp_path / "native")
+    monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
+
+    def row(file: str, text: str, op: str, variant: str, images: int) -> dict[str, Any]:
+        kernel = tmp_path / "native" / "gpu" / "kernels" / file
+        before = kernel.read_text()
+        kernel.write_text(text)
+        (found,) = emulate.rows(op, variant, images)
+        kernel.write_text(before)
+        return found
+
+    return row
+
+
+def replaced(file: Path, *pairs: tuple[str, str]) -> str:
+    text = file.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def load(row: dict[str, Any], array: str) -> float:
+    """Sectors or turns per load of a warp."""
+    (line,) = (line for line in row["report"]["lines"] if line["array"] == array and not line["write"])
+    return float(line.get("sectors", line.get("turns")) / line["accesses"])
+
+
+@needs_compiler
+def test_the_records_are_what_the_emulator_counts(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+    for op, variants in (("relu", ("naive", "float4")), ("linear", ("naive", "coalesced", "tiled", "register_tiled"))):
+        record = json.loads((ROOT / "docs" / "records" / "emulated" / f"{op}.json").read_text())
+        rows = {row["variant"]: row for row in record["rows"]}
+        for variant in variants:
+            (row,) = emulate.rows(op, variant, record["batch_size"])
+            for report in (row["report"], rows[variant]["report"]):
+                for line in report["lines"]:
+                    del line["line"]  # it moves with a comment
+            assert row["report"] == rows[variant]["report"], (op, variant)
+
+
+@needs_compiler
+def test_what_chapter_2_says(emulated: Any) -> None:
+    naive = ROOT / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
+    no_tail = ("  if (k >= count) return;\n", "")
+    assert emulate.passes(emulated("relu/naive.cu", replaced(naive, no_tail), "relu", "naive", 2))
+    row = emulated("relu/naive.cu", replaced(naive, no_tail, ("kBlock = 256", "kBlock = 96")), "relu", "naive", 2)
+    fault = row["report"]["faults"][0]
+    said = f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}"
+    assert said in (GUIDE / "02-first-kernel.md").read_text()
+
+
+@needs_compiler
+def test_what_chapter_4_says(emulated: Any) -> None:
+    tile, page = GUIDE / "tile.cu", (GUIDE / "04-tiles.md").read_text()
+
+    def run(images: int, *pairs: tuple[str, str]) -> dict[str, Any]:
+        as_row = ("linear_forward_tile(float* y,", "linear_forward_coalesced(float* y, float*,")
+        text = replaced(tile, as_row, *pairs)
+        found: dict[str, Any] = emulated("linear/coalesced.cu", text, "linear", "coalesced", images)
+        return found
+
+    row = run(33)
+    assert emulate.passes(row)
+    assert load(row, "x_tile") == load(row, "w_tile") == 1
+    (kernel,) = run(32)["report"]["kernels"]
+    of_x_and_w = 4 * 3136 * 2 * 32 * 128 // 32
+    assert of_x_and_w == kernel["bytes"] - 2 * 4 * 32 * 128  # without y, and the bias, which every warp reads
+    assert f"{of_x_and_w / 1e6:.2f} \\text{{ MB}}" in page
+    turns = sum(line["turns"] for line in row["report"]["lines"] if "turns" in line)
+    assert turns == 8 * 98 * 32 * (2 * 32 + 2)  # 8 blocks
+    assert f"{98 * 32 * (2 * 32 + 2):,}".replace(",", "{,}") in page
+    assert load(run(2, ("kTile + 1]", "kTile]")), "w_tile") == 32
+    assert not emulate.passes(run(2, ("    __syncthreads();  // both tiles are complete\n", "")))
+    row = run(2, ("    __syncthreads();  // everyone is done with them\n", ""))
+    races = [fault["words"].partition(", in ")[0] for fault in row["report"]["faults"] if fault["kind"][:4] == "race"]
+    assert any(f"race in a block: {words}" in page for words in races)
+    assert emulate.passes(run(2, (" && i < in", "")))  # nothing notices: 3136 is a multiple of 32
+
+
+@needs_compiler
+def test_what_chapter_6_says(emulated: Any) -> None:
+    """The conflict is there, and an assignment without it exists."""
+    file = ROOT / "native" / "gpu" / "kernels" / "linear" / "register_tiled.cu"
+
+    def turns_and_sectors(text: str) -> tuple[float, float]:
+        row = emulated("linear/register_tiled.cu", text, "linear", "register_tiled", 64)
+        assert emulate.passes(row)
+        lines = row["report"]["lines"]
+        (store,) = (line for line in lines if line["array"] == "x_tile" and line["write"])
+        return store["turns"] / store["accesses"], load(row, "x")
+
+    assert turns_and_sectors(file.read_text()) == (2, 4)
+    mended = ("const int k = n % kDepth, row = n / kDepth;", "const int k = n % 8 + n / 512 * 8, row = n / 8 % kTile;")
+    assert turns_and_sectors(replaced(file, mended)) == (1, 4)

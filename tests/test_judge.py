@@ -208,7 +208,7 @@ def test_every_cheat_fails(monkeypatch):
     found = files.judge_file(ROOT / "tests" / "judge" / "cheats.cu")
     right = [one["name"] for one in found["verdicts"] if one["right"]]
     assert right == ["relu_forward_right"]
-    assert len(found["verdicts"]) == 20
+    assert len(found["verdicts"]) == 21
     why = {one["name"].removeprefix("relu_forward_"): one for one in found["verdicts"]}
     assert why["wrong_later"]["wrong"][0]["call"] == 11
     assert why["in_place"]["wrong"][0]["failed"] == "changes its input x"

@@ -2249,7 +2249,7 @@ JUDGE = [
         ("judge-repeats-inputs", "stale copy", "seeds = [max(0, n - 1) for n in", "seeds = [0 for n in"),
     ),
     *of(
-        "mnist_cuda/judge/files.py",
+        "mnist_cuda/judge/judging.py",
         ("test_judge.py -k 'skeleton_fails or words or start'",),
         ("judge-last-file-decides", "exit code", 'code = max(code, found["exit_code"])', 'code = found["exit_code"]'),
         ("exercise-solved-though-wrong", "file", "    if exercise and right:", "    if exercise:"),

@@ -265,7 +265,7 @@ def test_our_kernels_pass(name):
 
 @needs_compiler
 def test_a_right_file_and_its_words(tmp_path):
-    (tmp_path / "mine.cu").write_text(RELU)
+    (tmp_path / "mine.cu").write_text(RELU + "int main() { return 3; }\n")
     (tmp_path / "none.cu").write_text("int main() {}")
     (tmp_path / "broken.cu").write_text(RELU.replace("if (k < count)", "if k < count)"))
     done = run("judge", *(str(tmp_path / f"{name}.cu") for name in ("mine", "none", "broken")))

@@ -25,7 +25,7 @@ from mnist_cuda.judge.signatures import Launcher
 
 EMULATOR = "the emulator"
 SECONDS = 30  # that a call may take
-
+WORDS = ("failed", "refused", "changed", "differs", "report")  # on a call
 
 _Call = tuple[judged_ops.Case, judged_ops.Arrays, int]
 
@@ -110,17 +110,19 @@ class Program:
                         return
                     data = os.read(pipe, 1 << 20)
                     if not data:
-                        words = (self.folder / "errors").read_text(errors="replace").splitlines()
-                        yield Ran(case, n, given, {}, {}, _end(child.wait(), words))
+                        errors = (self.folder / "errors").read_text(errors="replace").splitlines()
+                        yield Ran(case, n, given, {}, {}, _end(child.wait(), errors))
                         return
                     rest += data
                 line, rest = rest.split(b"\n", 1)
                 line = line.replace(bytes(self.folder) + b"/", b"")
                 try:
-                    yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
-                except ValueError:
+                    words = json.loads(line)
+                    ran = Ran(case, n, given, {name: words[name] for name in WORDS}, _outputs(launcher, case, outputs))
+                except (ValueError, TypeError, KeyError):
                     yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
                     return
+                yield ran
                 deadline = time.monotonic() + SECONDS
 
     def printed(self) -> list[str]:
@@ -164,7 +166,8 @@ class EmulatedProgram(Program):
         )
         includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
         made = self.folder / "own.o"
-        command = [compiler, "-std=c++20", *emulate.kernel_flags(native), *includes, "-c", own, "-o", made]
+        flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
+        command = [compiler, "-std=c++20", *flags, *includes, "-c", own, "-o", made]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode:
             raise NotCompiledError(self._named(done.stderr))

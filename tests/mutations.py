@@ -2243,6 +2243,52 @@ EMULATOR = [
     ),
 ]
 
+# ---- the judge -------------------------------------------------------------------------------------------------------
+
+JUDGE = [
+    *of(
+        "mnist_cuda/judge/verdict.py",
+        ("test_judge.py -k cheat",),
+        ("judge-takes-nan", "boundary", "right = (error <= bound) |", "right = ~(error > bound) |"),
+        ("judge-forgives-faults", "boundary", "(self.wrong or self.faults or", "(self.wrong or"),
+        ("judge-forgives-no-launch", "boundary", 'if not ran.words["report"]["kernels"]:', "if False:"),
+        ("judge-forgives-changed-inputs", "boundary", 'if ran.words["changed"]:', "if False:"),
+        (
+            "judge-lets-refuse-any-size",
+            "boundary",
+            'if ran.words["refused"] and ran.case.shifted:',
+            'if ran.words["refused"]:',
+        ),
+    ),
+    *of(
+        "mnist_cuda/judge/build.py",
+        ("test_judge.py -k cheat",),
+        ("judge-repeats-inputs", "stale copy", "seeds = [max(0, n - 1) for n in", "seeds = [0 for n in"),
+    ),
+    *of(
+        "mnist_cuda/judge/judging.py",
+        ("test_judge.py -k 'skeleton_fails or words or start'",),
+        ("judge-last-file-decides", "exit code", 'code = max(code, found["exit_code"])', 'code = found["exit_code"]'),
+        ("exercise-solved-though-wrong", "file", "    if exercise and right:", "    if exercise:"),
+        ("exercise-overwrites", "file", 'with file.open("x") as out:', 'with file.open("w") as out:'),
+    ),
+    *of(
+        "mnist_cuda/judge/exercises.py",
+        ("test_judge.py -k goal",),
+        (
+            "exercise-without-its-goal",
+            "option",
+            "value is None or exercise.goal.holds(verdict.counters)",
+            "value is None",
+        ),
+    ),
+    *of(
+        "mnist_cuda/judge/child.py",
+        ("test_judge.py -k numpy",),
+        ("judge-without-guards", "boundary", "if outside and not why:", "if False:"),
+    ),
+]
+
 MUTATIONS = [
     *TRAINING,
     *SWEEPS,
@@ -2256,4 +2302,5 @@ MUTATIONS = [
     *ENGINES,
     *GAPS,
     *EMULATOR,
+    *JUDGE,
 ]

@@ -3,7 +3,7 @@
 Markers enclose it in docs/guide/*.md:
 
 <!-- code:FILE NAME --> ... <!-- /code -->
-    a function of a file, with its comment, and a link to its lines
+    a function or struct of a file, with its comment, and a link to its lines
 <!-- is:OP/VARIANT WHAT [OTHER] --> ... <!-- /is -->
     a number of a row of the record of `bench ops`: VALUES says which
 <!-- seen:OP/VARIANT WHAT [ARRAY] --> ... <!-- /seen -->
@@ -41,13 +41,13 @@ def digits(value: float, count: int = 3) -> str:
 
 
 def function(file: str, name: str) -> str:
-    """The function, from the comment above it to the brace at the margin, below a link to its lines."""
+    """The function or struct, from the comment above it to the brace at the margin, below a link to its lines."""
     lines = (ROOT / file).read_text().splitlines()
-    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}\(.*[,{{]$")
+    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}(?:\(.*[,{{]| {{)$")
     first = next((k for k, line in enumerate(lines) if begins.match(line)), None)
     if first is None:
         raise StaleError(f"{file} has no function {name}")
-    last = next(k for k in range(first, len(lines)) if lines[k] == "}")
+    last = next(k for k in range(first, len(lines)) if lines[k] in {"}", "};"})
     while first and re.match(r"//|template|__global__", lines[first - 1]):
         first -= 1
     language = "cuda" if Path(file).suffix in {".cu", ".cuh"} else "cpp"

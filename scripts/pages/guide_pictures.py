@@ -306,6 +306,33 @@ def outer_product(each: int = 4) -> Picture:
     return picture
 
 
+# ---- chapter 7 -------------------------------------------------------------------------------------------------------
+
+
+def tree(count: int = 8) -> Picture:
+    """A sum in pairs, as block_sum takes it."""
+    steps = count.bit_length() - 1
+    picture = Picture(
+        f"{count} numbers become one in {steps} steps",
+        f"{count} threads hold a number each. In the first step thread t, of the lower half, adds the number of thread "
+        f"t + {count // 2}; in the second the lower quarter adds that of thread t + {count // 4}; after {steps} steps "
+        "thread 0 has the sum.",
+    )
+    across, down = 48, 52
+    picture.text(8, 14, "threads 0 to 7, a number each", "s")
+    for step in range(steps + 1):
+        y, busy = 24 + down * step, count >> step
+        for t in range(count):
+            picture.box(12 + across * t, y, 36, 20, "on" if t < busy else "off")
+        if step == steps:
+            break
+        for t in range(busy // 2):
+            picture.line((30 + across * t, y + 20), (30 + across * t, y + down), style="green")
+            picture.line((30 + across * (t + busy // 2), y + 20), (34 + across * t, y + down))
+    picture.text(8, 24 + down * steps + 38, "the sum is in thread 0", "s")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -317,5 +344,6 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("banks", banks(emulated)),
         ("waves", waves(32, 8)),
         ("outer-product", outer_product()),
+        ("tree", tree()),
     )
     return dict(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -73,6 +74,30 @@ def test_the_exercise_of_chapter_1() -> None:
     ]
 
 
+def test_the_teachers_program_grades(tmp_path: Path) -> None:
+    program = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "teachers.md").read_text(), re.DOTALL)
+    assert program
+    right: dict[str, Any] = {"right": True, "goal_missed": False, "wrong": [], "faults": []}
+    faulty = {**right, "right": False, "faults": [{"kind": "outside"}, {"kind": "outside"}]}
+    judged = [
+        {"file": "a.cu", "exit_code": 0, "error": "", "exercise": "relu", "verdicts": [right]},
+        {"file": "b.cu", "exit_code": 0, "error": "", "exercise": "", "verdicts": [right]},
+        {"file": "c.cu", "exit_code": 1, "error": "", "exercise": "relu", "verdicts": [faulty]},
+        {"file": "d.cu", "exit_code": 1, "error": "", "exercise": "relu", "verdicts": [{**right, "goal_missed": True}]},
+        {"file": "e.cu", "exit_code": 1, "error": "it does not compile", "exercise": "relu", "verdicts": []},
+    ]
+    (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in judged))
+    command = [sys.executable, "-c", program[1], "relu", tmp_path / "judged.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a.cu,1,",
+        "b.cu,0,not exercise relu",
+        "c.cu,0,outside",
+        "d.cu,0,goal missed",
+        "e.cu,0,it does not compile",
+    ]
+
+
 # ---- what the emulator says ------------------------------------------------------------------------------------------
 
 
@@ -110,8 +135,6 @@ def load(row: dict[str, Any], array: str) -> float:
 
 @needs_compiler
 def test_the_records_are_what_the_emulator_counts(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
     for op, variants in (("relu", ("naive", "float4")), ("linear", ("naive", "coalesced", "tiled", "register_tiled"))):
         record = json.loads((ROOT / "docs" / "records" / "emulated" / f"{op}.json").read_text())

@@ -333,6 +333,43 @@ def tree(count: int = 8) -> Picture:
     return picture
 
 
+# ---- chapter 8 -------------------------------------------------------------------------------------------------------
+
+
+def gather(side: int = 6, at: tuple[int, int] = (2, 3), pixel: tuple[int, int] = (3, 3)) -> Picture:
+    """Which pixels stand in a row of the matrix of an implicit GEMM, and how often a pixel does."""
+    column = {  # the pixel of row n = (p, q) and column k = (u, v)
+        (p * side + q, 3 * u + v): (p + u - 1, q + v - 1)
+        for p in range(side)
+        for q in range(side)
+        for u in range(3)
+        for v in range(3)
+    }
+    often = sum(found == pixel for found in column.values())
+    p, q = at
+    picture = Picture(
+        "An image, and the matrix of its windows",
+        f"Left an image of {side} x {side} pixels with the 3 x 3 window around row {p}, column {q}. Right the matrix "
+        f"with a row per position and a column per weight: the window is its row {p * side + q}. One pixel, red, "
+        f"stands in {often} rows of the matrix. Dashed: outside of the image, 0.",
+    )
+    picture.text(8, 16, f"image, {side} x {side}", "s")
+    picture.text(210, 16, f"matrix, {side * side} x 9", "s")
+    for r in range(side):
+        for s in range(side):
+            inside = abs(r - p) <= 1 and abs(s - q) <= 1
+            style = "bad" if (r, s) == pixel else "on" if inside else "box"
+            picture.box(8 + 28 * s, 26 + 28 * r, 26, 26, style)
+    for (n, k), (r, s) in column.items():
+        border = not (0 <= r < side and 0 <= s < side)
+        style = "bad" if (r, s) == pixel else "on" if n == p * side + q else "off" if border else "box"
+        picture.box(210 + 18 * k, 24 + 7 * n, 16, 6, style)
+    picture.line((178, 26 + 28 * p + 13), (206, 24 + 7 * (p * side + q) + 3))
+    picture.text(8, 224, "green: a window, and its row", "s")
+    picture.text(8, 242, f"red: one pixel, {often} times", "s")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -345,5 +382,6 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("waves", waves(32, 8)),
         ("outer-product", outer_product()),
         ("tree", tree()),
+        ("gather", gather()),
     )
     return dict(made)

@@ -139,6 +139,25 @@ def test_moments(random: np.random.Generator) -> None:
     assert close(np.float64(merged), np.float64(300 * x.var()))
 
 
+def test_online_softmax(random: np.random.Generator) -> None:
+    """Of chapter 9: one number more, two groups, and that float32 overflows where the page says so."""
+    x = random.normal(0, 30, 20)
+
+    def online(x: Array) -> tuple[float, float]:
+        most, total = -np.inf, 0.0
+        for value in x:
+            higher = max(most, value)
+            most, total = higher, total * np.exp(most - higher) + np.exp(value - higher)
+        return most, total
+
+    (a, of_a), (b, of_b), (most, total) = online(x[:7]), online(x[7:]), online(x)
+    assert most == max(a, b) == x.max()
+    assert close(np.float64(total), np.float64(of_a * np.exp(a - most) + of_b * np.exp(b - most)))
+    assert close(np.float64(most + np.log(total)), np.float64(np.logaddexp.reduce(x)))
+    with np.errstate(over="ignore"):
+        assert np.exp(np.float32(88)) < np.inf == np.exp(np.float32(89))
+
+
 def test_the_short_formula_loses_every_digit(random: np.random.Generator) -> None:
     x = random.normal(4096, 1, 1000).astype(np.float32)
     sums = [np.float32(0), np.float32(0)]

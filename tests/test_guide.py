@@ -136,7 +136,12 @@ def load(row: dict[str, Any], array: str) -> float:
 @needs_compiler
 def test_the_records_are_what_the_emulator_counts(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
-    for op, variants in (("relu", ("naive", "float4")), ("linear", ("naive", "coalesced", "tiled", "register_tiled"))):
+    ours = {
+        "relu": ("naive", "float4"),
+        "linear": ("naive", "coalesced", "tiled", "register_tiled"),
+        "conv2d": ("naive", "tiled", "implicit_gemm", "register_tiled"),
+    }
+    for op, variants in ours.items():
         record = json.loads((ROOT / "docs" / "records" / "emulated" / f"{op}.json").read_text())
         rows = {row["variant"]: row for row in record["rows"]}
         for variant in variants:
@@ -184,6 +189,20 @@ def test_what_chapter_4_says(emulated: Any) -> None:
     races = [fault["words"].partition(", in ")[0] for fault in row["report"]["faults"] if fault["kind"][:4] == "race"]
     assert any(f"race in a block: {words}" in page for words in races)
     assert emulate.passes(run(2, (" && i < in", "")))  # nothing notices: 3136 is a multiple of 32
+
+
+@needs_compiler
+def test_what_chapter_5_says(emulated: Any) -> None:
+    """The least microseconds on a T4, with one slice and with ten."""
+    slices, page = ROOT / "native" / "gpu" / "kernels" / "linear" / "slices.cu", (GUIDE / "05-slices.md").read_text()
+    for blocks, words in ((4, "130 µs with one slice"), (40, "13.0 with ten")):
+        text = replaced(slices, ("kWantedBlocks = 256", f"kWantedBlocks = {blocks}"))
+        row = emulated("linear/slices.cu", text, "linear", "tiled", 2)
+        assert emulate.passes(row)
+        bound = emulate.bound(row, emulate.GPUS["t4"])
+        assert bound
+        assert f"{1e6 * bound[0]:.3g}" == f"{float(words.split()[0]):.3g}"
+        assert words in page
 
 
 @needs_compiler

@@ -370,6 +370,30 @@ def gather(side: int = 6, at: tuple[int, int] = (2, 3), pixel: tuple[int, int] =
     return picture
 
 
+# ---- chapter 9 -------------------------------------------------------------------------------------------------------
+
+
+def butterfly(count: int = 8) -> Picture:
+    """Who exchanges with whom by __shfl_xor_sync."""
+    steps = count.bit_length() - 1
+    picture = Picture(
+        f"{count} lanes exchange in {steps} steps",
+        f"In the first step lane t exchanges with lane t xor {count // 2}, then with t xor {count // 4}, and so on: "
+        f"after {steps} steps each lane has seen the numbers of all {count}.",
+    )
+    across, down = 48, 52
+    picture.text(8, 14, f"lanes 0 to {count - 1}", "s")
+    for step in range(steps + 1):
+        y, apart = 24 + down * step, count >> (step + 1)
+        for t in range(count):
+            picture.box(12 + across * t, y, 36, 20, "on" if step == steps else "half")
+            if apart:
+                picture.line((30 + across * t, y + 20), (30 + across * t, y + down), style="green")
+                picture.line((30 + across * (t ^ apart), y + 20), (30 + across * t, y + down))
+    picture.text(8, 24 + down * steps + 38, "every lane has the result", "s")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -383,5 +407,6 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("outer-product", outer_product()),
         ("tree", tree()),
         ("gather", gather()),
+        ("butterfly", butterfly()),
     )
     return dict(made)

@@ -16,7 +16,9 @@ from tiny import Stop, Terminal, ctrl_c, tiny_dataset
 from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
+from mnist_cuda.engine.model import digest
 from mnist_cuda.run import confusion, listing, training_run
+from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import Predictions
 from mnist_cuda.run.training import Trainer
 
@@ -49,10 +51,23 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     (here / "runs/notes").mkdir()
     epochs = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
     head, one, two, fault = run(capsys, "runs").splitlines()
-    assert head.split() == ["run", "accuracy", "epochs", "engine", "time", "batch", "lr", "data"]
+    assert head.split() == ["run", "state", "accuracy", "epochs", "engine", "time", "batch", "lr", "data"]
     seconds = sum(epoch["train_seconds"] + epoch["evaluation_seconds"] for epoch in epochs)
     accuracy = f"{100 * epochs[-1]['test_accuracy']:.2f}"
-    assert one.split() == ["one", accuracy, "%", "2", "cpu", "fp32", f"{seconds:.1f}", "s", "10", "0.05", "tiny"]
+    assert one.split() == [
+        "one",
+        "done",
+        accuracy,
+        "%",
+        "2",
+        "cpu",
+        "fp32",
+        f"{seconds:.1f}",
+        "s",
+        "10",
+        "0.05",
+        "tiny",
+    ]
     assert two.split()[0] == "two"
     assert fault.startswith("not listed: runs/three/config.json: not a run's configuration: ")
     listed = json.loads(run(capsys, "runs", "--json"))
@@ -60,6 +75,84 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     assert listed["runs"][0]["accuracy"] == epochs[-1]["test_accuracy"]
     assert listed["runs"][1]["options"]["lr"] == 0.1
     assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
+
+
+def test_the_list_is_sorted_and_chosen_from(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, lr in (("one", "0.05"), ("two", "0.1"), ("three", "0")):
+        train(name, "--lr", lr, "--epochs", "1")
+    accuracies = {row["run"]: row["accuracy"] for row in json.loads(run(capsys, "runs", "--json"))["runs"]}
+
+    def names(*flags: str) -> list[str]:
+        return [line.split()[0] for line in run(capsys, "runs", *flags).splitlines()[1:]]
+
+    assert names("--sort", "lr") == ["three", "one", "two"]
+    assert names("--sort", "lr", "--reverse") == ["two", "one", "three"]
+    assert names("--reverse") == ["two", "three", "one"]
+    best = sorted(accuracies, key=lambda name: -accuracies[name])[0]
+    assert accuracies[names("--sort", "accuracy")[0]] == accuracies[best]
+    assert names("--where", "lr=0.10") == ["two"]
+    assert names("--where", "lr<=0.05", "run!=one") == ["three"]
+    assert names("--where", f"accuracy<{100 * accuracies['one']}") == [
+        name for name in sorted(accuracies) if accuracies[name] < accuracies["one"]
+    ]
+    assert names("--where", "engine=cpu", "state=done") == ["one", "three", "two"]
+    assert names("--where", "validation>0") == []
+    assert "'lrr' is unknown" in run(capsys, "runs", "--where", "lrr=1", code=2)
+    assert "did you mean lr?" in run(capsys, "runs", "--sort", "lrr", code=2)
+    assert "--where lr: expected NAME=VALUE" in run(capsys, "runs", "--where", "lr", code=2)
+    assert "'high' is not a number" in run(capsys, "runs", "--where", "lr>high", code=2)
+
+
+def test_a_note_is_listed_until_it_is_removed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one")
+    before = (here / "runs/one/config.json").read_text()
+    run(capsys, "runs", "note", "one", "too", "few epochs")
+    assert run(capsys, "runs").splitlines()[1].endswith("tiny  too few epochs")
+    assert json.loads(run(capsys, "runs", "--json"))["runs"][0]["note"] == "too few epochs"
+    assert "\nnote    too few epochs\n" in run(capsys, "runs", "show", "one")
+    run(capsys, "runs", "note", "one")
+    assert (here / "runs/one/config.json").read_text() == before
+
+
+def test_a_run_says_how_it_ended(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As config.json has it; without that, as of a run that was killed or of an older version, by what there is."""
+    train("one")
+    file = here / "runs/one/config.json"
+    config = json.loads(file.read_text())
+
+    def state() -> str:
+        return str(json.loads(run(capsys, "runs", "--json"))["runs"][0]["state"])
+
+    assert (config.pop("ended"), state()) == ("done", "done")
+    file.write_text(json.dumps(config))
+    assert state() == "done"
+    config["options"]["epochs"] = 5
+    file.write_text(json.dumps(config))
+    assert state() == "killed"
+    lock = os.open(here / "runs/one", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert state() == "running"
+    os.close(lock)
+    with open(here / "runs/one/metrics.jsonl", "a") as metrics:
+        metrics.write('{"epoch": 3, "interrupted": true}\n')
+    assert state() == "stopped"
+
+
+def test_a_run_is_shown_in_ten_lines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("one")
+    summary, table = run(capsys, "runs", "show", "one").split("\n\n")
+    lines = dict(line.split(maxsplit=1) for line in summary.splitlines())
+    assert len(lines) == 10
+    epochs = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    last = epochs[-1]
+    assert lines["result"] == f"{100 * last['test_accuracy']:.2f} % of the test images, loss {last['test_loss']:.4f}"
+    assert lines["weights"] == f"{digest(load_model(here / 'runs/one').parameters)[:12]}, model.safetensors"
+    assert lines["state"] == "done, 2 of 2 epochs"
+    assert lines["plan"] == "batch 10, lr 0.05 constant, seed 0"
+    assert len(table.splitlines()) == 3
+    assert "options.batch_size" in run(capsys, "runs", "show", "one", "--all")
+    (here / "runs/one/model.safetensors").unlink()
+    assert "weights none saved yet" in run(capsys, "runs", "show", "one")
 
 
 def test_a_folder_that_may_not_be_read_hides_no_other(
@@ -107,7 +200,7 @@ def test_a_run_that_was_stopped_within_an_epoch(
     last = records[done - 1] if done else None
     accuracy = last["test_accuracy"] if last else None
     seconds = sum(row["train_seconds"] + row.get("evaluation_seconds", 0) for row in records)
-    cells = ["one", *([f"{100 * accuracy:.2f}", "%"] if last else ["-"]), str(done), "of", "3", "cpu"]
+    cells = ["one", "stopped", *([f"{100 * accuracy:.2f}", "%"] if last else ["-"]), str(done), "of", "3", "cpu"]
     assert run(capsys, "runs").splitlines()[1].split()[: len(cells)] == cells
     assert f"{seconds:.1f} s" in run(capsys, "runs")
     (listed,) = json.loads(run(capsys, "runs", "--json"))["runs"]
@@ -122,13 +215,13 @@ def test_a_run_that_was_stopped_within_an_epoch(
     assert results == {name: f"{last[name]:.6g}" if last else None for name in results}
     assert facts["result.epochs"] == str(done)
     assert cli.main(["train", "--resume", "runs/one", "--quiet"]) == 0
-    assert run(capsys, "runs").splitlines()[1].split()[3:5] == ["3", "cpu"]
+    assert run(capsys, "runs").splitlines()[1].split()[4:6] == ["3", "cpu"]
 
 
 def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("one")
     train("two", "--lr", "0.1")
-    shown = run(capsys, "runs", "show", "one").splitlines()
+    shown = run(capsys, "runs", "show", "one", "--all").splitlines()
     assert ["options.lr", "0.05"] in [line.split() for line in shown]
     assert shown[-3].split()[:4] == ["epoch", "steps", "loss", "train_accuracy"]
     assert [line.split()[0] for line in shown[-2:]] == ["1", "2"]
@@ -244,7 +337,7 @@ def test_a_run_has_one_name_in_every_command(here: Path, capsys: pytest.CaptureF
     os.utime(here / "runs/one/config.json", (2e9, 2e9))  # the newest
     os.utime(here / "runs/one/model.safetensors", (2e9, 2e9))
     for name in ("one", "runs/one", "runs/one/model.safetensors", "latest"):
-        assert run(capsys, "runs", "show", name).startswith("runs/one: ")
+        assert run(capsys, "runs", "show", name).startswith("run     runs/one\n")
         assert "of 20 test images" in run(capsys, "evaluate", name)
         assert json.loads(run(capsys, "evaluate", name, "--json"))["file"].startswith("runs/one")
         assert "runs/one: all 2 epochs are done" in run(capsys, "train", "--resume", name, code=2)

@@ -129,7 +129,7 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
 
     out = console.make_console()
     if found.runs:
-        console.print_table(out, listing.COLUMNS, [listing.row(tested.run) for tested in found.runs])
+        console.print_table(out, *listing.table([tested.run for tested in found.runs]))
     colour = console.coloured(out)
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")

@@ -60,7 +60,7 @@ def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], comma
         f'<h1>mnist-cuda</h1>\n<div class="muted">{escape(title)}</div>',
     ]
     if sources.runs:
-        parts.append(_table(listing.COLUMNS, [listing.row(tested.run) for tested in sources.runs]))
+        parts.append(_table(*listing.table([tested.run for tested in sources.runs])))
     if len(sources.runs) > 1:
         rows = listing.differences([tested.run for tested in sources.runs])
         parts.append(f"<details><summary>What else differs</summary>{_table(('', *names), rows)}</details>")

@@ -30,6 +30,7 @@ CONFIG = {  # the kinds of what is read of it; the flags check the rest of the o
     "resumed?": list,
     "started?": str,
     "ended?": str,
+    "note?": str,
     "command?": str,
 }
 METRICS_FILE, METRICS_TABLE = "metrics.jsonl", "metrics.csv"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda.data.catalogue import without_password
-from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.engine.model import digest
+from mnist_cuda.errors import CheckpointError, UsageError, did_you_mean
 from mnist_cuda.files import take_lock
-from mnist_cuda.run.checkpoint import MODEL_FILE
-from mnist_cuda.run.folder import CHECKPOINTS, CONFIG_FILE, read_config, read_metrics
+from mnist_cuda.run.checkpoint import MODEL_FILE, load_model
+from mnist_cuda.run.folder import CHECKPOINTS, CONFIG_FILE, ResumedFolder, read_config, read_metrics
 from mnist_cuda.run.names import find_folder
 from mnist_cuda.terminal import console
 
@@ -60,6 +62,23 @@ class Run:
         return float(sum((e.get("train_seconds") or 0) + (e.get("evaluation_seconds") or 0) for e in self.epochs))
 
     @property
+    def state(self) -> str:
+        """One of STATES."""
+        if "ended" in self.config:
+            return str(self.config["ended"])
+        with contextlib.suppress(OSError):
+            if _goes_on(self.path):
+                return "running"
+        if self.complete == self.config["options"].get("epochs"):  # of a version that did not write it
+            return "done"
+        return "stopped" if self.epochs and self.epochs[-1].get("interrupted") else "killed"
+
+    @property
+    def note(self) -> str:
+        """What a person wrote about it."""
+        return str(self.config.get("note", ""))
+
+    @property
     def engine(self) -> str:
         """Engine and precision."""
         engine = self.config["engine"]
@@ -94,7 +113,8 @@ def list_runs(folder: Path) -> tuple[list[Run], list[str]]:
     return runs, faults
 
 
-COLUMNS = ("run", "accuracy", "epochs", "engine", "time", "batch", "lr", "data")
+COLUMNS = ("run", "state", "accuracy", "epochs", "engine", "time", "batch", "lr", "data", "note")
+STATES = ("running", "done", "stopped", "diverged", "killed")
 
 
 def row(run: Run) -> tuple[str, ...]:
@@ -103,6 +123,7 @@ def row(run: Run) -> tuple[str, ...]:
     accuracy, asked = run.accuracy, options.get("epochs")
     return (
         run.name,
+        run.state,
         "-" if accuracy is None else f"{100 * accuracy:.2f} %",
         f"{run.complete}" if run.complete == asked else f"{run.complete} of {asked}",
         run.engine,
@@ -110,7 +131,136 @@ def row(run: Run) -> tuple[str, ...]:
         str(options.get("batch_size")),
         f"{options['lr']:g}" if isinstance(options.get("lr"), int | float) else "-",
         str(run.config.get("data", {}).get("name")),
+        run.note,
     )
+
+
+def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """COLUMNS and a row for each run; without notes where there is none."""
+    if any(run.note for run in runs):
+        return COLUMNS, [row(run) for run in runs]
+    return COLUMNS[:-1], [row(run)[:-1] for run in runs]
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """What runs are sorted and chosen by: options, and what the list shows; accuracy in per cent, time in seconds."""
+    accuracy = run.accuracy
+    return {
+        **run.config["options"],
+        "run": run.name,
+        "state": run.state,
+        "accuracy": None if accuracy is None else 100 * accuracy,
+        "done": run.complete,
+        "engine": run.config["engine"].get("name"),
+        "precision": run.config["engine"].get("precision"),
+        "time": run.seconds,
+        "started": run.config.get("started"),
+        "batch": run.config["options"].get("batch_size"),
+        "data": run.config.get("data", {}).get("name"),
+        "note": run.note,
+    }
+
+
+_CONDITION = re.compile(r"(\w+)(<=|>=|!=|=|<|>)(.*)")
+
+
+def chosen(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+    """The runs that meet all conditions, such as `lr=0.05` and `accuracy>98`. UsageError for one that is none."""
+    for condition in conditions:
+        match = _CONDITION.fullmatch(condition)
+        if not match:
+            raise UsageError(f"--where {condition}: expected NAME=VALUE, or <, >, <=, >= or != between them")
+        name, comparison, value = match.groups()
+        runs = [run for run in runs if _meets(_fact(run, name), comparison, value, condition)]
+    return list(runs)
+
+
+def ordered(runs: Sequence[Run], name: str, *, reverse: bool = False) -> list[Run]:
+    """The runs by one of their facts, the least first; those without it last. UsageError for an unknown name."""
+    known = [run for run in runs if _fact(run, name) is not None]
+    rest = [run for run in runs if _fact(run, name) is None]
+    try:
+        return sorted(known, key=lambda run: _fact(run, name), reverse=reverse) + rest
+    except TypeError:
+        return sorted(known, key=lambda run: str(_fact(run, name)), reverse=reverse) + rest
+
+
+def _fact(run: Run, name: str) -> Any:
+    found = facts(run)
+    if name not in found:
+        names = ", ".join(sorted(found))
+        raise UsageError(f"'{name}' is unknown, expected one of {names}{did_you_mean(name, found)}")
+    return found[name]
+
+
+def _meets(value: Any, comparison: str, text: str, condition: str) -> bool:
+    if comparison in ("=", "!="):
+        try:
+            same = float(value) == float(text)
+        except (TypeError, ValueError):
+            same = text == ("" if value is None else str(value))
+        return same == (comparison == "=")
+    try:
+        limit = float(text)
+    except ValueError:
+        raise UsageError(f"--where {condition}: '{text}' is not a number") from None
+    if not isinstance(value, int | float):
+        return False
+    return {"<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit}[comparison]
+
+
+def summary(run: Run) -> list[tuple[str, str]]:
+    """A run in about ten lines, each with a word for it."""
+    found = flat(run)
+    last: dict[str, Any] = next((e for e in reversed(run.epochs) if e.get("test_accuracy") is not None), {})
+    result = "-"
+    if last:
+        loss = f", loss {last['test_loss']:.4f}" if last.get("test_loss") is not None else ""
+        result = f"{100 * last['test_accuracy']:.2f} % of the test images{loss}"
+    held = found.get("options.validation", "0")
+    threads = found.get("machine.threads", "null")
+    place = found.get("machine.device.name") or found.get("machine.cpu", "?")
+    commit = found.get("commit", "null")
+    times = len(run.config.get("resumed", ()))
+    lines = [
+        ("run", str(run.path)),
+        (
+            "state",
+            f"{run.state}, {run.complete} of {found.get('options.epochs', '?')} epochs"
+            + (f", continued {console.plural(times, 'time')}" if times else ""),
+        ),
+        ("result", result),
+        ("time", console.format_duration(run.seconds)),
+        ("weights", _weights(run)),
+        (
+            "plan",
+            f"batch {found.get('options.batch_size')}, lr {found.get('options.lr')} "
+            f"{found.get('options.schedule', 'constant')}, seed {found.get('options.seed')}"
+            + (f", {held} held out" if held != "0" else ""),
+        ),
+        ("data", f"{found.get('data.name')}: {found.get('data.training_images')} images, {found.get('data.source')}"),
+        ("engine", f"{run.engine}, on {place}{f', threads: {threads}' if threads != 'null' else ''}"),
+        ("version", f"{found.get('versions.mnist-cuda')}{f', commit {commit[:12]}' if commit != 'null' else ''}"),
+        ("command", f"{without_password(str(run.config.get('command')))} ({run.config.get('started')})"),
+    ]
+    return lines + ([("note", run.note)] if run.note else [])
+
+
+def _weights(run: Run) -> str:
+    """The start of the digest of the model's weights, and their file."""
+    if run.model is None:
+        return "none saved yet"
+    try:
+        return f"{digest(load_model(run.model).parameters)[:12]}, {run.model.name}"
+    except CheckpointError as error:
+        return str(error)
+
+
+def write_note(path: Path, text: str) -> None:
+    """Write a note to a run, or without text remove it. UsageError where it still runs, CheckpointError."""
+    with ResumedFolder(path) as folder:
+        rest = {name: value for name, value in folder.config.items() if name != "note"}
+        folder.start(rest | ({"note": text} if text else {}))
 
 
 def cell(value: Any) -> str:
@@ -124,6 +274,8 @@ def as_dict(run: Run) -> dict[str, Any]:
         "run": run.name,
         "folder": str(run.path),
         "accuracy": run.accuracy,
+        "state": run.state,
+        "note": run.note,
         "epochs": run.complete,
         "engine": run.config["engine"].get("name"),
         "precision": run.config["engine"].get("precision"),

@@ -1,4 +1,7 @@
-"""List the runs of a folder: name, accuracy, epochs, engine, time of training and evaluation, batch, lr and data."""
+"""List the runs of a folder: name, state, accuracy, epochs, engine, time of training and tests, batch, lr and data.
+
+A run is running, done, stopped, diverged or killed. `runs note` writes a note to one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from mnist_cuda.run.names import RUNS
 
 COMMANDS = {
     "show": "what a run recorded",
+    "note": "write a note to a run",
     "compare": "how runs differ: options and results",
     "remove": "delete runs",
 }
@@ -26,12 +30,22 @@ def add_run_argument(parser: argparse.ArgumentParser, nargs: str | None = None) 
     parser.add_argument("run_folder", nargs=nargs, type=run_path, metavar="RUN", help=RUN)
 
 
-EXAMPLES = ("mnist-cuda runs", "mnist-cuda runs show latest", "mnist-cuda runs compare first second")
+EXAMPLES = (
+    "mnist-cuda runs",
+    "mnist-cuda runs --where lr=0.05 'accuracy>98' --sort time",
+    "mnist-cuda runs show latest",
+    "mnist-cuda runs compare first second",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_folder_flag(parser)
+    names = "an option's name, or run, state, accuracy (per cent), done, time (seconds), started, batch, data or note"
+    parser.add_argument("--sort", metavar="NAME", help=f"sort by {names}; accuracy: the best first")
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--where", nargs="+", default=(), metavar="NAME=VALUE",
+        help="only runs of which this is true; also <, >, <=, >= and !=, in quotes")  # fmt: skip
     add_json_flag(parser)
     add_commands(parser, __name__, COMMANDS, title="commands", metavar="[WHAT]")
 
@@ -44,13 +58,16 @@ def run(args: argparse.Namespace) -> int:
 
     output = JsonOutput(args.json)
     found, faults = listing.list_runs(args.dir)
+    found = listing.chosen(found, args.where)
+    if args.sort:
+        found = listing.ordered(found, args.sort, reverse=args.reverse != (args.sort == "accuracy"))
+    elif args.reverse:
+        found.reverse()
     output.write({"folder": str(args.dir), "runs": [listing.as_dict(one) for one in found], "faults": faults})
     if not output.on_stdout:
         out = console.make_console()
-        console.print_table(
-            out, listing.COLUMNS, [listing.row(one) for one in found], right=("accuracy", "time", "batch", "lr"),
-            optional=("data", "lr", "batch"),
-        )  # fmt: skip
+        right, optional = ("accuracy", "time", "batch", "lr"), ("data", "lr", "batch", "note")
+        console.print_table(out, *listing.table(found), right=right, optional=optional)
         for fault in faults:
             out.print(f"not listed: {fault}")
     return 0

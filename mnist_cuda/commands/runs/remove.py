@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError("standard input is no terminal to ask on: give --yes to delete without a question")
-        listed = "\n".join(f"  {one.path}: {', '.join(listing.row(one)[1:4])}" for one in found.values())
+        listed = "\n".join(f"  {one.path}: {', '.join(listing.row(one)[1:5])}" for one in found.values())
         print(f"{listed}\nDelete {plural(len(found), 'run')} with all that is in there? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing deleted")

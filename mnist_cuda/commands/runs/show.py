@@ -1,4 +1,4 @@
-"""Show what a run recorded: its options, its machine, and each epoch."""
+"""Show a run: how it ended, its result, options and machine, and each epoch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_run_argument(parser)
     add_folder_flag(parser)
+    parser.add_argument("--all", action="store_true", help="everything that config.json records, by dotted names")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print config.json by dotted names, then the epochs as a table."""
-    from mnist_cuda.data.catalogue import without_password
+    """Print a summary or everything, then the epochs as a table."""
     from mnist_cuda.run import listing
     from mnist_cuda.run.folder import METRICS_COLUMNS
     from mnist_cuda.terminal import console
@@ -30,8 +30,10 @@ def run(args: argparse.Namespace) -> int:
     output.write({**listing.as_dict(found), "config": found.config, "epochs": found.epochs})
     if not output.on_stdout:
         out = console.make_console()
-        out.print(f"{found.path}: {found.config.get('started')}, {without_password(str(found.config.get('command')))}")
-        console.print_table(out, ("", ""), listing.flat(found).items())
+        for word, text in listing.summary(found):
+            out.print(f"{word:8}{text}")
+        if args.all:
+            console.print_table(out, ("", ""), listing.flat(found).items())
         if found.epochs:
             out.print()
             rows = [[listing.cell(epoch.get(name)) for name in METRICS_COLUMNS] for epoch in found.epochs]

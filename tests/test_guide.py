@@ -16,6 +16,7 @@ import pytest
 from conftest import ROOT
 
 from mnist_cuda.bench import emulate
+from mnist_cuda.judge.exercises import EXERCISES
 
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = sorted(GUIDE.glob("[0-9]*.md"))
@@ -30,6 +31,15 @@ def test_every_chapter_has_its_parts(page: Path) -> None:
         assert part in text or (part == "## Measured" and "## How fast can it be?" in text), part
     assert text.count("<details><summary>Hint") == 2
     assert page.name in (GUIDE / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", [*CHAPTERS, GUIDE / "README.md"], ids=lambda page: page.stem)
+def test_every_exercise_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    named = set(re.findall(r"mnist-cuda exercise start (\S+?)[`\s]", text))
+    judged = set(re.findall(r"mnist-cuda judge (\S+?)\.(?:cu|py)", text))
+    assert named - {"NAME"} <= set(EXERCISES)
+    assert judged <= named | {"mine", "docs/guide/tile"}
 
 
 @pytest.mark.parametrize("picture", sorted(GUIDE.glob("*.svg")), ids=lambda picture: picture.stem)

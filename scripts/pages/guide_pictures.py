@@ -394,6 +394,40 @@ def butterfly(count: int = 8) -> Picture:
     return picture
 
 
+# ---- chapter 13 ------------------------------------------------------------------------------------------------------
+
+
+def fragments(lane: int = 9) -> Picture:
+    """Which lane holds which element in mma.m16n8k8."""
+    matrices = {  # rows, columns, and the lane of an element, by native/gpu/kernels/device/mma.cuh
+        "a, 16 x 8": (16, 8, lambda row, column: 4 * (row % 8) + column % 4),
+        "b, 8 x 8": (8, 8, lambda row, column: 4 * column + row % 4),
+        "c, 16 x 8": (16, 8, lambda row, column: 4 * (row % 8) + column // 2),
+    }
+    held = {
+        name: sum(of(row, column) == lane for row in range(rows) for column in range(columns))
+        for name, (rows, columns, of) in matrices.items()
+    }
+    picture = Picture(
+        "The lanes of a warp on the matrices of one instruction",
+        f"Each element has the number of the lane that holds it. Lane {lane}, green, holds "
+        + ", ".join(f"{count} elements of {name}" for name, count in held.items())
+        + ".",
+    )
+    for (name, (rows, columns, of)), (left, top) in zip(
+        matrices.items(), ((8, 26), (208, 26), (208, 190)), strict=True
+    ):
+        picture.text(left, top - 8, name, "b")
+        for row in range(rows):
+            for column in range(columns):
+                owner = of(row, column)
+                x, y = left + 23 * column, top + 17 * row
+                picture.box(x, y, 22, 16, "on" if owner == lane else "box")
+                picture.text(x + 11, y + 12, str(owner), "c")
+    picture.height = top + 17 * 16 + 6
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -408,5 +442,6 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("tree", tree()),
         ("gather", gather()),
         ("butterfly", butterfly()),
+        ("fragments", fragments()),
     )
     return dict(made)

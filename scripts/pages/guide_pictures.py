@@ -6,12 +6,16 @@ follow from them by the rules of docs/emulator.md.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 400
@@ -21,9 +25,10 @@ text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:
 .box{fill:#f6f8fa;stroke:#d1d9e0}.on{fill:#1a7f37;fill-opacity:.75;stroke:#1a7f37}
 .half{fill:#1a7f37;fill-opacity:.25;stroke:#1a7f37}.off{fill:none;stroke:#afb8c1;stroke-dasharray:2 2}
 .bad{fill:#cf222e;fill-opacity:.65;stroke:#cf222e}.line{stroke:#59636e;fill:none}.green{stroke:#1a7f37;fill:none;stroke-width:2}
+.red{stroke:#cf222e;fill:none;stroke-width:2}
 @media (prefers-color-scheme:dark){text{fill:#f0f6fc}.s{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}
 .on{fill:#3fb950;stroke:#3fb950}.half{fill:#3fb950;stroke:#3fb950}.off{stroke:#656c76}
-.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}}
+.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}.red{stroke:#f85149}}
 """.strip()
 
 Report = Mapping[str, Any]
@@ -428,6 +433,55 @@ def fragments(lane: int = 9) -> Picture:
     return picture
 
 
+# ---- chapter 15 ------------------------------------------------------------------------------------------------------
+
+
+def scattered(count: int) -> npt.NDArray[np.float32]:
+    """Whole numbers from 1 to 2^24 that look random and are the same everywhere (the steps of splitmix64)."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return ((z >> np.uint64(40)) + np.uint64(1)).astype(np.float32)
+
+
+def rounding() -> Picture:
+    """The errors of float32 sums of positive numbers, one after the other and as a tree."""
+    errors: dict[str, list[float]] = {"one after the other": [], "tree": []}
+    powers = range(4, 21, 2)
+    for power in powers:
+        count = 1 << power
+        x = scattered(32 * count).reshape(32, count)
+        exact = x.astype(np.float64).sum(1)
+        halves = x
+        while halves.shape[1] > 1:
+            halves = halves[:, : halves.shape[1] // 2] + halves[:, halves.shape[1] // 2 :]
+        for name, total in (("one after the other", np.add.accumulate(x, axis=1)[:, -1]), ("tree", halves[:, 0])):
+            errors[name].append(float(np.sqrt(np.mean(((total - exact) / exact) ** 2))))
+    ends = {name: f"{of[0]:.0e} to {of[-1]:.0e}" for name, of in errors.items()}
+    picture = Picture(
+        "The error of a sum in float32",
+        f"Relative errors of sums of 16 to 1,048,576 positive numbers: {ends['one after the other']} one after the "
+        f"other, {ends['tree']} as a tree.",
+    )
+
+    def place(power: int, error: float) -> tuple[float, float]:
+        return round(64 + 19 * (power - 4), 1), round(-40 * (math.log10(error) + 4.5) + 20, 1)
+
+    for exponent in (-5, -6, -7):
+        _, y = place(4, 10**exponent)
+        picture.line((64, y), (368, y), style="off")
+        picture.text(56, y + 4, f"1e{exponent}", "s e")
+    for power in (4, 10, 16, 20):
+        picture.text(place(power, 1)[0], 162, f"{1 << power:,}", "s c")
+    picture.text(216, 180, "numbers in the sum", "s c")
+    for name, style in (("one after the other", "red"), ("tree", "green")):
+        points = [place(power, error) for power, error in zip(powers, errors[name], strict=True)]
+        picture.line(*points, style=style)
+        x, y = points[5]
+        picture.text(x, y + (24 if name == "one after the other" else -8), name, "c")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -443,5 +497,6 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("gather", gather()),
         ("butterfly", butterfly()),
         ("fragments", fragments()),
+        ("rounding", rounding()),
     )
     return dict(made)

@@ -477,8 +477,8 @@ def rounding() -> Picture:
     for name, style in (("one after the other", "red"), ("tree", "green")):
         points = [place(power, error) for power, error in zip(powers, errors[name], strict=True)]
         picture.line(*points, style=style)
-        x, y = points[5]
-        picture.text(x, y + (24 if name == "one after the other" else -8), name, "c")
+        x, y = points[6]
+        picture.text(x, y + (32 if name == "one after the other" else -6), name, "c")
     return picture
 
 

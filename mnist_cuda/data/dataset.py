@@ -64,6 +64,13 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({self.name}, {len(self.train_labels)} training and {len(self.test_labels)} test images)"
 
+    def first(self, count: int) -> Dataset:
+        """The data set with only the first `count` training images. UsageError where there are not so many."""
+        if count > len(self.train_labels):
+            raise UsageError(f"there are {len(self.train_labels)} training images, and the first {count} are wanted")
+        images, labels = self.train_images[:count], self.train_labels[:count]
+        return replace(self, train_images=images, train_labels=labels, known_digest=None)
+
     @property
     def arrays(self) -> tuple[Images, Labels, Images, Labels]:
         """All four, in the order of the digest."""

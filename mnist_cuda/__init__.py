@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mnist_cuda.run.results import Evaluation, Model, TrainingResult
     from mnist_cuda.run.train import train
     from mnist_cuda.run.training import Progress, Trainer, epoch_order
+    from mnist_cuda.sweeps.result import SweepResult
     from mnist_cuda.sweeps.sweep import sweep
     from mnist_cuda.sweeps.table import SweptModel
 
@@ -66,6 +67,7 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Trainer": ("run.training",),
         "epoch_order": ("run.training",),
         "sweep": ("sweeps.sweep",),
+        "SweepResult": ("sweeps.result",),
         "SweptModel": ("sweeps.table",),
     },
     "Models": {
@@ -117,6 +119,7 @@ __all__ = [
     "Probe",
     "Progress",
     "StopTraining",
+    "SweepResult",
     "SweptModel",
     "TensorBoard",
     "TrainOptions",

@@ -30,7 +30,8 @@ class Dataset:
     folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
-    the four arrays; known_digest gives it where it has just been checked.
+    the four arrays; known_digest gives it where it has just been checked. classes: their names, where they are not
+    digits.
 
     Raises DataError for arrays that are none of these.
     """
@@ -44,6 +45,7 @@ class Dataset:
     test_labels: Labels
     hashes: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
+    classes: tuple[str, ...] = ()
     known_digest: InitVar[str | None] = None
     digest: str = field(init=False)
 

@@ -93,21 +93,10 @@ def problems(facts: Facts, smi_fault: str) -> Iterator[str]:
 
 
 def ask_nvidia_smi() -> tuple[list[dict[str, str]], str]:
-    """What nvidia-smi says of each GPU, and a sentence if it fails; neither where there is no nvidia-smi."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        result = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    except FileNotFoundError:
-        return [], ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi does not answer ({error}): install the NVIDIA driver again"
-    lines = result.stdout.strip().splitlines()
-    rows = [line.split(", ") for line in lines]
-    if result.returncode == 0 and all(len(row) == len(_SMI_FIELDS) for row in rows):
-        return [dict(zip(_SMI_FIELDS, row, strict=True)) for row in rows], ""
-    said = " ".join((result.stdout + result.stderr).split()) or f"exit code {result.returncode}"
-    remedies = (remedy for words, remedy in _SMI_REMEDIES if words in said)
-    return [], f"nvidia-smi fails, {said[:200]!r}: {next(remedies, 'install the NVIDIA driver again')}"
+    """What nvidia-smi says of each GPU, and a sentence with the remedy if it fails."""
+    rows, fault = machine.ask_nvidia_smi(*_SMI_FIELDS)
+    remedies = (remedy for words, remedy in _SMI_REMEDIES if words in fault)
+    return rows, fault and f"nvidia-smi {fault}: {next(remedies, 'install the NVIDIA driver again')}"
 
 
 def pci_gpus(root: Path = Path("/")) -> list[str]:

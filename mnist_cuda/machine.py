@@ -95,18 +95,29 @@ def driver(root: Path = Path("/")) -> str | None:
     return found[0] if found else None
 
 
-def gpu() -> dict[str, str] | None:
-    """Name, driver, clocks (MHz), temperature and power of the first GPU by nvidia-smi; None without one."""
-    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
+def ask_nvidia_smi(*fields: str) -> tuple[list[dict[str, str]], str]:
+    """These fields of each GPU, and what went wrong if that failed; neither where there is no nvidia-smi."""
     import subprocess
 
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        result = subprocess.run(query, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    values = result.stdout.partition("\n")[0].split(", ")
-    return dict(zip(fields, values, strict=True)) if len(values) == len(fields) else None
+        result = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"does not answer ({error})"
+    rows = [line.split(", ") for line in result.stdout.strip().splitlines()]
+    if result.returncode == 0 and all(len(row) == len(fields) for row in rows):
+        return [dict(zip(fields, row, strict=True)) for row in rows], ""
+    said = " ".join((result.stdout + result.stderr).split()) or f"exit code {result.returncode}"
+    return [], f"fails, {said[:200]!r}"
+
+
+def gpu() -> dict[str, str] | None:
+    """Name, driver, clocks (MHz), temperature and power of the first GPU by nvidia-smi; None without one."""
+    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    rows, _ = ask_nvidia_smi(*fields)
+    return rows[0] if rows else None
 
 
 def commit() -> str | None:

@@ -55,6 +55,12 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+@pytest.fixture(scope="session")
+def emulator_cache(tmp_path_factory):
+    """Where the emulator is compiled, once for all tests; for XDG_CACHE_HOME."""
+    return str(tmp_path_factory.mktemp("emulator"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory):
     """The data that tests unpack are kept for this session only."""

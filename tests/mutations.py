@@ -480,7 +480,7 @@ LOOKING = [
         ("removes-any-config-json", "refusal", 'isinstance(versions, dict) and "mnist-cuda" in versions', "True"),
     ),
     *of(
-        "mnist_cuda/doctor.py",
+        "mnist_cuda/machine.py",
         ("test_doctor.py",),
         ("smi-that-failed", "refusal", "if result.returncode == 0 and all(", "if all("),
     ),

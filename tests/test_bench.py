@@ -473,7 +473,9 @@ def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu() is None
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'\necho another\n")
+    tool.write_text(
+        "#!/bin/sh\necho 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'\necho 'A100, 580.65, 1, 2, 3, 4, 5'\n"
+    )
     tool.chmod(0o755)
     assert machine.gpu()["name"] == "NVIDIA H200"
     assert machine.gpu()["power.draw"] == "75.10"

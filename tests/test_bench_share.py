@@ -108,6 +108,7 @@ def changed(*path, to):
         (changed("data", "digest", to="ab" * 32), "expected MNIST"),
         (changed("ops", to=None), "it has a GPU without ops"),
         (changed("machine", "load_before", to=[]), "has not three numbers"),
+        (changed("settings", "threads", to=0), "it was measured by 0 threads"),
         (changed("steps", to=[]), "it has no steps"),
         (changed("steps", 0, "batch_size", to=65), "its steps in fp32 are of [65, 256, 1024] images"),
         (changed("steps", 0, "us", "p95", to=1.0), "no min <= p5 <= median <= p95"),

@@ -1,6 +1,7 @@
 """`bench time-to-accuracy --submit`: an honest program passes, and programs that cheat do not."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 
@@ -111,7 +112,7 @@ def test_what_is_remembered_is_a_guess(name, capsys, tmp_path):
     assert "median of 20 runs at 99 %: not reached" in out
     assert "every run at 99 %: not reached (0 of 20)" in out
     (row,) = json.loads(record.read_text())["rows"]
-    assert 0.03 < row["mean_accuracy"] < 0.2
+    assert 0.01 < row["mean_accuracy"] < 0.25
 
 
 def test_training_while_it_classifies_counts(capsys, tmp_path):
@@ -235,16 +236,20 @@ def test_an_entry_takes_two_hundred_seeds_of_mnist(capsys, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["engine", "pytorch", "jax"])
 def test_the_examples_are_submissions(name, capsys, tmp_path, monkeypatch):
-    """On the tiny data set 15 steps of their recipe learn most of what its images show; a guess is 10 %."""
-    monkeypatch.setenv("MNIST_TINY_IMAGES", "1000")
+    """By a recipe for the tiny data set, which they learn; a guess is right for one image in ten."""
+    monkeypatch.setenv("MNIST_TINY_IMAGES", "200")
     python, module = sys.executable, {"pytorch": "torch"}.get(name, name)
     if name != "engine":
         python = peer_python()
         if not has_module(python, module):
             pytest.skip(f"no {module} by {python}")
-    record = tmp_path / "r.json"
-    file = ROOT / "examples" / "submissions" / f"{name}_submission.py"
-    code, out, err = submit(capsys, file, "--seeds", 1, "--target", 30, "--json", record, python=python)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'mnist_cuda' / 'peers'}")
+    code = (ROOT / "examples" / "submissions" / f"{name}_submission.py").read_text()
+    imported, found, rest = code.partition("import submission\n")
+    assert found
+    recipe = "submission.BATCH_SIZE, submission.PEAK = 10, 0.1\n"
+    file, record = program(tmp_path, "example", imported + found + recipe + rest), tmp_path / "r.json"
+    code, out, err = submit(capsys, file, "--seeds", 2, "--target", 70, "--json", record, python=python)
     assert (code, err) == (0, ""), out
     (row,) = json.loads(record.read_text())["rows"]
-    assert row["reached"] == 1
+    assert row["mean_accuracy"] >= 0.7

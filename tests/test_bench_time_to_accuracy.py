@@ -126,6 +126,23 @@ def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys, t
     assert (code, record["reached"]) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("budgets", "percent", "frozen"), [(["5x9", "30x1"], 0, 30), (["5x9", "30x1"], 100, 5), (["30x1"], 100, None)]
+)
+def test_held_out_images_can_choose_the_budget_too(budgets, percent, frozen, capsys, tmp_path):
+    """The shortest that is good enough on them, whatever it does on the test images; no other is tested."""
+    file = tmp_path / "t.json"
+    options = ["--budgets", *budgets, "--schedules", "linear", "--peaks", "0.1", "--hold-out", 5, "--target", 60]
+    options += ["--seeds", 2, "--selection-seeds", 1, "--freeze-at", percent]
+    code, out, _ = run(capsys, *options, "--json", file)
+    record = json.loads(file.read_text())
+    assert [row["recipe"]["batch_size"] for row in record["rows"]] == [frozen] * (frozen is not None)
+    assert code == (0 if frozen == 5 else 1)
+    assert record["settings"]["freeze_at"] == percent
+    assert f"the shortest budget with a median at {percent:g} % of the held-out images" in " ".join(out.split())
+    assert ("none was frozen" in out) == (frozen is None)
+
+
 def test_it_says_first_how_long_it_will_take(capsys, monkeypatch):
     """By steps as slow as they are said to be: 30 of 35 images in 6 steps of 5, all of them in 7."""
     train, printed = EngineTrainee.train, []

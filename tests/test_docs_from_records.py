@@ -62,29 +62,6 @@ TWO_BATCHES = bench_record(
 )
 
 
-def test_bench_record_becomes_a_table(script: ModuleType) -> None:
-    record = bench_record(
-        bench_row("cpu", 64, 5904.6),
-        bench_row("cpu", 256, 20000.0),
-        bench_row("torch eager NCHW", 64, 12045.0),
-        bench_row("torch compile NHWC", 64, 11809.2),
-        bench_row("torch eager NCHW", 256, 21.04),
-        bench_row("torch compile NHWC", 256, None),
-        bench_row("jax scan", 64, 13000.0),
-    )
-    table = script.render_bench([record], "records/cpu")
-    assert table.splitlines()[:5] == [
-        "| µs per step | B=64 | B=256 |",
-        "| --- | ---: | ---: |",
-        "| cpu, fp32 | **5,905** (2.0x) | **20,000** (0.0x) |",
-        "| PyTorch, fp32 | **11,809** compile NHWC | **21.0** eager NCHW |",
-        "| JAX, fp32 | 13,000 scan | - |",
-    ]
-    for part in ("A Processor, 2 threads", "2026-11-20", "torch 2.13.0", "(records/cpu)"):
-        assert part in table
-    assert "busy" not in table
-
-
 def test_a_busy_machine_is_named(script: ModuleType) -> None:
     table = script.render_bench([bench_record(bench_row("cpu", 64, 1.0), load=0.6)], "x")
     assert "**The machine was busy before it** (load 0.6 on 2 cores)." in table
@@ -123,21 +100,6 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert any("tf32 against their fp16 too" in str(text) for text in texts)
 
 
-def test_peers_on_several_gpus_have_a_row_of_their_own(script: ModuleType) -> None:
-    record = bench_record(
-        bench_row("fused", 64, 40.0),
-        bench_row("fused x2", 64, 30.0),
-        bench_row("torch graph NHWC", 64, 400.0),
-        bench_row("torch graph NHWC x2", 64, 300.0),
-    )
-    assert script.render_bench([record], "x").splitlines()[2:6] == [
-        "| fused, fp32 | **40** (7.5x) |",
-        "| fused x2, fp32 | **30** (10.0x) |",
-        "| PyTorch, fp32 | 400 graph NHWC |",
-        "| PyTorch x2, fp32 | **300** graph NHWC |",
-    ]
-
-
 def test_cells_of_medians(script: ModuleType) -> None:
     assert script.render_us([TWO_BATCHES], "cpu", "fp32", "64", "256") == "1,000 | 2,000"
     assert script.render_us([TWO_BATCHES], "peer", "fp32", "64") == "8,000 torch eager NHWC"
@@ -145,11 +107,6 @@ def test_cells_of_medians(script: ModuleType) -> None:
     for name, precision, batch in (("cpu", "fp32", "1024"), ("tiled", "fp32", "64"), ("cpu", "fp64", "64")):
         with pytest.raises(KeyError):
             script.render_us([TWO_BATCHES], name, precision, batch)
-
-
-def test_speed_up_is_a_range_over_the_cells_and_the_best_variant(script: ModuleType) -> None:
-    fastest = "the fastest timed variant of PyTorch"
-    assert script.render_speed_up([TWO_BATCHES], "cpu") == f"8.0 to 12 times as fast as {fastest}"
 
 
 @pytest.mark.parametrize(
@@ -183,26 +140,6 @@ def test_a_text_needs_the_record_of_its_name(script: ModuleType) -> None:
     text = script.Documents().files[script.ROOT / "README.md"]
     sentence = "A Processor, 2 threads, 2026-11-20. [Record, with its command](docs/records/accuracy)."
     assert f"```\n98 %\n```\n\n{sentence}" in text
-
-
-def test_bench_record_becomes_a_chart(script: ModuleType) -> None:
-    svg = script.draw_bench([TWO_BATCHES])
-    assert svg == script.draw_bench([TWO_BATCHES])
-    texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("64", "256", "8.0x", "12.5x", "PyTorch", "mnist-cuda, cpu", "fp32"):
-        assert expected in texts
-    assert any("A Processor" in str(text) for text in texts)
-    assert any("PyTorch 2.13.0. Measured 2026-11-20." in str(text) for text in texts)
-
-
-def test_bench_batches_record_becomes_a_chart(script: ModuleType) -> None:
-    cells = [("bf16", 1, 20.0), ("bf16", 64, 32.0), ("fp32", 1, 25.0), ("fp32", 64, 40.0)]
-    rows = [{"engine": "fused", "precision": p, "batch_size": b, "us": {"median": us}} for p, b, us in cells]
-    svg = script.draw_batches([{"machine": {"gpu": {"name": "A Card"}, "cpu": "A Processor"}, "rows": rows}])
-    texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    title = "Microseconds per image, with fused on one A Card"
-    for expected in ("bf16", "fp32", "64", "images per step", title):
-        assert expected in texts
 
 
 def test_check_notices_what_is_stale(
@@ -246,22 +183,6 @@ def test_check_notices_what_is_stale(
     run()
     (records / "run.txt").write_text("$ say\n99 %\n")
     assert run("--check") == (1, ["README.md"])
-
-
-def test_a_sweeps_table_becomes_a_picture_and_what_is_said_of_it(script: ModuleType, tmp_path: Path) -> None:
-    folder = tmp_path / "docs/records/sweep"
-    folder.mkdir()
-    rows = [f"{seed},0.{9800 + seed % 7}" for seed in range(40)]
-    (folder / "seeds.csv").write_text("\n".join(["seed,test_accuracy", *rows, ""]))
-    (folder / "seeds.json").write_text(json.dumps(TWO_BATCHES))  # for the sweep's config.json
-    (tmp_path / "README.md").write_text("<!-- chart:sweep/seeds.csv docs/seeds.svg -->\n<!-- /chart -->\n")
-    files = script.Documents().files
-    lines = files[tmp_path / "README.md"].splitlines()
-    assert lines[1:3] == ["![Test accuracy of 40 seeds](docs/seeds.svg)", ""]
-    assert lines[3].startswith("Of 10000 test images 98.029 % are right, from 98.00 to 98.06.")
-    assert lines[-2].startswith("Measured 2026-11-20. [Record, with its command](docs/records/sweep).")
-    svg = ET.fromstring(files[tmp_path / "docs/seeds.svg"])
-    assert svg.find(f"{SVG}title").text == "Test accuracy of 40 seeds"  # type: ignore[union-attr]
 
 
 def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:

@@ -20,15 +20,9 @@ def bench(*flags: str, how: str = "--emulate", **environment: str) -> subprocess
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the emulator is compiled, once for all tests."""
-    return str(tmp_path_factory.mktemp("cache"))
-
-
 @needs_compiler
-def test_rows_of_an_op(cache: str) -> None:
-    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=cache)
+def test_rows_of_an_op(emulator_cache: str) -> None:
+    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=emulator_cache)
     assert done.returncode == 0, done.stderr
     rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
     assert set(rows) == {"naive", "online", "warp"}
@@ -39,8 +33,8 @@ def test_rows_of_an_op(cache: str) -> None:
         assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
     (stores,) = (line["first"] for line in rows["naive"]["report"]["lines"] if line["write"])
     assert stores == [0, 40, 80, *[None] * 29]  # one thread per row
-    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=cache).returncode == 2  # by the same program
-    table = bench("3", "--op", "relu", XDG_CACHE_HOME=cache)
+    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=emulator_cache).returncode == 2  # by the same program
+    table = bench("3", "--op", "relu", XDG_CACHE_HOME=emulator_cache)
     assert table.returncode == 0
     assert "float4" in table.stdout
 
@@ -99,7 +93,7 @@ def test_a_fault_fails() -> None:
 
 
 @needs_compiler
-def test_a_broken_kernel(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_kernel(emulator_cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(emulate.sources(), tmp_path / "native")
     kernel = tmp_path / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
     text = kernel.read_text()
@@ -109,7 +103,7 @@ def test_a_broken_kernel(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert broken != text
     kernel.write_text(broken)
     monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
     naive, float4 = emulate.rows("relu", "", 1)
     assert not emulate.passes(naive)
     assert naive["wrong"].startswith("output[")

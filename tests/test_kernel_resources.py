@@ -130,12 +130,3 @@ def test_what_is_missing(build, monkeypatch):
     monkeypatch.setattr(machine_code, "_tool_path", lambda: "")
     with pytest.raises(Problem, match="there is no cuobjdump"):
         build(LISTING)
-
-
-def test_the_committed_table_is_complete():
-    """Every architecture that CI compiles for, and every precision of `fused`."""
-    text = script.TABLE.read_text()
-    for architecture in ("75", "80", "86", "89", "90a", "100", "120"):
-        assert f",{architecture}," in text, architecture
-    for precision in ("bf16", "tf32", "fp32"):
-        assert f'"fused::update_kernel<{precision}, fused::State>",90a,' in text

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from checks import code_hashes
 from checks import mutations as script
-from checks.runner import Problem, tool
+from checks.runner import Problem
 from mutations import MUTATIONS, Mutation
 from tiny import ROOT, run_check
 
@@ -77,7 +74,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         "mnist_cuda/engine/timing.py",
         "words",
         '"""For JSON."""',
-        '"""For people."""',
+        '"""For JSON."""  # and people',
         ("test_timing.py -k summary",),
     )
     hangs = Mutation(
@@ -178,158 +175,70 @@ def test_parts_and_samples() -> None:
 
 # ---- what a verdict is about -----------------------------------------------------------------------------------------
 
-ROW = Mutation("row", "mnist_cuda/engine/timing.py", "boundary", "if steps < most:  # not more", "if steps <= most:")
+PYTHON = """import math
+
+LIMIT = 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "standing"),
-    [
-        ({}, "today"),
-        ({"file": "mnist_cuda/moved.py", "before": "if former <\n most:", "after": "if former <= most:"}, "today"),
-        ({"code": "aaa ccc"}, "stale"),
-        ({"code": ""}, "stale"),
-        ({"after": "if steps <= 2 * most:"}, "stale"),
-        ({"after": "if seconds <= most:"}, "stale"),
-        ({"compiler": "g++ 2"}, "older"),
-        ({"compiler": "g++ 2", "code": "ccc"}, "older"),
-        ({"compiler": "g++ 2", "code_by": "g++ 1"}, "older"),
-        ({"compiler": "g++ 2", "code_by": "g++ 1", "code": "ccc"}, "stale"),
-    ],
-)
-def test_standing(changes: dict[str, str], standing: str) -> None:
-    today = script.Today({"aaa", "bbb"}, {"g++ 1", "nvcc 1"}, [])
-    verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "g++ 1", "code": "aaa bbb"}
-    assert today.standing(ROW, verdict | changes) == standing
-    assert today.standing(ROW, None) == "missing"
+def mean(values):
+    total = sum(values)  # in seconds
+
+    return total / len(values)
 
 
-def test_a_verdict_of_another_compiler_gets_the_hashes_of_this_one() -> None:
-    class Build(script.Build):
-        def __init__(self) -> None:
-            self.targets, self._codes = ("module.so",), {"one.cu.o": {"f": {"aaa"}, "g": {"bbb"}}}
-
-        touched = lambda *_: ["one.cu.o"]  # noqa: E731
-        compiler = lambda *_: "nvcc 2"  # noqa: E731
-        source = lambda _: "of today"  # noqa: E731
-
-    made = {"before": ROW.before, "after": ROW.after, "verdict": "killed", "compiler": "nvcc 1", "code": "xxx"}
-    verdict = made | {"functions": "f", "source": "of today"}
-    script.rekey(Build(), ROW, verdict)
-    assert verdict == made | {"code": "aaa", "code_by": "nvcc 2"}
-    assert script.Today({"aaa"}, {"nvcc 2"}, []).standing(ROW, verdict) == "older"
-    assert script.Today({"bbb"}, {"nvcc 2"}, []).standing(ROW, verdict) == "stale"
-    with pytest.raises(Problem, match="row was tried on other code"):
-        script.rekey(Build(), ROW, made | {"functions": "f", "source": "of yesterday"})
-
-
-PYTHON = """
-class Clock:
-    def mean(self, values: list[float]) -> float:
-        '''What it says on the tin.'''
-        total = sum(values)  # in seconds
-        return self.scale * total / len(values)
-    def scale_by(self, factor: float) -> None:
-        self.scale *= factor
+def most(values):
+    return max(values)
 """
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "standing"),
-    [
-        ("in seconds", "in milliseconds", "today"),
-        ("on the tin", "on the label", "today"),
-        ("total", "whole", "today"),
-        ("mean", "average", "today"),
-        ("scale", "unit", "today"),
-        ("class Clock:", "import math\n\n\nclass Clock(dict):", "today"),
-        ("factor\n", "factor + 1\n", "today"),
-        ("self.scale * total", "self.other * total", "stale"),
-        ("sum(", "max(", "stale"),
-        ("total /", "total //", "stale"),
-    ],
-)
-def test_names_and_comments_are_no_code_of_python(old: str, new: str, standing: str) -> None:
-    assert script.python_changed(PYTHON, PYTHON + ")")[0].startswith("does not compile: ")
-    fault, code = script.python_changed(PYTHON, PYTHON.replace("len(values)", "len(values[1:])"))
-    assert fault is None
-    verdict = {"before": ROW.before, "after": ROW.after, "verdict": "killed", **code}
-    assert old in PYTHON
-    today = script.Today(set(), set(), ["mean = total = 1\n" + PYTHON.replace(old, new)])
-    assert today.standing(ROW, verdict) == standing
-
-
-CPP = """
-#include <stdexcept>
+CPP = """// Sums.
 namespace mnist {
-void told(const char*, int);
-[[noreturn]] void throw_cuda_error(int, const char*, const char*, int);
-static int twice(int x) { told("twice", x); return 2 * x; }
+
 double sum(const double* values, int count) {
-  if (count < 0) throw_cuda_error(count, "sum", __FILE__, __LINE__);
-  double total = 1e-5;
-  for (int i = 0; i < count; ++i) total += values[i] * twice(i);
+  double total = 0;  // in seconds
+
+  for (int i = 0; i < count; ++i) total += values[i];
   return total;
 }
-double other(const double* values) { return sum(values, twice(7)); }
+
+double most(const double* values);
 }
 """
-CUDA = """
-namespace mnist {
-namespace {
-__global__ void add(float* to, const float* values, int count) {
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < count) to[i] += 0.5f * values[i];
-}
-}
-void launch(float* to, const float* values, int count) { add<<<1, count>>>(to, values, count); }
-}
-"""
-
-
-@pytest.fixture
-def codes(tmp_path: Path) -> object:
-    """codes(text, suffix): the hashes of all functions of a file by their names' hashes."""
-
-    def codes(text: str, suffix: str) -> dict[str, set[str]]:
-        source = tmp_path / str(len(list(tmp_path.iterdir()))) / f"file{suffix}"
-        source.parent.mkdir()
-        source.write_text(text)
-        made = source.with_name(f"file{suffix}.o")
-        try:
-            nvcc = suffix == ".cu" and tool("cuobjdump") and tool("nvcc")
-        except Problem as problem:
-            pytest.skip(str(problem))
-        compiler = [nvcc, "-gencode=arch=compute_90a,code=sm_90a"] if nvcc else ["c++", "-std=c++20"]
-        subprocess.run([*compiler, "-O3", "-c", str(source), "-o", str(made)], check=True)
-        return code_hashes.of_object(made)
-
-    return codes
 
 
 @pytest.mark.parametrize(
-    ("text", "suffix", "renamed", "other"),
+    ("text", "row", "old", "new", "same"),
     [
-        (CPP, ".cpp", {"values": "numbers", "sum": "total_of", "twice": "doubled", "told": "said"}, ("1e-5", "1e-6")),
-        (CPP, ".cpp", {"mnist": "mnist_2"}, ("i < count", "i <= count")),
-        (CUDA, ".cu", {"add": "accumulate", "values": "numbers", "launch": "start"}, ("0.5f", "0.25f")),
+        (PYTHON, ("x.py", "total / len(values)", "total"), "in seconds", "in milliseconds", True),
+        (PYTHON, ("x.py", "total / len(values)", "total"), "max(", "min(", True),
+        (PYTHON, ("x.py", "total / len(values)", "total"), "LIMIT = 3", "LIMIT = 4\n\n\nUNIT = 1", True),
+        (PYTHON, ("x.py", "total / len(values)", "total"), "sum(values)", "sum(values[1:])", False),
+        (CPP, ("x.cpp", "i < count", "i <= count"), "in seconds", "in milliseconds", True),
+        (CPP, ("x.cpp", "i < count", "i <= count"), "++i) total", "++i)\n    total", True),
+        (CPP, ("x.cpp", "i < count", "i <= count"), "most(const double*", "most(const float*", True),
+        (CPP, ("x.cpp", "i < count", "i <= count"), "total = 0", "total = 1", False),
     ],
 )
-def test_names_places_and_comments_are_no_code(
-    codes, text: str, suffix: str, renamed: dict[str, str], other: tuple[str, str]
+def test_a_verdict_is_about_one_function_without_comments_and_layout(
+    text: str, row: tuple[str, str, str], old: str, new: str, same: bool
 ) -> None:
-    before = codes(text, suffix)
-    same = f"// one line\n// more\n\n{text}"
-    assert codes(same, suffix) == before
-    for old, new in renamed.items():
-        same = re.sub(rf"\b{old}\b", new, same)
-    after = codes(same, suffix)
-    assert after.keys() != before.keys()
-    assert set().union(*after.values()) == set().union(*before.values())
-    assert other[0] in text
-    assert set().union(*before.values()) - set().union(*codes(text.replace(*other), suffix).values())
+    mutation = Mutation("row", row[0], "kind", *row[1:])
+    assert old in text
+    assert (script.code_of(mutation, text) == script.code_of(mutation, text.replace(old, new))) is same
+    assert script.code_of(Mutation("row", row[0], "kind", row[1], row[2] + " * 2"), text) != script.code_of(
+        mutation, text
+    )
 
 
-def test_a_change_is_one_of_its_function_alone(codes) -> None:
-    before, after = codes(CPP, ".cpp"), codes(CPP.replace("twice(7)", "twice(8)"), ".cpp")
-    assert len(before) == 2
-    assert sum(before[name] != after[name] for name in before) == 1
+def test_the_page_counts_verdicts_on_todays_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Mutation(name, "mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "1") for name in "abcd"]
+    found = {"a": "killed", "b": "killed", "c": "survived"}
+    codes = {"a": script.code_of(rows[0]), "b": "another", "c": script.code_of(rows[2])}
+    verdicts = [{"name": name, "verdict": verdict, "code": codes[name]} for name, verdict in found.items()]
+    (tmp_path / "host.json").write_text(json.dumps({"machine": "A Processor", "mutations": verdicts}))
+    monkeypatch.setattr(script, "MUTATIONS", rows)
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    monkeypatch.setattr(script, "PAGE", tmp_path / "trust.md")
+    (tmp_path / "trust.md").write_text("Before\n<!-- summary -->\n<!-- /summary -->\n")
+    assert run_check(script, "--publish", "--check") == 1
+    assert run_check(script, "--publish") == 0
+    assert "| [host](records/mutations/host.json) | 4 | 1 | 0 | 2 | A Processor |\n" in script.PAGE.read_text()
+    assert run_check(script, "--publish", "--check") == 0

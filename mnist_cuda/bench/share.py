@@ -125,6 +125,8 @@ def faults(record: dict[str, Any]) -> Iterator[str]:
     machine_name = on_gpu["name"] if on_gpu else record["machine"]["cpu"]
     if record["card"] != machine_name:
         yield f"its card is '{record['card']:.60}' and its machine has '{machine_name:.60}'"
+    if record["settings"]["threads"] < 1:
+        yield f"it was measured by {record['settings']['threads']} threads"
     if len(record["machine"]["load_before"]) != 3:
         yield "its `machine.load_before` has not three numbers"
     expected = DATASETS["mnist"].digest

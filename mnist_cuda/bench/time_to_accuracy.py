@@ -4,7 +4,8 @@ A budget is a batch size and a number of epochs, and its time hardly depends on 
 recipe (schedule and peak of the learning rate) is chosen without the test set: every candidate trains on the training
 set less some held-out images, a few seeds each, and the best mean accuracy on those wins. Then the budgets train on the
 whole training set, in rising time and with other seeds, until the median of the test accuracies over the seeds is at
-the target. That budget is the result: it was chosen by the test set, its recipe was not.
+the target. That budget is the result: it was chosen by the test set, its recipe was not. With `freeze_at` held-out
+images choose the budget, too, before a test image is looked at.
 """
 
 from __future__ import annotations
@@ -363,8 +364,9 @@ def select(
 class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
     """The target, in per cent of the test images, and the candidates; None of these is BUDGETS, SCHEDULES, PEAKS.
 
-    seeds: of the result. selection_seeds: of each candidate. hold_out: training images to choose by. peers: who trains
-    by the result's recipe, too, by an interpreter that has them.
+    seeds: of the result. selection_seeds: of each candidate. hold_out: training images to choose by. freeze_at: per
+    cent of these that the budget is to have right in the median; None lets the test images choose the budget. peers:
+    who trains by the result's recipe, too, by an interpreter that has them.
     """
 
     target: float = 99.0
@@ -374,6 +376,7 @@ class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
     seeds: int = 20
     selection_seeds: int = 5
     hold_out: int = 5000
+    freeze_at: float | None = None
     peers: Sequence[str] = ()
     peer_python: Path | None = None
 
@@ -425,10 +428,11 @@ def command(options: TimeToAccuracyOptions) -> int:
     )
     print_results(out, chosen, target)
 
-    out.print(
-        f"\nby the {len(data.test_labels)} test images, after training on all {count}; budgets in rising time, to the "
-        "first with a median at the target: the test set chose the budget, not its recipe"
-    )
+    way = "budgets in rising time, to the first with a median at the target: the test set chose it, but not its recipe"
+    if options.freeze_at is not None:
+        chosen = [held for held in chosen if held.median() >= options.freeze_at / 100][:1]
+        way = f"the shortest budget with a median at {options.freeze_at:g} % of the held-out images, frozen by that"
+    out.print(f"\nby the {len(data.test_labels)} test images, after training on all {count}; {way}")
     rows: list[Result] = []
     reached = False
     with console.LiveLine(out) as live:
@@ -459,10 +463,12 @@ def command(options: TimeToAccuracyOptions) -> int:
         rows += others
         for fault in faults:
             out.print(fault)
-    if not reached:
+    if not chosen:
+        out.print("\nnone was frozen: no budget came so far")
+    elif not reached:
         out.print(f"\nno budget brought half of its seeds to {options.target:g} %")
     if output:
-        names = ("target", "seeds", "selection_seeds", "hold_out", "device")
+        names = ("target", "seeds", "selection_seeds", "hold_out", "freeze_at", "device")
         settings = {name: getattr(options, name) for name in names}
         settings |= {"engine": engine.info.name, "precision": engine.precision}
         selection = {"selection": [result.as_json(target) for result in tried]}

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     group = parser.add_argument_group("step")
     group.add_argument(
-        "-b", "--batch-size", type=positive, default=64, metavar="N", help="images (default: %(default)s)"
+        "-b", "--batch-size", type=positive, default=64, metavar="N", help="images per step (default: %(default)s)"
     )
     group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what fits in 5 s)")
     add_engine_flags(parser)

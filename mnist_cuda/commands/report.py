@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from mnist_cuda.report.panels import Panel
     from mnist_cuda.report.sources import Sources
 
-PAGE = "report.html"
+PAGE, DRAW_PAGE = "report.html", "draw.html"
 
 EXAMPLES = (
     "mnist-cuda report",
     "mnist-cuda report first second --out both.html",
     "mnist-cuda report sweeps/seeds",
     "mnist-cuda report latest --text",
+    "mnist-cuda report --draw",
 )
 
 
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)
     group.add_argument("--figures", type=Path, metavar="DIR", help="also write each picture to DIR, as SVG and PNG")
     group.add_argument("--text", action="store_true", help="print text in the terminal instead")
+    text = "write another page: draw a digit, and see what the run's network makes of it"
+    group.add_argument("--draw", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda import machine
     from mnist_cuda.terminal import console
 
+    if args.draw:
+        return _draw(args)
     if args.text and (args.out or args.figures):
         raise UsageError("--text prints and writes no file: leave out --out and --figures")
     if not args.text:
@@ -84,6 +89,24 @@ def run(args: argparse.Namespace) -> int:
         out.print(f"not shown: {sentence}")
     pictures = f", each as SVG and PNG in {args.figures}" if args.figures else ""
     console.make_console().print(f"{target}: {console.plural(len(shown), 'panel')}{pictures}")
+    return 0
+
+
+def _draw(args: argparse.Namespace) -> int:
+    """Write the page of --draw."""
+    from mnist_cuda.files import atomic_write
+    from mnist_cuda.report import draw
+    from mnist_cuda.run.checkpoint import load_model
+    from mnist_cuda.run.names import find_run
+
+    if len(args.source) > 1 or args.text or args.figures:
+        raise UsageError("--draw makes a page of one run: leave out --text, --figures and further sources")
+    run = find_run(args.source[0] if args.source else None, args.dir)
+    folder = run if run.is_dir() else run.parent
+    target = args.out or folder / DRAW_PAGE
+    require_writable(target)
+    atomic_write(target, draw.page(load_model(run), folder.name if run.is_dir() else str(run)).encode())
+    print(target)
     return 0
 
 

@@ -15,7 +15,7 @@ import baseline
 import numpy as np
 from baseline import Data, Setup
 
-# The recipe that mnist-cuda, PyTorch and JAX are compared by: images a step, epochs, schedule, peak of the rate.
+# The recipe that our engines, PyTorch and JAX share: images per step, epochs, schedule, peak of the rate.
 BATCH_SIZE, EPOCHS, SCHEDULE, PEAK = 192, 3, "triangle:0.2", 0.6
 
 

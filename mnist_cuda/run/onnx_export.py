@@ -48,7 +48,7 @@ def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) ->
     tensors = {name: np.asarray(value, np.float64) for name, value in model.parameters.items()}
     tensors |= {name: np.asarray(value, np.float64) for name, value in model.statistics.items()}
     if fold_bn:
-        tensors = _folded(tensors)
+        tensors = folded(tensors)
     # (u/255 - mean)/std is u * scale + shift.
     tensors["scale"] = np.array(1 / (_native.PIXEL_STD * (255 if kind == "uint8" else 1)))
     tensors["shift"] = np.array(-_native.PIXEL_MEAN / _native.PIXEL_STD)
@@ -75,7 +75,7 @@ def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) ->
     x = add("Relu", "relu3", add("Gemm", "fc1", x, "fc1.weight", "fc1.bias", transB=1))
     add("Gemm", OUTPUT, x, "fc2.weight", "fc2.bias", transB=1)
 
-    constants = [numpy_helper.from_array(_single(name, value), name) for name, value in tensors.items()]
+    constants = [numpy_helper.from_array(single(name, value), name) for name, value in tensors.items()]
     if kind == "uint8":
         constants.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
     dtype, shape = (TensorProto.UINT8, ("N", 28, 28)) if kind == "uint8" else (TensorProto.FLOAT, ("N", 1, 28, 28))
@@ -99,7 +99,7 @@ def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) ->
     return content
 
 
-def _folded(tensors: dict[str, Floats]) -> dict[str, Floats]:
+def folded(tensors: dict[str, Floats]) -> dict[str, Floats]:
     """The tensors with each batch norm in the convolution before it: y = (conv(x) - mean) * factor + bn.bias."""
     result = {name: value for name, value in tensors.items() if not name.startswith("bn")}
     for layer in ("1", "2"):
@@ -111,9 +111,10 @@ def _folded(tensors: dict[str, Floats]) -> dict[str, Floats]:
     return result
 
 
-def _single(name: str, value: Floats) -> NDArray[np.float32]:
+def single(name: str, value: Floats) -> NDArray[np.float32]:
+    """The tensor in float32. Raises CheckpointError where it does not fit."""
     with np.errstate(over="ignore"):
-        single = value.astype(np.float32)
-    if not np.isfinite(single).all():
-        raise CheckpointError(f"tensor {name} does not fit float32, which the ONNX model is in")
-    return single
+        rounded = value.astype(np.float32)
+    if not np.isfinite(rounded).all():
+        raise CheckpointError(f"tensor {name} does not fit float32, which the network is written in")
+    return rounded

@@ -12,12 +12,12 @@ parities are compiled with MNIST_DELAYS, so that they show. With --emulated thos
     --emulated            those of kernels that the emulator runs, and of the emulator
     --compile --gpu       only see that they compile, which needs no GPU
     --check               only see that each row still names one place in the code (always done first)
-    --publish             compare the committed verdicts with the build's code, write docs/trust.md
+    --publish             write the summary of the committed verdicts into docs/trust.md
 
-A verdict holds the hashes of the functions that the mutation changes, by checks/code_hashes.py, which needs objdump
-and, in a build with CUDA, cuobjdump: it is stale when the build has one of them no more. Verdicts are added to a JSON
-file as they come, and what is in there already, of today's code by the same compiler, is not run again. Exits with 1 if
-a mutation survived, 2 for a wrong call or a row that names no place or several, 4 where something is missing.
+A verdict holds a hash of the code that its mutation changes, a function or what else stands between two blank lines
+before a first column, without comments and layout: it is stale when that is no more. Verdicts are added to a JSON file
+as they come, and what is in there already, of today's code, is not run again. Exits with 1 if a mutation survived, 2
+for a wrong call or a row that names no place or several, 4 where something is missing.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from checks import code_hashes
-from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, tool, visible_gpus
+from checks.runner import BUILD, ENVIRONMENT, ROOT, Problem, kill, python, visible_gpus
+
+from mnist_cuda import machine as facts
 
 for folder in ("tests", "native/emulator"):
     sys.path.append(str(ROOT / folder))
@@ -149,11 +149,6 @@ class Build:
         for paragraph in self._ninja("-t", "deps").split("\n\n"):
             first, *rest = paragraph.splitlines() or [""]
             self.dependencies[first.partition(":")[0]] = {os.path.normpath(folder / line.strip()) for line in rest}
-        compilers = [f"g++ {version}" for version in self._versions("CXX")]
-        self.by_gcc, self.by_nvcc = (
-            ", ".join(compilers + [f"nvcc {v}" for v in more]) for more in ((), self._versions("CUDA"))
-        )
-        self._codes: dict[str, code_hashes.Codes] = {}
         modules = list(folder.glob("_native.*.so"))
         if len(modules) != 1:
             raise Problem(f"{folder} holds {len(modules)} files like _native.*.so, expected 1; run ./scripts/test", 4)
@@ -186,11 +181,6 @@ class Build:
         """The command line that makes a target, without what turns warnings into errors."""
         command = self._ninja("-t", "commands", "-s", target).strip().splitlines()[-1]
         return re.sub(r"\s-Werror(=\S+)?", "", command)
-
-    def _versions(self, language: str) -> list[str]:
-        """Of the language's compiler, if the build has one."""
-        text = "".join(file.read_text() for file in self.folder.glob(f"CMakeFiles/*/CMake{language}Compiler.cmake"))
-        return re.findall(rf'\(CMAKE_{language}_COMPILER_VERSION "([^"]+)"', text)
 
     def objects(self) -> list[str]:
         """Those of all targets."""
@@ -244,52 +234,6 @@ class Build:
         if self.emulated:
             command = command.replace(str(self.folder / "emulated"), str(tree / "emulated"))
         return self._run(command.replace(name, self._seen(to)))
-
-    def code_of(self, name: str) -> code_hashes.Codes:
-        """The functions and kernels of an object of the build."""
-        if name not in self._codes:
-            self._codes[name] = code_hashes.of_object(self.folder / name)
-        return self._codes[name]
-
-    def changed(self, mutation: Mutation, tree: Path) -> tuple[str | None, dict[str, str]]:
-        """What went wrong, if anything, and of a verdict what it says of the code: what `tree` has differently."""
-        names, codes = set(), set()
-        touched = sorted({name for target in self.targets for name in self.touched(target, mutation)})
-        touched = [name for name in touched if (tree / "objects" / name).is_file()]
-        for name in touched:
-            made = tree / "objects" / name
-            if self.late(mutation) and (fault := self._compile(name, tree, made := tree / "prompt" / name, False)):
-                return fault, {}
-            mutant = code_hashes.of_object(made)
-            for function, there in self.code_of(name).items():
-                if gone := there - mutant.get(function, set()):
-                    names.add(function)
-                    codes |= gone
-        return None if codes else "it changes no code that is tried", {
-            "compiler": self.compiler(touched),
-            "code": " ".join(sorted(codes)),
-            "functions": " ".join(sorted(names)),
-            "source": self.source(),
-        }
-
-    def compiler(self, objects: Iterable[str]) -> str:
-        """What makes these."""
-        return self.by_nvcc if any(name.endswith(".cu.o") for name in objects) else self.by_gcc
-
-    @functools.cache  # noqa: B019
-    def source(self) -> str:
-        """The hash of all native code."""
-        files = sorted(path for path in (ROOT / "native").rglob("*") if path.is_file())
-        return code_hashes.digest([(str(path.relative_to(ROOT)), path.read_bytes()) for path in files])
-
-    def today(self, kernels: bool = True) -> Today:
-        """All that is compiled, and Python; without kernels no cuobjdump is needed."""
-        with ThreadPoolExecutor() as readers:
-            objects = [name for name in self.objects() if kernels or not name.endswith(".cu.o")]
-            codes = {code for found in readers.map(self.code_of, objects) for there in found.values() for code in there}
-        return Today(
-            codes, {self.by_gcc, self.by_nvcc}, [path.read_text() for path in (ROOT / "mnist_cuda").rglob("*.py")]
-        )
 
     def _seen(self, path: Path) -> str:
         """A path below the build's folder as commands there name it, which needs no quoting."""
@@ -354,7 +298,6 @@ class Runner:
             self.environment["MNIST_STOP_AT_FAILURE"] = "1"
         self._gpus: Iterator[str] = itertools.cycle([""])
         if args.gpu:
-            tool("cuobjdump")  # ends here if there is none
             self.environment |= ENVIRONMENT | {"MNIST_CUDA_REQUIRE_GPU": "1"}
             self._gpus = itertools.cycle(visible_gpus(len(gpus()) or 1))
         # Of each run of tests, what it is without a mutation: the seconds of its slowest test, or what is wrong.
@@ -366,8 +309,8 @@ class Runner:
         copy_tree(ROOT, self.snapshot)
         (self.snapshot / "sitecustomize.py").write_text(SITE)
 
-    def prepare(self, mutation: Mutation) -> tuple[Path, str | None, dict[str, str]]:
-        """The mutation's tree, compiled; what went wrong, if anything did; and what a verdict says of the code."""
+    def prepare(self, mutation: Mutation) -> tuple[Path, str | None]:
+        """The mutation's tree, compiled; and what went wrong, if anything did."""
         tree = self.work / mutation.name
         copy_tree(self.snapshot, tree)
         text = mutate(mutation, self.snapshot)
@@ -375,7 +318,11 @@ class Runner:
         module = tree / "mnist_cuda" / self.build.module.name
         if mutation.file.endswith(".py"):
             module.symlink_to(self.build.module)
-            return tree, *python_changed((self.snapshot / mutation.file).read_text(), text)
+            try:
+                compile(text, mutation.file, "exec")
+            except SyntaxError as error:
+                return tree, f"does not compile: {error}"
+            return tree, None if code_of(mutation) else "it changes no code"
         if self.build.emulated:
             shutil.copytree(self.build.folder / "emulated", tree / "emulated")
             if mutation.file.endswith((".cu", ".cuh")):
@@ -387,8 +334,8 @@ class Runner:
             targets[self.build.module.name] = module
         for target, made in sorted(targets.items()):
             if fault := self.build.make(target, mutation, tree, made):
-                return tree, f"does not compile: {fault}", {}
-        return tree, *self.build.changed(mutation, tree)
+                return tree, f"does not compile: {fault}"
+        return tree, None if code_of(mutation) else "it changes no code"
 
     def tests(self, mutation: Mutation) -> tuple[str, ...]:
         """The runs of tests that are to notice it, in their order; each is `ctest NAME` or arguments of pytest."""
@@ -490,121 +437,46 @@ class Runner:
         return {"verdict": "survived", "by": None, "seconds": round(total, 1)}
 
 
-def python_changed(text: str, mutant: str) -> tuple[str | None, dict[str, str]]:
-    """As Build.changed says it, of a file of Python: the innermost function."""
-    try:
-        after = {code for _, code in code_hashes.of_python(mutant)}
-    except SyntaxError as error:
-        return f"does not compile: {error}", {}
-    gone = [(len(lines), code) for lines, code in code_hashes.of_python(text) if code not in after]
-    return (None, {"compiler": "", "code": min(gone)[1]}) if gone else ("it changes no code", {})
+# ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+def code_of(mutation: Mutation, text: str = "") -> str:
+    """A hash of the code that a row changes, before and after: its words, whatever comments and layout are.
 
-
-@dataclass(frozen=True)
-class Today:
-    """The hashes of all functions of a build, what made them, and all files of Python."""
-
-    codes: set[str]
-    compilers: set[str]
-    files: list[str]
-
-    @functools.cached_property
-    def python(self) -> dict[str, list[list[str]]]:
-        """Of each hash of a function of Python, the names that the functions use."""
-        found: dict[str, list[list[str]]] = {}
-        for text in self.files:
-            for _, code in code_hashes.of_python(text):
-                found.setdefault(code.split()[0], []).append(code.split()[1:])
-        return found
-
-    @functools.cached_property
-    def names(self) -> tuple[set[str], set[str]]:
-        """The names that Python uses, and of these the ones that it defines."""
-        used, bound = zip(*map(code_hashes.names, self.files), strict=True)
-        return set().union(*used), set().union(*bound)
-
-    def has(self, verdict: dict[str, Any]) -> bool:
-        """Whether there still is what a verdict is about, by whatever names."""
-        if verdict["compiler"]:
-            return set(verdict["code"].split()) <= self.codes
-        code, *names = verdict["code"].split()
-        used, bound = self.names
-
-        def renamed(old: str, new: str) -> bool:
-            return old not in used and new in bound
-
-        return any(
-            len(names) == len(there) and all(a == b or renamed(a, b) for a, b in zip(names, there, strict=True))
-            for there in self.python.get(code, [])
-        )
-
-    def standing(self, mutation: Mutation, verdict: dict[str, Any] | None) -> str:
-        """Whether a verdict is of `today`'s code, `older` for another compiler's, `stale`, or `missing`."""
-        if verdict is None:
-            return "missing"
-        if not same_change(mutation, verdict):
-            return "stale"
-        if verdict["verdict"] == "equivalent":
-            return "today"
-        if not verdict.get("code"):
-            return "stale"
-        compilers = self.compilers | {""}
-        if verdict.get("code_by", verdict["compiler"]) in compilers and not self.has(verdict):
-            return "stale"
-        return "today" if verdict["compiler"] in compilers else "older"
-
-
-def same_change(mutation: Mutation, verdict: dict[str, Any]) -> bool:
-    """Whether a verdict's change is the row's, but for comments, spaces and names that its file has no more."""
-    word = re.compile(r"[A-Za-z_]\w*|[\d.]+\w*|\S")
-
-    def words(*texts: str) -> list[str]:
-        return [w for text in texts for w in (*word.findall(re.sub(r"//.*|(?m: #(?!\d).*$)", "", text)), "")]
-
-    path = ROOT / mutation.file
-    there = set(words(path.read_text())) if path.is_file() else set()
-    old, new = words(verdict["before"], verdict["after"]), words(mutation.before, mutation.after)
-    return len(old) == len(new) and all(
-        a == b or (a.isidentifier() and b.isidentifier() and a not in there) for a, b in zip(old, new, strict=True)
+    Nothing where it changes none. text: of its file, by default as it is.
+    """
+    text = text or (ROOT / mutation.file).read_text()
+    first = text.index(mutation.before)
+    last = first + len(mutation.before)
+    blanks = [0, *(match.end() for match in re.finditer(r"\n\n+(?=\S)", text)), len(text)]
+    begin, end = max(at for at in blanks if at <= first), min(at for at in blanks if at >= last)
+    comment = r"(?m)(?<!\S)#.*$" if mutation.file.endswith(".py") else r"//.*"
+    before, after = (
+        re.findall(r"\w+|\S", re.sub(comment, "", part))
+        for part in (text[begin:end], text[begin:first] + mutation.after + text[last:end])
     )
-
-
-def rekey(build: Build, mutation: Mutation, verdict: dict[str, Any]) -> None:
-    """Give a new verdict of another compiler the hashes that its functions have here, by their names."""
-    functions, source = verdict.pop("functions", ""), verdict.pop("source", "")
-    if not functions:
-        return
-    touched = [name for target in build.targets for name in build.touched(target, mutation)]
-    if verdict["compiler"] == build.compiler(touched):
-        return
-    if source != build.source():
-        raise Problem(f"{mutation.name} was tried on other code than this; publish its verdict where that is built", 2)
-    codes = {code for name in touched for f in functions.split() for code in build.code_of(name).get(f, ())}
-    if codes:
-        verdict |= {"code": " ".join(sorted(codes)), "code_by": build.compiler(touched)}
+    return hashlib.sha256(repr((before, after)).encode()).hexdigest()[:12] if before != after else ""
 
 
 class Verdicts:
-    """The JSON file of verdicts: a row a mutation, in the table's order, replaced as a whole after each."""
+    """The JSON file of verdicts: a row per mutation, in the table's order, replaced as a whole after each."""
 
     def __init__(self, path: Path, setting: dict[str, Any] | None = None) -> None:
         record = json.loads(path.read_text()) if path.is_file() else {"mutations": []}
         self.path, self.setting, self._lock = path, setting or record, threading.Lock()
         self.rows: dict[str, dict[str, Any]] = {row["name"]: row for row in record["mutations"]}
 
-    def killed(self, mutation: Mutation, today: Today) -> bool:
-        """Whether it was killed before in today's code."""
-        verdict = self.rows.get(mutation.name)
-        return today.standing(mutation, verdict) == "today" and verdict["verdict"] == "killed"
+    def of_today(self, mutation: Mutation) -> str:
+        """Its verdict, if that is one on today's code."""
+        row = self.rows.get(mutation.name, {})
+        return str(row["verdict"]) if row.get("code") == code_of(mutation) else ""
 
     def add(self, mutation: Mutation, verdict: dict[str, Any]) -> None:
         """Add a verdict and write the file."""
         fields = ("name", "file", "kind", "before", "after")
         with self._lock:
-            self.rows[mutation.name] = {field: getattr(mutation, field) for field in fields} | verdict
+            row = {field: getattr(mutation, field) for field in fields}
+            self.rows[mutation.name] = row | verdict | {"code": code_of(mutation)}
             self.write()
 
     def text(self) -> str:
@@ -617,6 +489,9 @@ class Verdicts:
         part = self.path.with_suffix(".part")
         part.write_text(self.text())
         part.replace(self.path)
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
 
 
 def chosen(args: argparse.Namespace) -> list[Mutation]:
@@ -647,7 +522,6 @@ def work(args: argparse.Namespace) -> int:
         "machine": machine(args.gpu),
     }
     verdicts = Verdicts(args.results, setting)
-    today = runner.build.today(kernels=args.gpu)
     start, lock = time.monotonic(), threading.Lock()
     counts = dict.fromkeys(("killed", "survived", "broken", "equivalent", "compiled", "left"), 0)
 
@@ -663,7 +537,7 @@ def work(args: argparse.Namespace) -> int:
             verdict = {"verdict": "equivalent", "by": row.equivalent, "seconds": 0.0}
             verdicts.add(row, verdict)
             counts["equivalent"] += 1
-        elif args.compile or not verdicts.killed(row, today):
+        elif args.compile or verdicts.of_today(row) != "killed":
             todo.append(row)
         else:
             counts["killed"] += 1
@@ -671,12 +545,12 @@ def work(args: argparse.Namespace) -> int:
     # One of each file, then another of each: what ends early has been everywhere.
     todo = sorted(todo, key=lambda row: [other for other in todo if other.file == row.file].index(row))
 
-    def prepare(mutation: Mutation) -> tuple[Mutation, Path, str | None, dict[str, str]] | None:
+    def prepare(mutation: Mutation) -> tuple[Mutation, Path, str | None] | None:
         if args.limit and time.monotonic() - start > args.limit:
             return None
         return mutation, *runner.prepare(mutation)
 
-    def finish(mutation: Mutation, tree: Path, fault: str | None, code: dict[str, str]) -> None:
+    def finish(mutation: Mutation, tree: Path, fault: str | None) -> None:
         verdict = {"verdict": "compiled", "by": None, "seconds": 0.0}
         if fault:
             verdict |= {"verdict": "broken", "by": fault}
@@ -685,7 +559,6 @@ def work(args: argparse.Namespace) -> int:
                 verdict = runner.verdict(mutation, tree)
             except Problem as problem:
                 verdict |= {"verdict": "broken", "by": str(problem)}
-        verdict |= code
         if not args.compile:
             verdicts.add(mutation, verdict)
         say(mutation, verdict)
@@ -717,11 +590,7 @@ def work(args: argparse.Namespace) -> int:
 
 def gpus() -> list[str]:
     """The names of this machine's GPUs."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
+    return [row["name"] for row in facts.ask_nvidia_smi("name")[0]]
 
 
 def machine(gpu: bool) -> str:
@@ -729,8 +598,7 @@ def machine(gpu: bool) -> str:
     if gpu:
         names = gpus()
         return f"{len(names)} x {names[0]}" if len(names) > 1 else (names or ["no GPU"])[0]
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{names[0] if names else 'a CPU'}, {len(os.sched_getaffinity(0))} cores"
+    return f"{facts.cpu_model()}, {facts.cores()} cores"
 
 
 # ---- docs/trust.md ---------------------------------------------------------------------------------------------------
@@ -739,15 +607,14 @@ def machine(gpu: bool) -> str:
 def published() -> str:
     """docs/trust.md with its table as the committed verdicts give it."""
     where = [
-        "| where | mutations | killed | equivalent | stale or missing | by another compiler | ran on |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| where | mutations | killed | equivalent | stale or missing | ran on |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for path in sorted(RECORDS.glob("*.json")):
-        record = json.loads(path.read_text())
-        found = {row["name"]: row for row in record["mutations"]}
-        names = [row.name for row in MUTATIONS if belongs(row, path.stem)]
-        cells = [f"[{path.stem}](records/mutations/{path.name})", *counts_of(names, found)]
-        cells += [str(sum(found[name].get("standing") == "older" for name in found)), record["machine"]]
+        verdicts = Verdicts(path)
+        by = [verdicts.of_today(row) for row in MUTATIONS if belongs(row, path.stem)]
+        counts = [len(by), by.count("killed"), by.count("equivalent"), by.count("")]
+        cells = [f"[{path.stem}](records/mutations/{path.name})", *map(str, counts), verdicts.setting["machine"]]
         where.append(f"| {' | '.join(cells)} |")
     text = PAGE.read_text()
     block = re.compile(r"(<!-- summary -->\n).*?(<!-- /summary -->)", re.DOTALL)
@@ -756,41 +623,16 @@ def published() -> str:
     return block.sub(lambda match: match[1] + "\n".join(where) + "\n" + match[2], text)
 
 
-def counts_of(names: list[str], verdicts: dict[str, dict[str, Any]]) -> list[str]:
-    """How many mutations, killed, equivalent, and without a verdict on today's code."""
-    rows = [verdicts[name] for name in names if name in verdicts and verdicts[name].get("standing", "stale") != "stale"]
-    by = [row["verdict"] for row in rows]
-    return [str(n) for n in (len(names), by.count("killed"), by.count("equivalent"), len(names) - len(rows))]
-
-
-def publish(args: argparse.Namespace) -> int:
-    """Compare the committed verdicts with the build's code and write docs/trust.md; --check only says what differs."""
-    differ = []
-    builds = {emulated: Build(args.build.resolve(), python(), emulated) for emulated in (False, True)}
-    todays = {emulated: build.today() for emulated, build in builds.items()}
-    for path in sorted(RECORDS.glob("*.json")):
-        build, today = builds[path.stem == "emulated"], todays[path.stem == "emulated"]
-        verdicts = Verdicts(path)
-        for row in MUTATIONS:
-            verdict = verdicts.rows.get(row.name)
-            if verdict and (path.stem != "gpu" or build.by_nvcc != build.by_gcc):  # else it has none of that code
-                rekey(build, row, verdict)
-                verdict["standing"] = today.standing(row, verdict)
-                if verdict["standing"] == "stale":
-                    print(f"stale: {row.name}")
-        if verdicts.text() != path.read_text():
-            differ.append(path)
-            if not args.check:
-                verdicts.write()
+def publish(check: bool) -> int:
+    """Write docs/trust.md; check: only say whether it is another one."""
     page = published()
-    if page != PAGE.read_text():
-        differ.append(PAGE)
-        if not args.check:
-            PAGE.write_text(page)
-    if args.check and differ:
-        names = ", ".join(path.name for path in differ)
-        print(f"{names}: not as the code is; run scripts/check mutations --publish and commit")
-    return int(args.check and bool(differ))
+    if page == PAGE.read_text():
+        return 0
+    if check:
+        print(f"{PAGE.name}: not as the verdicts and the code are; run scripts/check mutations --publish and commit")
+        return 1
+    PAGE.write_text(page)
+    return 0
 
 
 def part(text: str) -> tuple[int, int]:
@@ -823,7 +665,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--compile", action="store_true", help="only compile them")
     add("--keep", action="store_true", help="keep their trees in BUILD/mutations-...")
     add("--check", action="store_true", help="only see that each row names one place in the code")
-    add("--publish", action="store_true", help="only compare the verdicts with the code and write docs/trust.md")
+    add("--publish", action="store_true", help="only write docs/trust.md; with --check only compare")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -832,7 +674,7 @@ def run(args: argparse.Namespace) -> int:
     args.results = args.results or args.build / f"mutations-{args.where}.json"
     check(MUTATIONS)
     if args.publish:
-        return publish(args)
+        return publish(args.check)
     if args.check:
         print(f"{len(MUTATIONS)} mutations, each names one place in the code")
         return 0

@@ -9,8 +9,7 @@ load is refused.
     in each cell, with its name; the text itself where it is a .txt, whose circumstances are in the .json of its name;
     of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`, lines of
-    `bench --all-batches`;
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`;
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
@@ -263,33 +262,6 @@ def draw_bench(records: Sequence[Record]) -> str:
         return charts.to_svg(figure, title)
 
 
-def draw_batches(records: Sequence[Record]) -> str:
-    """An SVG of microseconds an image over the batch size, a line for each precision."""
-    from mnist_cuda.report import charts
-
-    (record,) = records
-    (engine,) = {row["engine"] for row in record["rows"]}
-    with charts.style():
-        figure = charts.new_figure(830, 330)
-        axes = figure.subplots()
-        figure.subplots_adjust(left=0.06, right=0.985, top=0.86, bottom=0.16)
-        for k, precision in enumerate(dict.fromkeys(row["precision"] for row in record["rows"])):
-            rows = [row for row in record["rows"] if row["precision"] == precision]
-            sizes = [row["batch_size"] for row in rows]
-            an_image = [row["us"]["median"] / row["batch_size"] for row in rows]
-            axes.plot(sizes, an_image, color=charts.LINES[k], marker=".", label=precision)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
-        axes.yaxis.set_major_formatter(lambda us, _: f"{us:g}")
-        axes.set_xlabel("images per step")
-        axes.legend(ncols=3)
-        gpu = record["machine"].get("gpu")
-        title = f"Microseconds per image, with {engine} on one {gpu['name'] if gpu else record['machine']['cpu']}"
-        figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
-        return charts.to_svg(figure, title)
-
-
 def draw_sweep(path: Path) -> tuple[str, str, str]:
     """The picture of a sweep's table as SVG, its title, and the sentences below it."""
     from mnist_cuda.report import charts, panels, sources
@@ -382,11 +354,5 @@ class Documents:
         if kind == "us":
             return render_us(records, *words)
         chart = ROOT / words[0]
-        of_batches = "engine" in records[0]["rows"][0]
-        self.files[chart] = draw_batches(records) if of_batches else draw_bench(records)
-        said = (
-            "Line chart of the time per image over the batch size"
-            if of_batches
-            else "Bar chart of training speed; the numbers are in docs/benchmarks.md"
-        )
-        return f"![{said}]({link(chart)})\n"
+        self.files[chart] = draw_bench(records)
+        return f"![Bar chart of training speed; the numbers are in docs/benchmarks.md]({link(chart)})\n"

@@ -1,7 +1,7 @@
 """Time what surrounds the steps of a training.
 
-First commands, and a training of one epoch, stage by stage from the start of the process to the first step. Then calls
-of an engine: initial values, parameters in and out, batch norm's statistics and evaluation.
+It times commands, and a training of one epoch, stage by stage from the start of the process to the first step; then
+calls of an engine: initial values, parameters in and out, batch norm's statistics and evaluation.
 Lists take commas or spaces.
 """
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         metavar="NAME",
-        help="in all its precisions (default: auto, the best one here)",
+        help="the engine, in all its precisions (default: auto, the best one here)",
     )
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
     add("--check", type=Path, metavar="FILE", help="measure nothing; verify this file and print its row")

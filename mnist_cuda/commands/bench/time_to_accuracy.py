@@ -4,8 +4,8 @@ For each budget of batch size and epochs, choose the learning rate's schedule an
 train with it on the whole training set, the shortest budget first, until the median test accuracy of the seeds is at
 the target. Lists take commas or spaces. Exit code 1 if no budget gets there.
 
---submit FILE judges another program instead, by the rules of docs/mnist-99.md; its recipe is its own affair. Exit code
-1 if its median is below the target.
+--submit FILE judges another program instead, by the rules of docs/mnist-99.md; that program chooses its own recipe.
+Exit code 1 if its median is below the target.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=positive, default=20, metavar="N", help=text)
     add("--selection-seeds", type=positive, default=5, metavar="N", help="seeds per candidate (default: %(default)s)")
     add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
+    text = "take the shortest budget that gets P per cent of held-out images right (default: by test images, --target)"
+    add("--freeze-at", type=percent, metavar="P", help=text)
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("--peers", nargs="+", default=[], metavar="NAME", help="also train the result in torch:graph, jax, ...")

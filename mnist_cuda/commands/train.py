@@ -41,7 +41,7 @@ EXAMPLES = (
     "mnist-cuda train",
     "mnist-cuda train --engine cpu --epochs 1 --out runs/first",
     "mnist-cuda train --limit 3000 --epochs 1",
-    "mnist-cuda train --epochs 50 --validation 5000 --patience 3 --save-best",
+    "mnist-cuda train --validation 5000 --patience 3",
     "mnist-cuda train --resume latest --epochs 6",
     "mnist-cuda train --config first --lr 0.1",
 )

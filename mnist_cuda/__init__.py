@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing's, without the time that its import takes
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.data.dataset import load as load_dataset
-    from mnist_cuda.data.digit import Digit, as_mnist
+    from mnist_cuda.data.digit import Digit, as_mnist, digits_of
     from mnist_cuda.data.own import dataset_from_folder, dataset_of
     from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.engine import Engine, EngineInfo, OpTime, Probe, engines
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mnist_cuda.run.results import Evaluation, Model, TrainingResult
     from mnist_cuda.run.train import train
     from mnist_cuda.run.training import Progress, Trainer, epoch_order
+    from mnist_cuda.sweeps.result import SweepResult
     from mnist_cuda.sweeps.sweep import sweep
     from mnist_cuda.sweeps.table import SweptModel
 
@@ -52,6 +53,7 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Dataset": ("data.dataset",),
         "read_picture": ("data.picture_file",),
         "as_mnist": ("data.digit",),
+        "digits_of": ("data.digit",),
         "Digit": ("data.digit",),
     },
     "Training": {
@@ -66,6 +68,7 @@ PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
         "Trainer": ("run.training",),
         "epoch_order": ("run.training",),
         "sweep": ("sweeps.sweep",),
+        "SweepResult": ("sweeps.result",),
         "SweptModel": ("sweeps.table",),
     },
     "Models": {
@@ -117,6 +120,7 @@ __all__ = [
     "Probe",
     "Progress",
     "StopTraining",
+    "SweepResult",
     "SweptModel",
     "TensorBoard",
     "TrainOptions",
@@ -128,6 +132,7 @@ __all__ = [
     "as_mnist",
     "dataset_from_folder",
     "dataset_of",
+    "digits_of",
     "engines",
     "epoch_order",
     "evaluate",

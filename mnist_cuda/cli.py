@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,18 +33,51 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(message: str, code: int) -> int:
-    if message:  # one write, as several ranks may fail at once
-        sys.stderr.write(f"mnist-cuda: error: {' '.join(message.splitlines())}\n")
-    return code
+class _Ending:
+    """How a command ends that fails: a line on standard error and, where `--json` prints, an object."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._json = wants_json(argv) and "MNIST_CUDA_RANK" not in os.environ
+        if self._json:
+            from mnist_cuda.terminal.json_output import JsonOutput
+
+            JsonOutput.printed = False
+
+    def __call__(self, message: str, code: int) -> int:
+        """Say so and return the exit code."""
+        message = " ".join(message.splitlines())
+        if message:  # one write, as several ranks may fail at once
+            sys.stderr.write(f"mnist-cuda: error: {message}\n")
+        self.tell(message, code)
+        return code
+
+    def tell(self, message: str, code: int) -> None:
+        """The object alone."""
+        if self._json and message:
+            from mnist_cuda.terminal.json_output import print_error
+
+            print_error(message, code)
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether `--json` is there without a file."""
+    following = [*argv[1:], "-"]
+    flags = [k for k, word in enumerate(argv) if word in ("-j", "--json")]
+    return any(not following[k].endswith(".json") for k in flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    failed = _Ending(words)
     try:
         try:
             args = make_parser().parse_args(argv)
-            args.argv = list(sys.argv[1:] if argv is None else argv)
+            args.argv = words
+        except SystemExit as end:
+            if end.code:
+                failed.tell(Parser.fault, UsageError.exit_code)
+            raise
         finally:
             sys.stdout.flush()  # --help ends the program there
         from mnist_cuda.terminal import signals
@@ -53,22 +87,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except RankLostError as error:  # without a text where another rank prints one
-        return _fail(str(error), error.exit_code)
+        return failed(str(error), error.exit_code)
     except MnistCudaError as error:
-        return _fail(str(error) or repr(error.__cause__ or error), error.exit_code)
+        return failed(str(error) or repr(error.__cause__ or error), error.exit_code)
     except ValueError as error:  # the seam refuses an argument
-        return _fail(str(error) or repr(error), UsageError.exit_code)
+        return failed(str(error) or repr(error), UsageError.exit_code)
     except MemoryError as error:
-        return _fail(str(error) or "host memory ran out", OutOfMemoryError.exit_code)
+        return failed(str(error) or "host memory ran out", OutOfMemoryError.exit_code)
     except ImportError as error:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
-        return _fail(f"{error}; install mnist-cuda again, in a checkout by ./scripts/train", UnavailableError.exit_code)
+        remedy = "install mnist-cuda again, in a checkout by ./scripts/train"
+        return failed(f"{error}; {remedy}", UnavailableError.exit_code)
     except BrokenPipeError:  # whoever read our output has left
         return 128 + signal.SIGPIPE
     except OSError as error:  # a file's errors name it
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", OutputError.exit_code)
+        return failed(f"{where}{error.strerror or error}", OutputError.exit_code)
     except KeyboardInterrupt as interrupt:
         signum = getattr(interrupt, "signum", signal.SIGINT)  # signals.Interrupted has one
-        return _fail(f"stopped by {signal.Signals(signum).name}", 128 + signum)
+        return failed(f"stopped by {signal.Signals(signum).name}", 128 + signum)

@@ -114,6 +114,43 @@ TRAINING = [
         ),
     ),
     *of(
+        "mnist_cuda/run/train.py",
+        ("test_library.py",),
+        ("first-weights-not-kept", "resume", "recorded |= _save_init(folder, engine)", "pass"),
+        (
+            "first-ctrl-c-is-an-exception",
+            "exit code",
+            "        if pressed.is_set():\n            raise",
+            "        if True:\n            raise",
+        ),
+        ("changed-options-go-on", "refusal", "if name in was and was[name] != value:", "if name in was and False:"),
+    ),
+    *of(
+        "mnist_cuda/run/callbacks.py",
+        ("test_library.py -k early",),
+        (
+            "patience-from-the-last-of-equals",
+            "off by one",
+            "values.index(max(values))",
+            "values[::-1].index(max(values))",
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/listing.py",
+        ("test_runs.py -k sorted",),
+        ("at-most-for-less", "off by one", '{"<": value < limit', '{"<": value <= limit'),
+    ),
+    *of(
+        "mnist_cuda/sklearn.py",
+        ("test_sklearn.py -k anything",),
+        ("shares-of-ten-classes", "shape", "found.logits[:, : len(self.classes_)]", "found.logits"),
+    ),
+    *of(
+        "mnist_cuda/data/digit.py",
+        ("test_digit.py -k comma",),
+        ("comma-is-a-digit", "refusal", "if part.ink.shape[0] >= _LOW * highest", "if part.ink.shape[0] > 0"),
+    ),
+    *of(
         "mnist_cuda/run/keeping.py",
         (REPORTED, "test_train.py", *RESUMED),
         (
@@ -552,7 +589,12 @@ PICTURES = [
     *of(
         "mnist_cuda/commands/predict.py",
         ("test_predict.py",),
-        ("a-bad-picture-costs-nothing", "refusal", "return 0 if len(read) == len(files) else", "return 0 if read else"),
+        (
+            "a-bad-picture-costs-nothing",
+            "refusal",
+            "return 0 if not any(isinstance(found, DataError) for found in digits) else",
+            "return 0 if read else",
+        ),
     ),
     *of(
         "mnist_cuda/commands/export/__init__.py",

@@ -106,6 +106,7 @@ def test_no_module_imports_one_that_imports_it():
         "mnist_cuda.report.charts",
         "mnist_cuda.__main__",
         "mnist_cuda.report",
+        "mnist_cuda.sklearn",
         "mnist_cuda.torch",
     )
     code = "\n".join(

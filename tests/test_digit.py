@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from drawings import NO_DIGITS, of_pen, somewhere
 
-from mnist_cuda.data.digit import as_mnist
+from mnist_cuda.data import synthetic
+from mnist_cuda.data.digit import as_mnist, digits_of
 
 
 def centre(image):
@@ -156,3 +157,54 @@ def test_two_colours_of_equal_parts_are_a_picture_of_nothing(turned):
     digit = as_mnist(halves.T if turned else halves)
     assert digit.pixels.shape == (28, 28)
     assert digit.doubt
+
+
+def side_by_side(rng, images, gap):
+    """A scan of digits in a row, dark on light, at different heights."""
+    canvas, x = np.zeros((70, 40 * len(images) + 40), np.uint8), 15
+    for image in images:
+        columns = np.flatnonzero(image.any(0))
+        image, y = image[:, columns[0] : columns[-1] + 1], int(rng.integers(18, 25))
+        canvas[y : y + 28, x : x + image.shape[1]] = image
+        x += image.shape[1] + gap
+    return 255 - np.kron(canvas[:, : x + 15], np.ones((3, 3), np.uint8))
+
+
+def test_digits_side_by_side_are_told_apart():
+    rng, cut = np.random.default_rng(0), 0
+    images, _ = synthetic.generate("test", count=1000)
+    for _ in range(40):
+        chosen = images[rng.choice(1000, int(rng.integers(2, 7)))]
+        found = digits_of(side_by_side(rng, chosen, gap=int(rng.integers(2, 12))))
+        boxes = [digit.box for digit in found]
+        assert boxes == sorted(boxes)
+        if len(found) != len(chosen):
+            continue
+        cut += 1
+        alone = [as_mnist(255 - np.kron(np.pad(image, 20), np.ones((3, 3), np.uint8))).pixels for image in chosen]
+        for k, digit in enumerate(found):  # nearest to its own, though at other squares of the scan
+            distances = [np.abs(digit.pixels.astype(int) - one).mean() for one in alone]
+            assert np.argmin(distances) == k
+            assert "side by side" not in digit.doubt
+    assert cut >= 32
+
+
+def test_one_digit_is_one():
+    images, _ = synthetic.generate("test", count=100)
+    for image in images:
+        picture = 255 - np.kron(np.pad(image, 10), np.ones((3, 3), np.uint8))
+        (digit,) = digits_of(picture)
+        np.testing.assert_array_equal(digit.pixels, as_mnist(picture).pixels)
+    (nothing,) = digits_of(np.zeros((50, 50), np.uint8))
+    assert nothing.doubt == "nothing is drawn there that stands out"
+
+
+def test_a_comma_is_no_digit():
+    images = synthetic.generate("test", count=3)[0]
+    picture = side_by_side(np.random.default_rng(1), images, gap=12)
+    found = digits_of(picture)
+    assert len(found) == 3
+    left, right = found[0].box[2], found[1].box[0]
+    picture[140:160, left + 10 : right - 10] = 0  # in the gap
+    assert right - left > 25
+    assert len(digits_of(picture)) == 3

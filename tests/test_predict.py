@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from drawings import NO_DIGITS, PICTURES, of_mnist, of_pen
 from PIL import Image
 from tiny import ENVIRONMENT, Terminal
 
-from mnist_cuda import cli
+from mnist_cuda import TrainOptions, cli, dataset_from_folder, train
 from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.engine import Engine
@@ -207,3 +208,43 @@ def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0
     assert "was trained on fashion-mnist: the classes that it names are not digits" in capsys.readouterr().err
+
+
+def test_a_number_is_read(trained, mnist, tmp_path, capsys):
+    labels = mnist.test_labels.tolist()
+    row = [mnist.test_images[labels.index(digit)] for digit in (3, 1, 4, 2)]
+    Image.fromarray(255 - np.pad(np.hstack(row), 20)).save(tmp_path / "number.png")
+    assert cli.main(["predict", str(tmp_path / "number.png"), "--model", str(trained), *CPU]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path / 'number.png'}: 3142, least ")
+    assert [line.split()[0] for line in rows] == ["3", "1", "4", "2"]
+    assert cli.main(["predict", str(tmp_path / "number.png"), "--model", str(trained), *CPU, "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)["images"]
+    assert (report["text"], report["digit"], [part["digit"] for part in report["digits"]]) == (
+        "3142",
+        None,
+        [3, 1, 4, 2],
+    )
+    assert report["probability"] == min(part["probability"] for part in report["digits"])
+
+
+def test_classes_have_their_names(trained, pictures, capsys):
+    model, names = load_model(trained), [f"kind {k}" for k in range(7)]
+    assert model.classes == tuple("0123456789")
+    assert Model({}, None, {"dataset": "fashion-mnist"}).classes[9] == "ankle boot"
+    assert Model({}, None, {"classes": "nothing"}).classes == tuple("0123456789")
+    save_model(pictures / "named.safetensors", replace(model, metadata=model.metadata | {"classes": json.dumps(names)}))
+    assert load_model(pictures / "named.safetensors").classes == (*names, "7", "8", "9")
+    argv = ["predict", str(pictures / "1.png"), "--model", str(pictures / "named.safetensors"), *CPU, "--json"]
+    assert cli.main(argv) == 0
+    (report,) = json.loads(capsys.readouterr().out)["images"]
+    assert report["text"] == f"kind {report['digit']}"
+
+
+def test_a_folder_of_pictures_names_its_classes(tmp_path):
+    for name in ("bag", "boot"):
+        (tmp_path / name).mkdir()
+        for k in range(3):
+            Image.fromarray(np.full((28, 28), 40 * k, np.uint8)).save(tmp_path / name / f"{k}.png")
+    result = train(dataset_from_folder(tmp_path), TrainOptions(epochs=1, batch_size=2), engine="cpu")
+    assert result.model.classes[:3] == ("bag", "boot", "2")

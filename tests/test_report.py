@@ -22,6 +22,7 @@ from mnist_cuda.report import charts
 from mnist_cuda.report.page import figure_of
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import read
+from mnist_cuda.run.listing import load_run
 
 RECORD = Path(__file__).parents[1] / "docs/records/peers/256-1024-4096.json"
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
@@ -109,7 +110,16 @@ PANELS = ["loss", "accuracy", "classes", "confusion-1", "mistakes-1", "confusion
 def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
     text = (made / "page.html").read_text()
     page = Page(text)
-    assert list(page.panels) == [name for name in PANELS if name != "mistakes-2" or name in page.panels]
+    of_runs = ("confusion-1", "mistakes-1", "filters-1", "confusion-2", "mistakes-2", "filters-2")
+    grouped = [*(name for name in PANELS if name not in of_runs), *of_runs]  # what belongs to a run, run by run
+    assert list(page.panels) == [name for name in grouped if name != "mistakes-2" or name in page.panels]
+    (best,) = re.findall("<h1>(.*?)</h1>", text)
+    accuracies = {name: load_run(made / "runs" / name).accuracy for name in ("one <b>", "two")}
+    assert best == f"{100 * accuracies['two']:.2f} % of the test images are right in the best of 2 runs, two"
+    assert accuracies["two"] > accuracies["one <b>"]
+    assert re.findall('class="group">(.*?)<', text) == ["one &lt;b&gt;", "two"]
+    cards = text.split('<div class="card">')[1:]
+    assert [re.search("<dt>state</dt><dd>(.*?)</dd>", card)[1][:4] for card in cards] == ["done", "done"]
     for name, panel in page.panels.items():
         assert panel["svg"] == 1, name
         drawn = panel.get("path", 0) + panel.get("image", 0) + panel.get("use", 0)

@@ -826,3 +826,29 @@ def test_config_records_what_it_was(tiny):
     assert (config["at_once"], config["data"]["digest"]) == (2, tiny_dataset().digest)
     assert read_runs(folder / "runs.csv", {}) == grid({"seed": range(2)}, {"epochs": 1, "batch_size": 5, "lr": 0.02})
     assert tiny("--resume", "--quiet") == 0  # the newest
+
+
+def test_what_a_sweep_returns_is_also_arrays_and_a_data_frame():
+    data = tiny_dataset()
+    runs = [TrainOptions(epochs=epochs, batch_size=5, lr=lr) for epochs, lr in ((1, 0.02), (2, 1e30), (2, 0.02))]
+    found = sweep(data, runs, engine="cpu")
+    assert [row.options for row in found] == runs
+    columns = found.arrays
+    assert columns["lr"].tolist() == [0.02, 1e30, 0.02]
+    assert columns["correct"].shape == (3, 10)
+    assert columns["losses"].shape == (3, 2)
+    for k, row in enumerate(found):
+        assert np.isnan(columns["test_accuracy"][k]) == bool(row.fault)
+        np.testing.assert_array_equal(columns["losses"][k][: len(row.losses)], row.losses)
+        assert np.isnan(columns["losses"][k][len(row.losses) :]).all()
+    assert columns["correct"][2].sum() == 20 * columns["test_accuracy"][2]
+    assert found.best is max(found, key=lambda row: row.rank)
+    assert (
+        repr(found) == f"SweepResult(3 models, best {100 * found.best.test_accuracy:.2f} %, model {found.best.index})"
+    )
+    assert found._repr_html_().count("<tr>") == 4
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = found.frame()
+    assert frame.shape[0] == 3
+    assert frame["loss_2"].tolist()[2] == found[2].losses[1]
+    assert frame["correct_9"].tolist()[0] == found[0].correct[9]

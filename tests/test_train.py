@@ -276,3 +276,31 @@ def test_the_same_run_gives_the_same_file_and_says_its_digest(capsys):
     assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
     train("--json", "--out", "c")
     assert json.loads(capsys.readouterr().out)["parameters_sha256"] == expected
+
+
+def test_a_quick_look_trains_on_the_first_images(capsys):
+    train("--limit", 12, "--batch-size", 5, "--out", "some")
+    config = json.loads(Path("some/config.json").read_text())
+    assert (config["data"]["training_images"], config["options"]["limit"]) == (12, 12)
+    data = tiny_dataset()
+    found = data.first(12)
+    assert config["data"]["digest"] == found.digest != data.digest
+    np.testing.assert_array_equal(found.train_images, data.train_images[:12])
+    assert len(found.test_labels) == 20
+    assert cli.main(["train", "--config", "some", "--out", "again", "--quiet"]) == 0
+    assert Path("again/model.safetensors").read_bytes() == Path("some/model.safetensors").read_bytes()
+    train("--limit", 36, "--out", "more", code=2)
+    assert "there are 35 training images, and the first 36 are wanted" in capsys.readouterr().err
+
+
+def test_patience_ends_a_training_that_does_not_get_better(capsys):
+    flags = ("--lr", 0, "--epochs", 50, "--batch-size", 5, "--patience", 2)
+    train(*flags, "--out", "none", code=2)
+    assert "--patience waits for the images of --validation N" in capsys.readouterr().err
+    train(*flags, "--validation", 5, "--out", "run", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["epochs_done"], report["stopped"]) == (3, "no better validation accuracy for 2 epochs")
+    assert (report["interrupted"], len(report["epochs"])) == (None, 3)
+    assert json.loads(Path("run/config.json").read_text())["ended"] == "stopped"
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "ended after 18 steps (3 of 50 epochs)" in capsys.readouterr().out

@@ -46,12 +46,15 @@ def examples(*lines: str) -> str:
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong and what may have been meant, instead of after a screen of usage."""
 
+    fault = ""  # the last one, for who reads JSON
+
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
         message = re.sub("ignored explicit argument", "takes no value, found", " ".join(message.splitlines()))
+        Parser.fault = message
         self.exit(UsageError.exit_code, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

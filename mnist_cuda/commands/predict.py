@@ -1,13 +1,14 @@
-"""Read the digit in a picture of any size, colour and lighting.
+"""Read the digits in a picture of any size, colour and lighting.
 
-For a picture it prints the 28x28 pixels that the network saw and ten probabilities, for a folder a table. A picture
-that does not look like a digit gets a warning.
+For a picture of one digit it prints the 28x28 pixels that the network saw and ten probabilities, for one of several the
+number that they make, for a folder a table. A picture that does not look like a digit gets a warning.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,31 +62,33 @@ def run(args: argparse.Namespace) -> int:
     if model.metadata.get("dataset") == "fashion-mnist":
         console.print_warning(f"{file} was trained on fashion-mnist: the classes that it names are not digits")
     files = [found for named in args.image for found in _files(named)]
-    digits = _digits([path for path, _ in files], out)
+    names = model.classes
+    several = names[0] == "0"  # of garments there is one in a picture
+    digits = _digits([path for path, _ in files], out, several=several)
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     set_model(engine, model)
-    read = [digit for digit in digits if not isinstance(digit, DataError)]
+    read = [digit for found in digits if not isinstance(found, DataError) for digit in found]
     probabilities = predict(engine, np.stack([digit.pixels for digit in read])).probabilities if read else np.empty(0)
     rows = iter(probabilities)
     reports: list[dict[str, Any]] = []
     table: list[tuple[str, ...]] = []
-    for (path, in_folder), digit in zip(files, digits, strict=True):
-        if isinstance(digit, DataError):
-            print("mnist-cuda: error:", digit, file=sys.stderr)
-            reports.append({"file": str(path), "error": str(digit)})
+    for (path, in_folder), found in zip(files, digits, strict=True):
+        if isinstance(found, DataError):
+            print("mnist-cuda: error:", found, file=sys.stderr)
+            reports.append({"file": str(path), "error": str(found)})
             continue
-        row = next(rows)
-        report = _report(path, digit, row)
+        of_picture = [next(rows) for _ in found]
+        report = _report(path, found, of_picture, names)
         reports.append(report)
         if in_folder:
             table.append((str(path), *_answer(report), report["doubt"]))
         elif not output.on_stdout:
-            _show(out, digit, row, report)
+            _show(out, found, of_picture, report, names)
     if table and not output.on_stdout:
         console.print_table(out, ("file", "digit", "probability", "doubt"), table, right=("digit", "probability"))
     facts = {"model": str(file), "engine": engine.info.name, "precision": engine.precision}
     output.write({**facts, "trained": model.metadata, "images": reports})
-    return 0 if len(read) == len(files) else DataError.exit_code
+    return 0 if not any(isinstance(found, DataError) for found in digits) else DataError.exit_code
 
 
 def _files(named: Path) -> list[tuple[Path, bool]]:
@@ -95,67 +98,107 @@ def _files(named: Path) -> list[tuple[Path, bool]]:
     return [(path, True) for path in picture_files(named)] if named.is_dir() else [(named, False)]
 
 
-def _digits(paths: list[Path], out: Console) -> list[Digit | DataError]:
-    """For each file its digit, or why it cannot be read."""
-    from mnist_cuda.data.digit import as_mnist
+def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digit] | DataError]:
+    """For each file its digits from left to right, or why it cannot be read. several: whether there may be more."""
+    from mnist_cuda.data.digit import as_mnist, digits_of
     from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.terminal.console import LiveLine
 
-    digits: list[Digit | DataError] = []
+    digits: list[list[Digit] | DataError] = []
     with LiveLine(out, enabled=len(paths) > 1) as line:
         for count, path in enumerate(paths):
             line.show(count / len(paths), f"{count} of {len(paths)} pictures")
             try:
-                digits.append(as_mnist(read_picture(path)))
+                picture = read_picture(path)
+                digits.append(digits_of(picture) if several else [as_mnist(picture)])
             except DataError as error:
                 digits.append(error)
     return digits
 
 
-def _report(path: Path, digit: Digit, probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """A picture's part of the object of `--json`."""
+def _report(
+    path: Path, digits: list[Digit], probabilities: list[NDArray[np.float64]], names: Sequence[str]
+) -> dict[str, Any]:
+    """A picture's part of the object of `--json`: of one digit, and of each."""
+    each = [_one(digit, row, names) for digit, row in zip(digits, probabilities, strict=True)]
+    doubts = [f"{part['name']}: {part['doubt']}" if len(each) > 1 else part["doubt"] for part in each if part["doubt"]]
+    known = [part for part in each if part["digit"] is not None]
+    only: dict[str, Any] = each[0] if len(each) == 1 else {}
+    return {
+        "file": str(path),
+        "text": "".join(part["name"] for part in known) or None,
+        "digit": only.get("digit"),
+        "probability": min((part["probability"] for part in known), default=None),
+        "probabilities": only.get("probabilities"),
+        "doubt": "; ".join(doubts),
+        "dark_on_light": digits[0].dark,
+        "box": only.get("box"),
+        "digits": each,
+    }
+
+
+def _one(digit: Digit, probabilities: NDArray[np.float64], names: Sequence[str]) -> dict[str, Any]:
+    """What there is to say of one digit."""
     best = int(probabilities.argmax())
     blank = not digit.pixels.any()
     unsure = "" if probabilities[best] >= SURE else "the network is not sure"
     return {
-        "file": str(path),
         "digit": None if blank else best,
+        "name": "-" if blank else names[best],
         "probability": None if blank else float(probabilities[best]),
         "probabilities": None if blank else probabilities.tolist(),
         "doubt": digit.doubt or unsure,
-        "dark_on_light": digit.dark,
         "box": digit.box,
     }
 
 
 def _answer(report: dict[str, Any]) -> tuple[str, str]:
-    """Digit and probability for people."""
-    return ("-", "-") if report["digit"] is None else (str(report["digit"]), _percent(report["probability"]))
+    """Digits and the least probability for people."""
+    return ("-", "-") if report["text"] is None else (report["text"], _percent(report["probability"]))
 
 
 def _percent(probability: float) -> str:
     return f"{100 * probability:.1f} %"
 
 
-def _show(out: Console, digit: Digit, probabilities: NDArray[np.float64], report: dict[str, Any]) -> None:
-    """Print the answer, and the pixels beside the bars."""
+def _show(
+    out: Console, digits: list[Digit], probabilities: list[NDArray[np.float64]], report: dict[str, Any],
+    names: Sequence[str],
+) -> None:  # fmt: skip
+    """Print the answer, and the pixels beside the bars; of several digits the probabilities alone."""
+    from mnist_cuda.terminal.console import print_warning
+
+    several = len(digits) > 1
+    if report["text"] is not None:
+        least = "least " if several else ""
+        out.print(f"{report['file']}: {report['text']}, {least}{_percent(report['probability'])}")
+        if several:
+            for part in report["digits"]:
+                out.print(f"  {part['name']}  {_percent(part['probability']):>7}")
+        else:
+            _show_bars(out, digits[0], probabilities[0], report["digit"], names)
+    if report["doubt"]:
+        shape = not several and digits[0].doubt
+        print_warning(f"{report['file']}: {'this looks like no digit: ' if shape else ''}{report['doubt']}")
+
+
+def _show_bars(out: Console, digit: Digit, probabilities: NDArray[np.float64], best: int, names: Sequence[str]) -> None:
+    """The pixels that the network saw, beside a bar for each class."""
     from rich.text import Text
 
     from mnist_cuda.data.picture import render
-    from mnist_cuda.terminal.console import coloured, on_terminal, print_warning
+    from mnist_cuda.terminal.console import coloured, on_terminal
 
-    if report["digit"] is not None:
-        out.print(f"{report['file']}: {', '.join(_answer(report))}")
-        lines = render(digit.pixels, colour=coloured(out), encoding=out.encoding).splitlines()
-        full = "=" if out.options.ascii_only else "━"
-        length = min(_BAR, max(0, out.width - 41)) if on_terminal(out) else _BAR  # 41: what stands around a bar
-        for row, line in enumerate(lines, start=-2):  # the bars stand in the middle
-            text = Text.from_ansi(line)
-            if 0 <= row < len(probabilities):
-                bar = f"{full * round(length * probabilities[row]):{length}} " if length else ""
-                style = "bold green" if row == report["digit"] else ""
-                text.append(f"   {row} {bar}{_percent(probabilities[row]):>7}", style)
-            text.rstrip()
-            out.print(text)
-    if report["doubt"]:
-        print_warning(f"{report['file']}: {'this looks like no digit: ' if digit.doubt else ''}{report['doubt']}")
+    lines = render(digit.pixels, colour=coloured(out), encoding=out.encoding).splitlines()
+    full = "=" if out.options.ascii_only else "━"
+    widest = max(map(len, names))
+    around = 40 + widest  # what stands around a bar
+    length = min(_BAR, max(0, out.width - around)) if on_terminal(out) else _BAR
+    for row, line in enumerate(lines, start=-2):  # the bars stand in the middle
+        text = Text.from_ansi(line)
+        if 0 <= row < len(probabilities):
+            bar = f"{full * round(length * probabilities[row]):{length}} " if length else ""
+            style = "bold green" if row == best else ""
+            text.append(f"   {names[row]:{widest}} {bar}{_percent(probabilities[row]):>7}", style)
+        text.rstrip()
+        out.print(text)

@@ -33,13 +33,15 @@ from mnist_cuda.run.options import RunOptions, TrainOptions
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
     *("engine", "precision", "multiprocessors", "threads", "device", "placement", "dataset", "data_dir"),
-    *("save_every", "keep", "save_best"),
+    *("save_every", "keep", "save_best", "limit", "patience"),
     *("processes", "gpus"),
 )
 
 EXAMPLES = (
     "mnist-cuda train",
     "mnist-cuda train --engine cpu --epochs 1 --out runs/first",
+    "mnist-cuda train --limit 3000 --epochs 1",
+    "mnist-cuda train --validation 5000 --patience 3",
     "mnist-cuda train --resume latest --epochs 6",
     "mnist-cuda train --config first --lr 0.1",
 )
@@ -65,8 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"start from the weights of a run or of a PyTorch state_dict (.safetensors, .pt); RUN: {RUN}")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images, chosen by the seed, and test on them after each epoch")  # fmt: skip
+    add("--patience", type=non_negative, default=0, metavar="N",
+        help="end after N epochs without a better accuracy on the --validation images (default: never)")  # fmt: skip
     add_engine_flags(parser)
-    add_placement_flag(add_data_flags(parser, "auto"))
+    group = add_data_flags(parser, "auto")
+    group.add_argument("--limit", type=non_negative, default=0, metavar="N",
+        help="train on the first N training images only, for a quick look (default: all)")  # fmt: skip
+    add_placement_flag(group)
     group = parser.add_argument_group("ranks (processes that train one model together)")
     add = group.add_argument
     add("--gpus", type=processes, default=1, metavar="N",

@@ -144,6 +144,14 @@ CHOICES = {
 }
 
 
+# The names of the classes, where they are not digits.
+CLASS_NAMES = {
+    "fashion-mnist": (
+        "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+    ),
+}  # fmt: skip
+
+
 def cache_folder(info: DatasetInfo) -> Path:
     """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder.
 

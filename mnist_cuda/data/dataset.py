@@ -30,7 +30,8 @@ class Dataset:
     folder it was read from, or `generated`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
-    the four arrays; known_digest gives it where it has just been checked.
+    the four arrays; known_digest gives it where it has just been checked. classes: their names, where they are not
+    digits.
 
     Raises DataError for arrays that are none of these.
     """
@@ -44,6 +45,7 @@ class Dataset:
     test_labels: Labels
     hashes: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
+    classes: tuple[str, ...] = ()
     known_digest: InitVar[str | None] = None
     digest: str = field(init=False)
 
@@ -63,6 +65,13 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self.name}, {len(self.train_labels)} training and {len(self.test_labels)} test images)"
+
+    def first(self, count: int) -> Dataset:
+        """The data set with only the first `count` training images. UsageError where there are not so many."""
+        if count > len(self.train_labels):
+            raise UsageError(f"there are {len(self.train_labels)} training images, and the first {count} are wanted")
+        images, labels = self.train_images[:count], self.train_labels[:count]
+        return replace(self, train_images=images, train_labels=labels, known_digest=None)
 
     @property
     def arrays(self) -> tuple[Images, Labels, Images, Labels]:

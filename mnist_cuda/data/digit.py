@@ -36,6 +36,11 @@ _SIZE = 0.1  # of a look's longer side: what is smaller does not outdo what lies
 _SHEET = 0.7  # of its box: what is filled as much may be paper
 _SPECK = 0.04  # of the largest shape's ink: what has less is dirt
 
+# Of digits side by side.
+_MOST_DIGITS = 20
+_OVERLAP = 0.4  # of the narrower shape's columns: with more, two shapes are strokes of one digit
+_LOW = 0.4  # of the highest one's height: what is lower is a comma or a dash
+
 # Strokes of MNIST's test images, in pixels (`_stroke`): one image in a hundred has thinner ones than _THIN; at most one
 # in ten thousand has thicker ones than _THICK, longer ones than _LONG, or is wider than _WIDE times its height.
 _THIN, _THICK, _LONG = 1.45, 6.5, 70.0
@@ -65,16 +70,37 @@ def as_mnist(picture: NDArray[Any]) -> Digit:
     or NaN.
     """
     picture = _checked(picture)
-    height, width = picture.shape[:2]
-    whole: Box = (0, 0, width, height)
-    found = _closest(picture, whole)
+    found = _look(picture)
+    return _nothing(picture) if found is None else _normalised(found)
+
+
+def digits_of(picture: NDArray[Any]) -> list[Digit]:
+    """The digits in a picture, as `as_mnist` gives one: those that stand side by side, from left to right.
+
+    They are told apart where no stroke of one touches the next, and where neither is above the other.
+    """
+    picture = _checked(picture)
+    found = _look(picture)
     if found is None:
-        return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
-    if found.is_sheet():
+        return [_nothing(picture)]
+    parts = found.parts() if found.side_by_side else []
+    return [_normalised(part) for part in parts] if 1 < len(parts) <= _MOST_DIGITS else [_normalised(found)]
+
+
+def _nothing(picture: NDArray[Any]) -> Digit:
+    whole = (0, 0, picture.shape[1], picture.shape[0])
+    return Digit(np.zeros((SIDE, SIDE), np.uint8), whole, True, "nothing is drawn there that stands out")
+
+
+def _look(picture: NDArray[Any]) -> _Found | None:
+    """The ink in a picture; None where there is none."""
+    height, width = picture.shape[:2]
+    found = _closest(picture, (0, 0, width, height))
+    if found is not None and found.is_sheet():
         written = _closest(picture, _with_margin(found.box, width, height, -0.04))
         if written is not None and not written.at_border:
             found = written
-    return _normalised(found)
+    return found
 
 
 def _closest(picture: NDArray[Any], part: Box) -> _Found | None:
@@ -119,6 +145,36 @@ class _Found:
     dark: bool
     at_border: bool
     side_by_side: bool
+
+    def parts(self) -> list[_Found]:
+        """What stands side by side, from left to right; what is much lower than the highest is none of it."""
+        shapes = _shapes(_widened(self.ink > _FAINT))
+        shapes[self.ink <= _FAINT] = 0
+        groups: list[tuple[int, int, set[int]]] = []  # first column, last column, numbers of shapes
+        spans = []
+        for number in range(1, int(shapes.max()) + 1):
+            columns = np.flatnonzero((shapes == number).any(0))
+            if len(columns):
+                spans.append((int(columns[0]), int(columns[-1]) + 1, number))
+        for first, last, number in sorted(spans):
+            if groups:
+                begin, end, numbers = groups[-1]
+                if min(end, last) - first > _OVERLAP * min(end - begin, last - first):  # strokes of one digit
+                    groups[-1] = (begin, max(end, last), numbers | {number})
+                    continue
+            groups.append((first, last, {number}))
+        found = [self._cut(np.isin(shapes, list(numbers))) for _, _, numbers in groups]
+        highest = max(part.ink.shape[0] for part in found)
+        return [part for part in found if part.ink.shape[0] >= _LOW * highest]
+
+    def _cut(self, mask: NDArray[np.bool_]) -> _Found:
+        """The same without the ink outside of the mask."""
+        rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+        first, last, start, end = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
+        left, top = self.box[0] + start * self.step, self.box[1] + first * self.step
+        box = (left, top, left + (end - start) * self.step, top + (last - first) * self.step)
+        ink = np.where(mask, self.ink, 0)[first:last, start:end].astype(np.float32)
+        return replace(self, ink=ink, box=box, side_by_side=False)
 
     def is_sheet(self) -> bool:
         """Whether it may be no ink, but paper on something darker or brighter."""

@@ -73,7 +73,8 @@ def dataset_from_folder(folder: str | Path, *, test_share: float = 0.2, seed: in
             paths += found
             labels += [label] * len(found)
     pairs = [_pair(_read(paths), np.array(labels, np.uint8), half) for paths, labels, half in parts]
-    return Dataset(root.name, root.name, str(root), *pairs[0], *pairs[1])
+    classes = () if set(names) <= set(map(str, range(CLASSES))) else tuple(names)
+    return Dataset(root.name, root.name, str(root), *pairs[0], *pairs[1], classes=classes)
 
 
 def _classes(folder: Path) -> list[str]:

@@ -143,7 +143,10 @@ def pictures(axes: Axes, images: Sequence[Any], captions: Sequence[str], columns
 
 
 def matrix(axes: Axes, counts: Sequence[Sequence[int]]) -> None:
-    """A confusion matrix: rows are the classes, columns what they were taken for; the more errors, the redder."""
+    """A confusion matrix: rows are the classes, columns what they were taken for; the more errors, the redder.
+
+    Beside it the total of each row, below it of each column, and of all.
+    """
     size = len(counts)
     most = max((n for r, row in enumerate(counts) for c, n in enumerate(row) if r != c), default=0)
     for r, row in enumerate(counts):
@@ -153,8 +156,14 @@ def matrix(axes: Axes, counts: Sequence[Sequence[int]]) -> None:
                 shade = 0.25 if right else 0.12 + 0.6 * (n / most) ** 0.5
                 corner = (c - 0.47, r - 0.47)
                 axes.add_patch(Rectangle(corner, 0.94, 0.94, facecolor=LINES[0] if right else WRONG, alpha=shade))
-                axes.text(c, r, str(n), ha="center", va="center")
-    axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size), aspect="equal")
+                axes.text(c, r, str(n), ha="center", va="center", fontsize=FONT_POINTS - 2)
+    totals = [sum(row) for row in counts]
+    small: dict[str, Any] = {"ha": "center", "va": "center", "color": MUTED, "fontsize": FONT_POINTS - 2}
+    for k in range(size):
+        axes.text(size, k, str(totals[k]), **small)
+        axes.text(k, size, str(sum(row[k] for row in counts)), **small)
+    axes.text(size, size, str(sum(totals)), **small)
+    axes.set(xlim=(-0.5, size + 0.5), ylim=(size + 0.5, -0.5), xticks=range(size), yticks=range(size), aspect="equal")
     axes.set(xlabel="taken for", ylabel="class")
     axes.grid(False)
     axes.spines["bottom"].set_visible(False)

@@ -43,7 +43,7 @@ class Panel:
 
     name: of its files, and of it among the report's panels. note: sentences below picture and text. legend: sentences
     below the picture alone, on its marks. sketch: what the terminal has in place of the picture, given whether to use
-    colour and the output's encoding.
+    colour and the output's encoding. group: what it belongs to with others, such as a run's name; nothing alone.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Panel:
     text: list[str]
     sketch: Callable[[bool, str], list[str]] | None = None
     legend: str = ""
+    group: str = ""
 
     @property
     def caption(self) -> str:
@@ -74,14 +75,15 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
     if known:
         found.append(_classes(known))
     for number, tested in enumerate(known, 1):
-        found.append(_confusion(tested, number))
+        of_run = [_confusion(tested, number)]
         if len(_answers(tested).mistakes()):
-            found.append(_mistakes(tested, number))
+            of_run.append(_mistakes(tested, number))
         else:
             absent.append(f"{tested.run.name}: there is no mistake to show")
+        found += [replace(panel, group=tested.run.name) for panel in of_run]
     for number, tested in enumerate(sources.runs, 1):
         if tested.model:
-            found.append(_filters(tested, number))
+            found.append(replace(_filters(tested, number), group=tested.run.name))
     for number, profile in enumerate(sources.profiles, 1):
         found.append(_phases(profile, number))
         if profile.get("roofs"):
@@ -102,7 +104,7 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
             absent.append(f"{swept.name}: {len(maps) - MOST_MAPS} more maps, of options that do no better")
         shown = [*(luck(swept, number) or recipes(swept, number)), *over_option(swept, number), *maps[:MOST_MAPS]]
         named = f", {_short(swept.name)}" if len(sources.sweeps) > 1 else ""
-        found += [replace(panel, title=panel.title + named) for panel in shown]
+        found += [replace(panel, title=panel.title + named, group=swept.name) for panel in shown]
     return found, absent
 
 
@@ -223,7 +225,8 @@ def _confusion(tested: Tested, number: int) -> Panel:
         f"right, by {_how(tested)}."
     )
     text = aligned([confusion.COLUMNS, *confusion.table(answers)])
-    return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 340, draw, text)
+    legend = "The last row and column are totals."
+    return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 350, draw, text, legend=legend)
 
 
 def _what(tested: Tested) -> str:

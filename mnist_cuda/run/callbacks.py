@@ -10,6 +10,7 @@ from typing import Any
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.run.results import TrainingResult
 from mnist_cuda.run.training import Progress, Trainer
+from mnist_cuda.terminal.console import plural
 
 
 class StopTraining(Exception):
@@ -61,7 +62,7 @@ class EarlyStopping(Callback):
             raise UsageError(f"early stopping: an epoch's record has no number {self.key}")
         self._epochs.append(record)
         if since_best(self._epochs, self.key) >= self.patience:
-            raise StopTraining(f"no better {self.key.replace('_', ' ')} for {self.patience} epochs")
+            raise StopTraining(f"no better {self.key.replace('_', ' ')} for {plural(self.patience, 'epoch')}")
 
 
 def since_best(epochs: Sequence[Mapping[str, Any]], key: str) -> int:

@@ -156,6 +156,8 @@ class RunOptions:
     """Everything that a training in a folder is asked for.
 
     init: what gives the first weights, and init_sha256 their digest, which those of a run that goes on must have.
+    limit: only the first so many training images, 0 for all. patience: after how many epochs without a better accuracy
+    on held-out images to end, 0 for never.
     resume, config: the folder of the run that goes on, or the configuration that is repeated. given: names of the
     options that the user gave; argv: all words, for the other ranks.
     """
@@ -167,6 +169,8 @@ class RunOptions:
     ranks: RanksOptions = field(default_factory=RanksOptions)
     init: Path | None = None
     init_sha256: str | None = None
+    limit: int = 0
+    patience: int = 0
     resume: Path | None = None
     config: Path | None = None
     given: Set[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from mnist_cuda import _native
+from mnist_cuda.data.catalogue import CLASS_NAMES
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_CLASSES: int = _native.CLASSES
 _COLUMNS = ("epoch", "loss", "train_accuracy", "validation_accuracy", "test_accuracy", "train_seconds")
 
 
@@ -29,6 +33,18 @@ class Model:
     parameters: dict[str, NDArray[Any]]
     statistics: dict[str, NDArray[Any]] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: digits, those of fashion-mnist, or those that the data set had."""
+        digits = tuple(map(str, range(_CLASSES)))
+        if "classes" not in self.metadata:
+            return CLASS_NAMES.get(self.metadata.get("dataset", ""), digits)
+        try:
+            names = tuple(map(str, json.loads(self.metadata["classes"])))
+        except (ValueError, TypeError):
+            names = ()
+        return (names + digits[len(names) :])[:_CLASSES]
 
     def __repr__(self) -> str:
         known = [f"{name}={self.metadata[name]}" for name in ("dataset", "epochs", "engine") if name in self.metadata]

@@ -125,6 +125,10 @@ def _train(
 
     if options.output.save_best and not options.training.validation:
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
+    if options.patience and not options.training.validation:
+        raise UsageError("--patience waits for the images of --validation N, which is missing")
+    if options.patience and ranks:
+        raise UsageError("--patience is for one process; several ranks train all epochs")
     require_possible(options.training, len(data.train_labels))
     saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
     state, records = None, None
@@ -157,7 +161,7 @@ def _train(
     trainer = Trainer(engine, data, options.training, state=state, records=records, ranks=ranks)
     task = TrainingRun(
         trainer, folder, output, startup, saving, recorded, by_auto=options.engine.engine == "auto",
-        quiet=options.output.quiet, launcher=world.launcher if world else "",
+        quiet=options.output.quiet, patience=options.patience, launcher=world.launcher if world else "",
     )  # fmt: skip
     code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
     if ranks:
@@ -245,6 +249,7 @@ def _load(options: RunOptions, config: dict[str, Any] | None) -> Dataset:
     from mnist_cuda.run.training_run import with_recorded_warning
 
     data = options.data.read()
+    data = data.first(options.limit) if options.limit else data
     _check_data(options, config, data)
     return with_recorded_warning(data, config) if config else data
 

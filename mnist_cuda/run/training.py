@@ -6,6 +6,7 @@ train` are made of it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -345,6 +346,8 @@ class Trainer:
             "precision": self.engine.precision,
             "steps": str(self.steps),
         }
+        if self.data.classes:
+            metadata["classes"] = json.dumps(self.data.classes)
         return Model(self.parameters, statistics, metadata)
 
     @property

@@ -15,6 +15,7 @@ from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.run import progress
+from mnist_cuda.run.callbacks import since_best
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
 from mnist_cuda.run.results import Model
@@ -28,7 +29,8 @@ from mnist_cuda.terminal.signals import StopRequest, exit_code
 class TrainingRun:
     """One run: a trainer, the folder that it fills, and what people and programs are told.
 
-    options: for config.json. by_auto: the engine was left to `auto`. launcher: what started its other ranks.
+    options: for config.json. by_auto: the engine was left to `auto`. patience: epochs without a
+    better accuracy on held-out images after which it ends, 0 for no end. launcher: what started its other ranks.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class TrainingRun:
         *,
         by_auto: bool,
         quiet: bool,
+        patience: int = 0,
         launcher: str = "",
     ) -> None:
         self.trainer, self.folder, self.output, self.startup = trainer, folder, output, startup
         self.saving, self.by_auto, self.quiet, self.launcher = saving, by_auto, quiet, launcher
+        self.patience, self.stopped = patience, ""  # and why it ended before the last epoch
         self.keeper = RunKeeper(trainer, folder, saving, options, by_auto=by_auto)
         self.first_step = trainer.steps  # where this process began
         if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
@@ -65,7 +69,7 @@ class TrainingRun:
         self._start = time.perf_counter()
         self.live.show(0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "first step")  # drawn at once
         with StopRequest(self._heard) as stop, self.live, self.keeper.noting_divergence():
-            while not trainer.finished:
+            while not (trainer.finished or self._impatient()):
                 trainer.train_epoch(self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride)
                 record, state, model = trainer.record(), trainer.state, trainer.model(None)
                 if signum := stop.signal or trainer.stopped:
@@ -75,10 +79,20 @@ class TrainingRun:
                     record = trainer.evaluate()
                 self._end_epoch(record, trainer.end_epoch(record))
             with self._saves():
-                self.keeper.end("done")
+                if self.stopped:
+                    self.keeper.save_state(trainer.state)
+                self.keeper.end("stopped" if self.stopped else "done")
             self.live.stop()
             self._report(None)
             return 0 if stop.signal is None else exit_code(stop.signal)
+
+    def _impatient(self) -> bool:
+        """Whether it is in vain to go on."""
+        epochs = self.trainer.epochs
+        complete = self.patience and epochs and not self.trainer.step
+        if complete and since_best(epochs, "validation_accuracy") >= self.patience:
+            self.stopped = f"no better validation accuracy for {console.plural(self.patience, 'epoch')}"
+        return bool(self.stopped)
 
     def _show(self, now: Progress) -> None:
         self.startup.end("first_step")
@@ -143,6 +157,7 @@ class TrainingRun:
                 f"{100 * trainer.evaluation.accuracy:.2f} % of {trainer.evaluation.count} test images correct after "
                 f"{console.plural(trainer.epochs_done, 'epoch')} on {name}"
             )
+            result += f"; {self.stopped}" if self.stopped else ""
             pace = f"{console.format_count(us)} us/iteration (mean of the last {iterations})"
             time_line = f"{console.format_duration(total)}{since}; {pace}"
             if saved and self.saving.best:
@@ -156,6 +171,7 @@ class TrainingRun:
         if self.output:
             report = {
                 "interrupted": None if signum is None else signal.Signals(signum).name,
+                "stopped": self.stopped or None,
                 "accuracy": trainer.epochs[-1]["test_accuracy"] if trainer.epochs else None,
                 "epochs_done": trainer.epochs_done,
                 "steps": trainer.steps,

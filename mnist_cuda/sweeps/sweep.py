@@ -29,6 +29,7 @@ from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, require_possible
 from mnist_cuda.sweeps.grid import read_runs
+from mnist_cuda.sweeps.result import SweepResult
 from mnist_cuda.sweeps.store import RUNS_FILE, SAVES, SweepFiles
 from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
 from mnist_cuda.sweeps.trainers import (
@@ -318,7 +319,7 @@ def sweep(
     save: str = "none",
     resume: bool = False,
     on_model: Callable[[SweptModel, Model | None], object] | None = None,
-) -> list[SweptModel]:
+) -> SweepResult:
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
 
     data: what `load_dataset` or `dataset_of` gives. engine, precision: as for `train`, of all models. threads: of a
@@ -331,9 +332,9 @@ def sweep(
     on_model: called with each row as it is done and its model, None where it diverged; what it raises ends the sweep,
     as Ctrl-C does, and `out` keeps what is done.
 
-    Returns a row for each run, in their order. Raises UsageError for a run that is impossible and for a folder that is
-    not empty, or was begun for other runs, UnavailableError for an engine that cannot run here, CheckpointError for
-    files, OutOfMemoryError.
+    Returns a row for each run, in their order, also as arrays and as a data frame.
+    Raises UsageError for a run that is impossible and for a folder that is not empty, or was begun for other runs,
+    UnavailableError for an engine that cannot run here, CheckpointError for files, OutOfMemoryError.
     """
     if resume and out is None:
         raise UsageError("resume goes on with the folder of a sweep: give `out`")
@@ -358,4 +359,4 @@ def sweep(
         if folder:
             folder.start(task.config({}, "mnist_cuda.sweep"))
         task.run(on_model)
-        return [task.rows[index] for index in sorted(task.rows)]
+        return SweepResult(task.rows[index] for index in sorted(task.rows))

@@ -156,6 +156,13 @@ def _begun_with(options: SweepOptions, config: dict[str, Any]) -> SweepOptions:
     return replace(options, dataset=config["data"].get("name"), data_dir=Path(data_dir) if data_dir else None)
 
 
+def _pace(models: float) -> str:
+    """How fast models are trained, from models per second."""
+    return (
+        f"{console.format_count(models)} models/s" if models >= 1 else f"{console.format_duration(1 / models)} a model"
+    )
+
+
 class _Report:
     """What a sweep in a folder tells people and programs."""
 
@@ -219,12 +226,12 @@ class _Report:
         left = seconds / self._epochs * (self._left - self._epochs)
         parts = (
             f"{done}/{total} models",
-            f"{console.format_count((done - self._before) / seconds)} models/s",
+            _pace((done - self._before) / seconds),
             f"{console.format_duration(left)} left",
             _accuracies(self._rows(), self._alike) if self._news(done) else "",
         )
         self.live.show(done / total, *parts[:3])
-        if parts[3] and not self.options.quiet:
+        if parts[3] and not self.options.quiet and not self.live.shown:
             self.out.print("  ".join(parts))
 
     def _news(self, done: int) -> bool:

@@ -188,6 +188,11 @@ class LiveLine:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
+    @property
+    def shown(self) -> bool:
+        """Whether there is a line: on a terminal."""
+        return self._live is not None
+
     def show(self, fraction: float, *parts: str) -> None:
         """Show a bar for `fraction` (0 to 1) and the parts, most important first."""
         self._fraction, self._parts = fraction, parts

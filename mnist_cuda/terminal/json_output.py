@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.errors import CheckpointError
+from mnist_cuda.errors import CheckpointError, OutputError
 from mnist_cuda.files import atomic_write, require_writable
 from mnist_cuda.terminal import streams
 
 STDOUT = Path("-")
+VERSION = 1  # of the objects: a key that is removed, or means something else, makes it one more
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
@@ -31,7 +33,10 @@ class JsonOutput:
     """Where the flag `--json` wants the object: nowhere (None), on standard output (STDOUT) or in a file.
 
     Raises CheckpointError at once for a file that cannot be written.
+    printed: whether this command has printed its object.
     """
+
+    printed = False
 
     def __init__(self, target: Path | None) -> None:
         self._target = target
@@ -49,7 +54,9 @@ class JsonOutput:
 
         Raises CheckpointError for a file that cannot be written, and prints the object first.
         """
+        value = {"version": VERSION, **value}
         if self.on_stdout:
+            JsonOutput.printed = True
             print(dumps(value), flush=True)
         elif self.file:
             try:
@@ -57,3 +64,11 @@ class JsonOutput:
             except CheckpointError:
                 print(dumps(value), flush=True)
                 raise
+
+
+def print_error(message: str, code: int) -> None:
+    """Print the object of a command that failed, unless it has printed its own."""
+    if not JsonOutput.printed:
+        JsonOutput.printed = True
+        with contextlib.suppress(OSError, OutputError):
+            print(dumps({"version": VERSION, "error": message, "exit_code": code}), flush=True)

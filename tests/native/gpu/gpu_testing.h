@@ -60,7 +60,8 @@ inline int finish_on_gpu() {
   return finish();
 }
 
-// With MNIST_STOP_AT_FAILURE=1 the emulated tests end at the first failure, which is all that scripts/check mutations asks.
+// With MNIST_STOP_AT_FAILURE=1 the emulated tests end at the first failure, which is all that scripts/check mutations
+// asks.
 inline void stop_at_failure() {
 #ifdef MNIST_EMULATED
   static const bool kStops = std::getenv("MNIST_STOP_AT_FAILURE");

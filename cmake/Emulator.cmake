@@ -11,28 +11,33 @@ foreach(_line IN LISTS _left_out)
   string(REGEX REPLACE " .*" "" _name "${_line}")
   list(FILTER _kernels EXCLUDE REGEX "/${_name}[.]cu$")
 endforeach()
+# Those of `fused` for an A100 and an RTX card.
+foreach(_name IN ITEMS bf16 tf32 outside_step/data outside_step/slab)
+  list(APPEND _fused "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu/kernels/fused/${_name}.cu")
+endforeach()
 file(GLOB_RECURSE _headers CONFIGURE_DEPENDS native/gpu/kernels/*.cuh)
-list(FILTER _headers EXCLUDE REGEX "/fused/")
-foreach(_file IN LISTS _kernels _headers)
+foreach(_file IN LISTS _kernels _fused _headers)
   file(RELATIVE_PATH _path "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_file}")
-  if(_file MATCHES "[.]cu$")
+  if(_file MATCHES "/fused/.*[.]cu$")
+    list(APPEND _emulated_fused "${_rewritten}/${_path}.cpp")
+  elseif(_file MATCHES "[.]cu$")
     list(APPEND _emulated "${_rewritten}/${_path}.cpp")
   else()
     list(APPEND _emulated_headers "${_rewritten}/${_path}")
   endif()
 endforeach()
-add_custom_command(OUTPUT ${_emulated} ${_emulated_headers}
-  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_rewritten}" ${_kernels} ${_headers}
-  DEPENDS "${_emulator}/rewrite.py" ${_kernels} ${_headers} VERBATIM)
+add_custom_command(OUTPUT ${_emulated} ${_emulated_fused} ${_emulated_headers}
+  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_rewritten}" ${_kernels} ${_fused} ${_headers}
+  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/include/ptx.h" ${_kernels} ${_fused} ${_headers} VERBATIM)
 set(_planted "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/faults.cu")
 add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
   COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native" "${_rewritten}" "${_planted}"
-  DEPENDS "${_emulator}/rewrite.py" "${_planted}" VERBATIM)
+  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/include/ptx.h" "${_planted}" VERBATIM)
 
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
-add_library(emulator OBJECT ${_emulator}/machine.cpp ${_emulator}/memory.cpp ${_emulator}/ptx.cpp ${_emulator}/report.cpp
-  ${_emulator}/runtime.cpp)
+add_library(emulator OBJECT ${_emulator}/barriers.cpp ${_emulator}/machine.cpp ${_emulator}/memory.cpp
+  ${_emulator}/ptx.cpp ${_emulator}/report.cpp ${_emulator}/runtime.cpp)
 target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include")
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
 
@@ -71,12 +76,28 @@ target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator
 target_include_directories(test_emulated_step PRIVATE tests/native)
 add_test(NAME test_emulated_step COMMAND test_emulated_step)
 
+# Each phase of `fused` by itself.
+add_library(emulated_fused OBJECT ${_emulated_fused} ${_emulated_headers} native/gpu/kernels/fused/launch.cpp
+  native/host/kernels/fused/plan.cpp native/gpu/engines/fused/arena.cpp native/gpu/engines/fused/gpu.cpp
+  native/gpu/engines/fused/probe.cpp native/gpu/engines/fused/steps.cpp native/host/engines/engine.cpp
+  native/host/cpu/reference_ops.cpp ${_emulator}/status.cpp tests/native/emulated/fused_without_peers.cpp)
+target_link_libraries(emulated_fused PUBLIC emulator)
+target_include_directories(emulated_fused PUBLIC "${_rewritten}" native/gpu native/host native/include)
+set_source_files_properties(${_emulated_fused} PROPERTIES COMPILE_OPTIONS "${_emulated_flags}")
+foreach(_phase IN ITEMS conv_forward fc1 head conv2_backward update moments)
+  add_executable(emulated_fused_${_phase} tests/native/gpu/test_fused_${_phase}.cpp)
+  target_link_libraries(emulated_fused_${_phase} PRIVATE emulated_fused emulator Threads::Threads)
+  target_include_directories(emulated_fused_${_phase} PRIVATE tests/native)
+  target_compile_definitions(emulated_fused_${_phase} PRIVATE MNIST_EMULATED)
+  add_test(NAME emulated_fused_${_phase} COMMAND emulated_fused_${_phase})
+endforeach()
+
 add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
 target_link_libraries(planted_faults PUBLIC emulator)
 target_include_directories(planted_faults PRIVATE tests/native/emulated)
 target_compile_options(planted_faults PRIVATE ${_emulated_flags})
 add_executable(test_emulator_faults tests/native/emulated/test_emulator_faults.cpp "${_emulator}/status.cpp")
 target_link_libraries(test_emulator_faults PRIVATE planted_faults emulator)
-target_include_directories(test_emulator_faults PRIVATE tests/native tests/native/emulated native/include)
+target_include_directories(test_emulator_faults PRIVATE tests/native tests/native/emulated native/host native/include)
 target_compile_definitions(test_emulator_faults PRIVATE "MNIST_FAULTS=\"${_planted}\"")
 add_test(NAME test_emulator_faults COMMAND test_emulator_faults)

@@ -160,5 +160,12 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext mnist_cuda` in a notebook: the cell magic `%%judge`."""
+    from mnist_cuda.judge.notebook import register
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_WHERE})

@@ -2233,6 +2233,7 @@ EMULATOR = [
     *of(
         "native/emulator/memory.cpp",
         ("ctest test_emulator_faults",),
+        ("equal-stores-race", "boundary", "one.value, one.buffer->granule) != 0", "one.value, 0) == 0"),
         ("blocks-are-ordered", "order", "shared || acquired.contains(before.block)", "true"),
         ("sectors-twice", "off by one", "std::max(sorted[k] / 32, next)", "sorted[k] / 32"),
         ("31-banks", "off by one", "++turns[word % 32]", "++turns[word % 31]"),
@@ -2262,9 +2263,71 @@ EMULATOR = [
         ),
     ),
     *of(
+        "native/emulator/barriers.cpp",
+        ("ctest test_emulator_faults",),
+        ("arrivals-tell-nothing", "order", "    leave(barrier.clock);\n", ""),
+        ("mbarrier-of-one-phase", "off by one", "  ++barrier.phase;\n", ""),
+    ),
+    *of(
+        "native/emulator/ptx.cpp",
+        ("ctest test_emulator_faults",),
+        ("rows-transposed", "off by one", "value(2 * t, g) | value(2 * t + 1, g) << 16 : all", "value(g, 2 * t) : all"),
+    ),
+    *of(
+        "native/emulator/include/numbers16.h",
+        ("ctest test_emulator_faults",),
+        ("fp16-ties-up", "rounding", "size + 0xfff + (size >> 13 & 1)", "size + 0x1000"),
+    ),
+    *of(
         "native/emulator/include/ptx.h",
         ("ctest test_emulator_faults",),
         ("tf32-cut-off", "rounding", "(whole + 0x1000) & ~0x1fffu", "whole & ~0x1fffu"),
+    ),
+]
+
+# ---- the judge -------------------------------------------------------------------------------------------------------
+
+JUDGE = [
+    *of(
+        "mnist_cuda/judge/verdict.py",
+        ("test_judge.py -k cheat",),
+        ("judge-takes-nan", "boundary", "right = (error <= bound) |", "right = ~(error > bound) |"),
+        ("judge-forgives-faults", "boundary", "(self.wrong or self.faults or", "(self.wrong or"),
+        ("judge-forgives-no-launch", "boundary", 'if not ran.words["report"]["kernels"]:', "if False:"),
+        ("judge-forgives-changed-inputs", "boundary", 'if ran.words["changed"]:', "if False:"),
+        (
+            "judge-lets-refuse-any-size",
+            "boundary",
+            'if ran.words["refused"] and ran.case.shifted:',
+            'if ran.words["refused"]:',
+        ),
+    ),
+    *of(
+        "mnist_cuda/judge/build.py",
+        ("test_judge.py -k cheat",),
+        ("judge-repeats-inputs", "stale copy", "seeds = [max(0, n - 1) for n in", "seeds = [0 for n in"),
+    ),
+    *of(
+        "mnist_cuda/judge/judging.py",
+        ("test_judge.py -k 'skeleton_fails or words or start'",),
+        ("judge-last-file-decides", "exit code", 'code = max(code, found["exit_code"])', 'code = found["exit_code"]'),
+        ("exercise-solved-though-wrong", "file", "    if exercise and right:", "    if exercise:"),
+        ("exercise-overwrites", "file", 'with file.open("x") as out:', 'with file.open("w") as out:'),
+    ),
+    *of(
+        "mnist_cuda/judge/exercises.py",
+        ("test_judge.py -k goal",),
+        (
+            "exercise-without-its-goal",
+            "option",
+            "value is None or exercise.goal.holds(verdict.counters)",
+            "value is None",
+        ),
+    ),
+    *of(
+        "mnist_cuda/judge/child.py",
+        ("test_judge.py -k numpy",),
+        ("judge-without-guards", "boundary", "if outside and not why:", "if False:"),
     ),
 ]
 
@@ -2281,4 +2344,5 @@ MUTATIONS = [
     *ENGINES,
     *GAPS,
     *EMULATOR,
+    *JUDGE,
 ]

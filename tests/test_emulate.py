@@ -92,6 +92,60 @@ def test_a_fault_fails() -> None:
     assert not emulate.passes({**row, "failed": "an illegal memory access"})
 
 
+# Sectors of 32 bytes or turns of the banks that an access of a warp needs, beside the least for the same bytes: by hand
+# from the kernel's indices, for 2 images. linear has 3136 inputs and 128 outputs.
+BY_HAND = {
+    # A thread is an output: its row of w is 12,544 bytes from the next one's, and all read the same number of x.
+    ("linear", "naive"): {"w": (32, 4), "x": (1, 1), "bias": (4, 4), "y": (4, 4)},
+    # A warp is an output: 32 numbers of a row are 128 bytes. Lane 0 alone reads the bias and stores.
+    ("linear", "coalesced"): {"w": (4, 4), "x": (4, 4), "bias": (1, 1), "y": (1, 1)},
+    # 32 numbers of a row from global memory. A tile's row has 33 words: a column lies in 32 banks.
+    ("linear", "tiled"): {"a": (4, 4), "b": (4, 4), "c": (4, 4), "a_tile": (1, 1), "b_tile": (1, 1)},
+    # A warp loads 16 numbers of two rows, 2 + 2 sectors, and stores them as columns of two words, 68 words apart: banks
+    # 4 k + row, for k and k + 8 the same. 16 threads read 4 words each of w's tile: 64 words in 2 turns. The sums of 16
+    # threads lie 16 bytes apart: 8 sectors for 64 bytes.
+    ("linear", "register_tiled"): {
+        "w": (4, 4),
+        "w_tile store": (2, 1),
+        "w_tile load": (2, 2),
+        "x_tile load": (1, 1),
+        "partial": (8, 2),
+    },
+    # 32 neighbours; a decision is one byte.
+    ("relu", "naive"): {"x": (4, 4), "y": (4, 4), "pass": (1, 1)},
+    # 32 times 16 bytes, 32 times 4.
+    ("relu", "float4"): {"x": (16, 16), "y": (16, 16), "pass": (4, 4)},
+    # A thread is a row of 40 bytes: the two rows' k-th numbers never share a sector.
+    ("log_softmax", "online"): {"x": (2, 1), "log_p": (2, 1)},
+    # A warp is a row: bytes 0 to 39 and 40 to 79, either in two sectors.
+    ("log_softmax", "warp"): {"x": (2, 2), "log_p": (2, 2)},
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("op", "variant"), BY_HAND)
+def test_costs_by_hand(op: str, variant: str, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    (row,) = emulate.rows(op, variant, 2)
+    (kernel,) = (kernel["name"] for kernel in row["report"]["kernels"] if "slices" not in kernel["name"])
+    for name, (cost, least) in BY_HAND[op, variant].items():
+        array, _, access = name.partition(" ")
+        found = [
+            (line.get("sectors", line.get("turns")) / line["accesses"], line["least"] / line["accesses"])
+            for line in row["report"]["lines"]
+            if line["array"] == array and line["kernel"] == kernel and access in ("", ("load", "store")[line["write"]])
+        ]
+        assert found, name
+        assert set(found) == {(cost, least)}, name
+
+
+@needs_compiler
+def test_lines_of_a_variant(cache: str) -> None:
+    done = bench("--op", "linear", "--variant", "naive", XDG_CACHE_HOME=cache)
+    assert done.returncode == 0, done.stderr
+    assert "32.0 of 4.0 sectors" in " ".join(done.stdout.split())
+
+
 @needs_compiler
 def test_a_broken_kernel(emulator_cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(emulate.sources(), tmp_path / "native")

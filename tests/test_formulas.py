@@ -1,4 +1,4 @@
-"""Every formula that docs/guide/01-network.md derives, in float64: against finite differences of the forward pass."""
+"""The formulas that docs/guide derives, in float64; gradients against finite differences of the forward pass."""
 
 from __future__ import annotations
 
@@ -123,6 +123,48 @@ def test_first_layer(random: np.random.Generator) -> None:
     assert close(w @ without_mean / sigma, batch_norm_backward(g, z, gamma)[1])
     dw = gamma / sigma * (without_mean - w @ without_mean / sigma**2 * covariance @ w)
     assert close(dw, differences(lambda w: float((g * batch_norm(p @ w, gamma)).sum()), w))
+
+
+def test_moments(random: np.random.Generator) -> None:
+    """Of chapter 7: Welford's step, and the merge of two groups."""
+    x = random.normal(4096, 1, 300)
+    mean = squares = 0.0
+    for n, value in enumerate(x[:100], 1):
+        d = value - mean
+        mean += d / n
+        squares += d * (value - mean)
+    assert close(np.array([mean, squares]), np.array([x[:100].mean(), 100 * x[:100].var()]))
+    delta = x[100:].mean() - mean
+    merged = squares + 200 * x[100:].var() + delta**2 * 100 * 200 / 300
+    assert close(np.float64(merged), np.float64(300 * x.var()))
+
+
+def test_online_softmax(random: np.random.Generator) -> None:
+    """Of chapter 9: one number more, two groups, and that float32 overflows where the page says so."""
+    x = random.normal(0, 30, 20)
+
+    def online(x: Array) -> tuple[float, float]:
+        most, total = -np.inf, 0.0
+        for value in x:
+            higher = max(most, value)
+            most, total = higher, total * np.exp(most - higher) + np.exp(value - higher)
+        return most, total
+
+    (a, of_a), (b, of_b), (most, total) = online(x[:7]), online(x[7:]), online(x)
+    assert most == max(a, b) == x.max()
+    assert close(np.float64(total), np.float64(of_a * np.exp(a - most) + of_b * np.exp(b - most)))
+    assert close(np.float64(most + np.log(total)), np.float64(np.logaddexp.reduce(x)))
+    with np.errstate(over="ignore"):
+        assert np.exp(np.float32(88)) < np.inf == np.exp(np.float32(89))
+
+
+def test_the_short_formula_loses_every_digit(random: np.random.Generator) -> None:
+    x = random.normal(4096, 1, 1000).astype(np.float32)
+    sums = [np.float32(0), np.float32(0)]
+    for value in x:
+        sums = [sums[0] + value, sums[1] + value * value]
+    mean, mean_square = (total / np.float32(1000) for total in sums)
+    assert abs(float(mean_square - mean * mean) - 1) > 0.5
 
 
 @pytest.mark.parametrize(("number", "step", "error"), [(np.float64, 6e-6, 4e-11), (np.float32, 5e-3, 2e-5)])

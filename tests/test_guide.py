@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from conftest import ROOT
 
 from mnist_cuda.bench import emulate
+from mnist_cuda.judge.exercises import EXERCISES
 
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = sorted(GUIDE.glob("[0-9]*.md"))
@@ -29,6 +31,15 @@ def test_every_chapter_has_its_parts(page: Path) -> None:
         assert part in text or (part == "## Measured" and "## How fast can it be?" in text), part
     assert text.count("<details><summary>Hint") == 2
     assert page.name in (GUIDE / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", [*CHAPTERS, GUIDE / "README.md"], ids=lambda page: page.stem)
+def test_every_exercise_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    named = set(re.findall(r"mnist-cuda exercise start (\S+?)[`\s]", text))
+    judged = set(re.findall(r"mnist-cuda judge (\S+?)\.(?:cu|py)", text))
+    assert named - {"NAME"} <= set(EXERCISES)
+    assert judged <= named | {"mine", "docs/guide/tile"}
 
 
 @pytest.mark.parametrize("picture", sorted(GUIDE.glob("*.svg")), ids=lambda picture: picture.stem)
@@ -73,6 +84,30 @@ def test_the_exercise_of_chapter_1() -> None:
     ]
 
 
+def test_the_teachers_program_grades(tmp_path: Path) -> None:
+    program = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "teachers.md").read_text(), re.DOTALL)
+    assert program
+    right: dict[str, Any] = {"right": True, "goal_missed": False, "wrong": [], "faults": []}
+    faulty = {**right, "right": False, "faults": [{"kind": "outside"}, {"kind": "outside"}]}
+    judged = [
+        {"file": "a.cu", "exit_code": 0, "error": "", "exercise": "relu", "verdicts": [right]},
+        {"file": "b.cu", "exit_code": 0, "error": "", "exercise": "", "verdicts": [right]},
+        {"file": "c.cu", "exit_code": 1, "error": "", "exercise": "relu", "verdicts": [faulty]},
+        {"file": "d.cu", "exit_code": 1, "error": "", "exercise": "relu", "verdicts": [{**right, "goal_missed": True}]},
+        {"file": "e.cu", "exit_code": 1, "error": "it does not compile", "exercise": "relu", "verdicts": []},
+    ]
+    (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in judged))
+    command = [sys.executable, "-c", program[1], "relu", tmp_path / "judged.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a.cu,1,",
+        "b.cu,0,not exercise relu",
+        "c.cu,0,outside",
+        "d.cu,0,goal missed",
+        "e.cu,0,it does not compile",
+    ]
+
+
 # ---- what the emulator says ------------------------------------------------------------------------------------------
 
 
@@ -110,10 +145,13 @@ def load(row: dict[str, Any], array: str) -> float:
 
 @needs_compiler
 def test_the_records_are_what_the_emulator_counts(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
-    for op, variants in (("relu", ("naive", "float4")), ("linear", ("naive", "coalesced", "tiled", "register_tiled"))):
+    ours = {
+        "relu": ("naive", "float4"),
+        "linear": ("naive", "coalesced", "tiled", "register_tiled"),
+        "conv2d": ("naive", "tiled", "implicit_gemm", "register_tiled"),
+    }
+    for op, variants in ours.items():
         record = json.loads((ROOT / "docs" / "records" / "emulated" / f"{op}.json").read_text())
         rows = {row["variant"]: row for row in record["rows"]}
         for variant in variants:
@@ -161,6 +199,20 @@ def test_what_chapter_4_says(emulated: Any) -> None:
     races = [fault["words"].partition(", in ")[0] for fault in row["report"]["faults"] if fault["kind"][:4] == "race"]
     assert any(f"race in a block: {words}" in page for words in races)
     assert emulate.passes(run(2, (" && i < in", "")))  # nothing notices: 3136 is a multiple of 32
+
+
+@needs_compiler
+def test_what_chapter_5_says(emulated: Any) -> None:
+    """The least microseconds on a T4, with one slice and with ten."""
+    slices, page = ROOT / "native" / "gpu" / "kernels" / "linear" / "slices.cu", (GUIDE / "05-slices.md").read_text()
+    for blocks, words in ((4, "130 µs with one slice"), (40, "13.0 with ten")):
+        text = replaced(slices, ("kWantedBlocks = 256", f"kWantedBlocks = {blocks}"))
+        row = emulated("linear/slices.cu", text, "linear", "tiled", 2)
+        assert emulate.passes(row)
+        bound = emulate.bound(row, emulate.GPUS["t4"])
+        assert bound
+        assert f"{1e6 * bound[0]:.3g}" == f"{float(words.split()[0]):.3g}"
+        assert words in page
 
 
 @needs_compiler

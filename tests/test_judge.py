@@ -16,11 +16,12 @@ import pytest
 from conftest import ROOT
 from judge.faulty_kernels import FAULTS
 
+import mnist_cuda
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import OutputError, UnavailableError, UsageError
-from mnist_cuda.judge import build, exercises, files, launchers, ops, python_files, verdict
+from mnist_cuda.judge import build, exercises, judged_ops, judging, python_files, signatures, verdict
 from mnist_cuda.judge.exercises import EXERCISES
-from mnist_cuda.judge.ops import OPS
+from mnist_cuda.judge.judged_ops import OPS
 
 KERNELS = ROOT / "native" / "gpu" / "kernels"
 FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
@@ -49,21 +50,15 @@ def _data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """Where the emulator is compiled: once for all tests, and where it is already, not at all."""
-    if not FULL and emulate.cache_folder().exists():
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+@pytest.fixture(autouse=True)
+def _cache(emulator_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
 
 
 def judged(tmp_path, text, name="one.cu"):
     file = tmp_path / name
     file.write_text(text)
-    return files.judge_file(file)
+    return judging.judge_file(file)
 
 
 def run(*argv, **environment):
@@ -75,29 +70,29 @@ def run(*argv, **environment):
 
 
 def test_launchers_are_found_in_namespaces_and_by_their_parameters():
-    found, others = launchers.find((KERNELS / "linear" / "tiled.cu").read_text())
+    found, others = signatures.find((KERNELS / "linear" / "tiled.cu").read_text())
     assert [one.qualified for one in found] == [
         "mnist::kernels::linear_forward_tiled",
         "mnist::kernels::linear_backward_tiled",
     ]
     assert others == []
-    found, _ = launchers.find(RELU)
+    found, _ = signatures.find(RELU)
     assert [(one.qualified, one.op.name) for one in found] == [("relu_forward", "relu")]
-    found, others = launchers.find("void linear_forward(float* y, const float* x, int n) { }\nvoid other() { }")
+    found, others = signatures.find("void linear_forward(float* y, const float* x, int n) { }\nvoid other() { }")
     assert found == []
     assert others == [
         "linear_forward has other parameters than linear's launchers: void linear_forward(float* y, float* partial, "
         "const float* x, const float* w, const float* bias, std::int64_t batch, int in, int out, cudaStream_t stream)"
     ]
-    assert launchers.op_of("conv2d_backward_weight_tiled").name == "conv2d_backward_weight"
-    assert launchers.op_of("relu_forwards") is None
+    assert signatures.op_of("conv2d_backward_weight_tiled").name == "conv2d_backward_weight"
+    assert signatures.op_of("relu_forwards") is None
 
 
 def test_every_op_has_the_parameters_of_its_ladder():
     """Those of the function types in the headers."""
     declared = {}
     for header in KERNELS.glob("*/*.h"):
-        text = launchers.without_comments(header.read_text())
+        text = signatures.without_comments(header.read_text())
         for part in text.split("using ")[1:]:
             name, _, rest = part.partition(" = void (*)(")
             if rest:
@@ -115,12 +110,12 @@ def test_every_op_has_the_parameters_of_its_ladder():
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_answers_have_the_outputs_shapes_and_inputs_differ_by_seed(op):
     for case in (*op.cases, op.cost):
-        given = ops.inputs(op, case, 0)
-        answer = ops.answer(op, case, given)
+        given = judged_ops.inputs(op, case, 0)
+        answer = judged_ops.answer(op, case, given)
         assert {name: a.value.shape for name, a in answer.items()} == {
-            p.name: ops.shape_of(p, op.sizes(case)) for p in op.arrays("out")
+            p.name: judged_ops.shape_of(p, op.sizes(case)) for p in op.arrays("out")
         }
-        again, other = ops.inputs(op, case, 0), ops.inputs(op, case, 1)
+        again, other = judged_ops.inputs(op, case, 0), judged_ops.inputs(op, case, 1)
         assert all(given[name].tobytes() == again[name].tobytes() for name in given)
         if max(a.size for a in given.values()) > 3:
             assert any(given[name].tobytes() != other[name].tobytes() for name in given)
@@ -128,18 +123,18 @@ def test_answers_have_the_outputs_shapes_and_inputs_differ_by_seed(op):
 
 
 def test_answers_by_hand():
-    case = ops.Case((1, 1, 1, 2))
+    case = judged_ops.Case((1, 1, 1, 2))
     given = {
         "x": np.float32([[[[1, 2], [3, 4]]]]),
         "w": np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3),
         "bias": np.float32([10]),
     }
-    y = ops.answer(OPS["conv2d_forward"], case, given)["y"]
+    y = judged_ops.answer(OPS["conv2d_forward"], case, given)["y"]
     assert y.value.tolist() == [
         [[[10 + 4 + 10 + 21 + 32, 10 + 3 + 8 + 18 + 28], [10 + 1 + 4 + 12 + 20, 10 + 0 + 2 + 9 + 16]]]
     ]
     x = np.float32([[[-1, -2, 3, 3], [-3, -4, np.nan, 9], [0, -0.0, 5, 6], [-7, 0, 7, 7]]])
-    pooled = ops.answer(OPS["relu_max_pool2d_forward"], ops.Case((1, 2)), {"x": x})
+    pooled = judged_ops.answer(OPS["relu_max_pool2d_forward"], judged_ops.Case((1, 2)), {"x": x})
     assert pooled["route"].value.tolist() == [[[4, 2], [4, 2]]]
     np.testing.assert_equal(pooled["y"].value, [[[0, np.nan], [0, 7]]])
 
@@ -154,10 +149,23 @@ def test_a_skeleton_is_its_answer_with_a_hole(exercise):
     assert verdict.exercise_of(text) == exercise.name
     assert text.count(exercises.HOLE) == len(exercise.holes)
     assert not text.endswith(answer)
-    assert exercise.launcher in {one.name for one in launchers.find(text)[0]}
+    assert exercise.launcher in {one.name for one in signatures.find(text)[0]}
     assert bool(exercise.holes) != bool(exercise.changes)
     for name in verdict.EXERCISES_NAMED:
         assert name in EXERCISES
+
+
+@pytest.mark.parametrize(("turns", "missed"), [(16.0, True), (1.0, False), (None, True)])
+def test_a_goal_that_is_missed_is_not_right(turns, missed):
+    counters = verdict.Counters("", 1.0, turns, 1.0, 0.0, 4.0, None, 1, [])
+    one = verdict.Verdict("linear_forward_tiled", "linear", counters=counters)
+    exercises.apply_goal(EXERCISES["padding"], one)
+    assert one.right != missed
+    assert one.goal.startswith("MISSED" if missed else "reached")
+    again = verdict.Verdict("batch_norm_statistics_shuffle", "batch_norm_statistics", deterministic=False)
+    assert again.right
+    exercises.apply_goal(EXERCISES["reduction"], again)
+    assert not again.right
 
 
 @needs_compiler
@@ -198,10 +206,10 @@ def test_start_writes_once_and_the_list_says_what_is_next(tmp_path, monkeypatch)
 @needs_compiler
 def test_every_cheat_fails(monkeypatch):
     monkeypatch.setattr(build, "SECONDS", 5)
-    found = files.judge_file(ROOT / "tests" / "judge" / "cheats.cu")
+    found = judging.judge_file(ROOT / "tests" / "judge" / "cheats.cu")
     right = [one["name"] for one in found["verdicts"] if one["right"]]
     assert right == ["relu_forward_right"]
-    assert len(found["verdicts"]) == 20
+    assert len(found["verdicts"]) == 21
     why = {one["name"].removeprefix("relu_forward_"): one for one in found["verdicts"]}
     assert why["wrong_later"]["wrong"][0]["call"] == 11
     assert why["in_place"]["wrong"][0]["failed"] == "changes its input x"
@@ -219,7 +227,7 @@ def test_the_faulty_kernels_are_changes_of_ours():
     for file, launcher, before, after in FAULTS:
         text = (KERNELS / file).read_text()
         assert text.count(before) == 1, (file, before)
-        assert launcher in {one.name for one in launchers.find(text.replace(before, after))[0]}
+        assert launcher in {one.name for one in signatures.find(text.replace(before, after))[0]}
 
 
 @needs_compiler
@@ -229,7 +237,7 @@ def test_a_faulty_kernel_fails(number, tmp_path):
     text = (KERNELS / file).read_text().replace(before, after)
     source = tmp_path / Path(file).name
     source.write_text(text)
-    fitting = [one for one in launchers.find(text)[0] if one.name == launcher]
+    fitting = [one for one in signatures.find(text)[0] if one.name == launcher]
     program = build.EmulatedProgram(source, fitting)
     try:
         assert not verdict.judge(program, 0, fitting[0]).right
@@ -244,9 +252,9 @@ OWN = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.glob("*/*.cu") i
 @slow
 @pytest.mark.parametrize("name", OWN)
 def test_our_kernels_pass(name):
-    if not launchers.find((KERNELS / name).read_text())[0] or Path(name).stem in emulate.left_out(ROOT / "native"):
+    if not signatures.find((KERNELS / name).read_text())[0] or Path(name).stem in emulate.left_out(ROOT / "native"):
         pytest.skip("no launcher of an op, or not emulated")
-    found = files.judge_file(KERNELS / name)
+    found = judging.judge_file(KERNELS / name)
     if name == "batch_norm/atomics.cu":  # kept in the ladder to show both faults
         (one,) = found["verdicts"]
         assert [wrong["case"] for wrong in one["wrong"]] == ["batch 3, channels 2, area 36, numbers around 4096"]
@@ -257,12 +265,12 @@ def test_our_kernels_pass(name):
 
 @needs_compiler
 def test_a_right_file_and_its_words(tmp_path):
-    (tmp_path / "mine.cu").write_text(RELU)
+    (tmp_path / "mine.cu").write_text(RELU + "int main() { return 3; }\n")
     (tmp_path / "none.cu").write_text("int main() {}")
     (tmp_path / "broken.cu").write_text(RELU.replace("if (k < count)", "if k < count)"))
     done = run("judge", *(str(tmp_path / f"{name}.cu") for name in ("mine", "none", "broken")))
     assert done.returncode == 2, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= max(80, len(str(tmp_path)) + 20)
+    assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
     words = " ".join(done.stdout.split())
     assert "right in all 19 cases; all elements exact" in words
     assert "fast not run here" in words
@@ -311,6 +319,9 @@ def test_numpy(tmp_path):
     assert found["verdicts"][0]["wrong"][0]["output"] == "dx"
     found = judged(tmp_path, NORM.replace("dbeta[:] = ", "dy[0] = dbeta[:] = "), "norm.py")
     assert "changes its input dy" in {wrong["failed"] for wrong in found["verdicts"][0]["wrong"]}
+    outside = "import numpy as np\ndef relu_forward(y, passed, x):\n    passed[:] = ~(x <= 0)\n    y[:] = x * passed\n"
+    outside += "    np.lib.stride_tricks.as_strided(y, (y.size + 1,))[-1] = 0\n"
+    assert judged(tmp_path, outside, "relu.py")["verdicts"][0]["wrong"][0]["failed"] == "writes outside of y"
     found = judged(tmp_path, NORM.replace("n, sigma", "n sigma"), "norm.py")
     assert found["error"].startswith("does not compile: line 4: ")
     found = judged(tmp_path, "def relu_forward(y): pass", "norm.py")
@@ -353,3 +364,23 @@ def test_pytorch(tmp_path):
         pytest.skip(str(error))
     assert found["exit_code"] == 0, found["lines"]
     assert python_files.RUNNERS["torch"][0] == found["verdicts"][0]["by"]
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_judged(capsys):
+    magics = {}
+
+    class Shell:
+        def register_magic_function(self, function, kind, name):
+            magics[name, kind] = function
+
+    mnist_cuda.load_ipython_extension(Shell())
+    magics["judge", "cell"]("norm", NORM)
+    shown = capsys.readouterr().out
+    assert shown.startswith("norm.py: batch_norm_backward, op batch_norm_backward\nran        by NumPy\nright ")
+    magics["judge", "cell"]("", "void nothing() {}")
+    assert capsys.readouterr().out.startswith("cell.cu:\n")
+    magics["judge", "cell"]("", "import cupy\ndef relu_forward(y, passed, x): pass\n")
+    assert "CuPy runs on a GPU only" in capsys.readouterr().out

@@ -25,6 +25,12 @@ identifier = ../native/gpu/kernels/linear/naive.cu
   REG:28
  Function _Zx_kernelIfEvPT_:
   REG:28
+Fatbin elf code:
+arch = sm_90a
+identifier = ../native/gpu/kernels/peers/cutlass.cu
+
+ Function _Zcutlass_kernelPf:
+  REG:28
 """
 SASS = """
 Fatbin elf code:
@@ -75,6 +81,7 @@ def lists(monkeypatch):
 def test_kernels_of_a_source_file(lists):
     assert machine_code.kernels_of("relu", "float4") == ["_Zfloat4_kernelEPf"]
     assert machine_code.kernels_of("linear_backward", "naive") == ["_Zx_kernelIfEvPT_"]
+    assert machine_code.kernels_of("linear", "cutlass") == ["_Zcutlass_kernelPf"]
     for op, variant in (("relu_max_pool2d", "float2"), ("relu", "naive"), ("lin", "naive")):
         with pytest.raises(UnavailableError, match=f"no source file of {op}'s variant {variant}"):
             machine_code.kernels_of(op, variant)

@@ -218,14 +218,17 @@ double most(const double* values);
     ],
 )
 def test_a_verdict_is_about_one_function_without_comments_and_layout(
-    text: str, row: tuple[str, str, str], old: str, new: str, same: bool
+    text: str, row: tuple[str, str, str], old: str, new: str, same: bool, tmp_path: Path
 ) -> None:
-    mutation = Mutation("row", row[0], "kind", *row[1:])
+    def code(text: str, after: str = row[2]) -> str:
+        (tmp_path / row[0]).write_text(text)
+        found: str = script.code_of(Mutation("row", row[0], "kind", row[1], after), tmp_path)
+        return found
+
     assert old in text
-    assert (script.code_of(mutation, text) == script.code_of(mutation, text.replace(old, new))) is same
-    assert script.code_of(Mutation("row", row[0], "kind", row[1], row[2] + " * 2"), text) != script.code_of(
-        mutation, text
-    )
+    assert (code(text) == code(text.replace(old, new))) is same
+    assert code(text) != code(text, row[2] + " * 2")
+    assert code(text, row[1] + "  ") == ""
 
 
 def test_the_page_counts_verdicts_on_todays_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ from mnist_cuda.terminal import console
 
 COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers", "bound")
 
+LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -246,6 +248,9 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
         out.print(f"\n{name}, {ours[0]['shape']}")
         console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:])
         for row in ours:
+            if variant and not row["absent"]:
+                lines = sorted(row["report"]["lines"], key=lambda line: -line.get("sectors", line.get("turns", 0)))
+                console.print_table(out, LINE_COLUMNS, [_line_cells(line) for line in lines], right=LINE_COLUMNS[3:])
             if row["absent"]:
                 out.print(f"absent: {row['variant']}: {row['absent']}")
                 continue
@@ -255,6 +260,19 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
                 other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
                 out.print(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other}")
     return 0 if all(map(passes, found)) else 1
+
+
+def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:
+    """Of the accesses of one array in one line of the source, by warps."""
+    unit, count = ("sectors" if "sectors" in line else "turns"), line["accesses"]
+    return (
+        f"{line['file']}:{line['line']}",
+        line["array"],
+        f"{'store' if line['write'] else 'load'} of {line['bytes']} bytes",
+        str(count),
+        f"{line[unit] / count:.1f} of {line['least'] / count:.1f} {unit}",
+        f"{100 - 100 * line['lanes'] / (32 * count):.0f} %",
+    )
 
 
 def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:

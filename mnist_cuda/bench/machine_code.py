@@ -41,7 +41,7 @@ def kernels_of(op: str, variant: str) -> list[str]:
     for part in dump("--dump-resource-usage").split("\nidentifier = ")[1:]:
         file = part.partition("\n")[0]
         match = re.search(r"native/gpu/kernels/(\w+)/(\w+)\.cu$", file)
-        if match and match[2] == variant and (op == match[1] or op.startswith(f"{match[1]}_")):
+        if match and match[2] == variant and (match[1] in (op, "peers") or op.startswith(f"{match[1]}_")):
             symbols = re.findall(r"^ *Function (\S+):", part, re.MULTILINE)
             found[match[1]] = [s for s in symbols if not re.search(r"_kernelIdE", s)]
     if not found:

@@ -26,6 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge them."""
-    from mnist_cuda.judge import files
+    from mnist_cuda.judge import judging
 
-    return files.command(args.files, args.json)
+    return judging.command(args.files, args.json)

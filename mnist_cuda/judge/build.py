@@ -20,14 +20,14 @@ import numpy as np
 
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge import ops
-from mnist_cuda.judge.launchers import Launcher
+from mnist_cuda.judge import judged_ops
+from mnist_cuda.judge.signatures import Launcher
 
 EMULATOR = "the emulator"
 SECONDS = 30  # that a call may take
+WORDS = ("failed", "refused", "changed", "differs", "report")  # on a call
 
-
-_Call = tuple[ops.Case, ops.Arrays, int]
+_Call = tuple[judged_ops.Case, judged_ops.Arrays, int]
 
 
 class NotCompiledError(Exception):
@@ -53,21 +53,21 @@ class Program:
         """Of the process."""
         return dict(os.environ)
 
-    def task(self, number: int, launcher: Launcher, case: ops.Case) -> str:
+    def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """What the process is told of a case, as a line."""
         raise NotImplementedError
 
-    def takes(self, op: ops.Op, case: ops.Case) -> bool:
+    def takes(self, op: judged_ops.Op, case: judged_ops.Case) -> bool:
         """Whether the case is not too large for it."""
         return True
 
-    def run(self, number: int, launcher: Launcher, cases: Iterable[ops.Case]) -> Iterator[Ran]:
+    def run(self, number: int, launcher: Launcher, cases: Iterable[judged_ops.Case]) -> Iterator[Ran]:
         """The calls of the file's launcher of that number, as they end; the last one may say that it did not."""
         tasks, of_calls = [], []
         with (self.folder / "inputs").open("wb") as inputs:
             for case in cases:
                 seeds = [max(0, n - 1) for n in range(case.calls)]  # the first two are alike
-                given = {seed: ops.inputs(launcher.op, case, seed) for seed in set(seeds)}
+                given = {seed: judged_ops.inputs(launcher.op, case, seed) for seed in set(seeds)}
                 of_calls += [(case, given[seed], n) for n, seed in enumerate(seeds)]
                 for seed in sorted(given):
                     for p in launcher.parameters:
@@ -110,17 +110,19 @@ class Program:
                         return
                     data = os.read(pipe, 1 << 20)
                     if not data:
-                        words = (self.folder / "errors").read_text(errors="replace").splitlines()
-                        yield Ran(case, n, given, {}, {}, _end(child.wait(), words))
+                        errors = (self.folder / "errors").read_text(errors="replace").splitlines()
+                        yield Ran(case, n, given, {}, {}, _end(child.wait(), errors))
                         return
                     rest += data
                 line, rest = rest.split(b"\n", 1)
                 line = line.replace(bytes(self.folder) + b"/", b"")
                 try:
-                    yield Ran(case, n, given, json.loads(line), _outputs(launcher, case, outputs))
-                except ValueError:
+                    words = json.loads(line)
+                    ran = Ran(case, n, given, {name: words[name] for name in WORDS}, _outputs(launcher, case, outputs))
+                except (ValueError, TypeError, KeyError):
                     yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
                     return
+                yield ran
                 deadline = time.monotonic() + SECONDS
 
     def printed(self) -> list[str]:
@@ -164,7 +166,8 @@ class EmulatedProgram(Program):
         )
         includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
         made = self.folder / "own.o"
-        command = [compiler, "-std=c++20", *emulate.kernel_flags(native), *includes, "-c", own, "-o", made]
+        flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
+        command = [compiler, "-std=c++20", *flags, *includes, "-c", own, "-o", made]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode:
             raise NotCompiledError(self._named(done.stderr))
@@ -180,16 +183,16 @@ class EmulatedProgram(Program):
         lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
         return "\n".join(lines[:3]) or text.strip()[-300:]
 
-    def task(self, number: int, launcher: Launcher, case: ops.Case) -> str:
+    def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """Words, as native/emulator/judge/run.cpp reads them."""
         of = launcher.op.sizes(case)
-        reals = [ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
+        reals = [judged_ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
         words: list[Any] = [number, case.calls, len(case.sizes), *case.sizes, len(reals), *reals]
         arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         words.append(len(arrays))
         for p in arrays:
             each = 1 if "uint8" in p.type else 4
-            bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(ops.shape_of(p, of)))
+            bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(judged_ops.shape_of(p, of)))
             words += [p.role, bytes_of, each if p.name in case.shifted else 0]
         return " ".join(map(str, words))
 
@@ -198,19 +201,19 @@ class EmulatedProgram(Program):
 class Ran:
     """A call: the program's words on it, and its outputs; `stopped` says why there are none."""
 
-    case: ops.Case
+    case: judged_ops.Case
     number: int
-    given: ops.Arrays
+    given: judged_ops.Arrays
     words: dict[str, Any]
-    outputs: ops.Arrays
+    outputs: judged_ops.Arrays
     stopped: str = ""
 
 
-def _outputs(launcher: Launcher, case: ops.Case, file: Any) -> ops.Arrays:
+def _outputs(launcher: Launcher, case: judged_ops.Case, file: Any) -> judged_ops.Arrays:
     of, found = launcher.op.sizes(case), {}
     for p in launcher.parameters:
         if p.role == "out":
-            shape, kind = ops.shape_of(p, of), np.dtype(np.uint8 if "uint8" in p.type else np.float32)
+            shape, kind = judged_ops.shape_of(p, of), np.dtype(np.uint8 if "uint8" in p.type else np.float32)
             data = file.read(int(np.prod(shape)) * kind.itemsize)
             found[p.name] = np.frombuffer(data, kind).reshape(shape)
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import UsageError, did_you_mean
 from mnist_cuda.files import atomic_write
-from mnist_cuda.judge.launchers import closing
+from mnist_cuda.judge.signatures import closing
 from mnist_cuda.judge.verdict import Rule, Verdict
 
 WIDTH = 100  # of a statement

@@ -16,9 +16,9 @@ import numpy as np
 
 from mnist_cuda.bench.competitors import PEER_PYTHON
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge import ops
+from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import NotCompiledError, Program
-from mnist_cuda.judge.launchers import Launcher, op_of
+from mnist_cuda.judge.signatures import Launcher, op_of
 
 # What a file imports, first match first: what runs it then, and its most products or elements of a case.
 RUNNERS = {
@@ -38,7 +38,7 @@ def parse(text: str) -> ast.Module:
 
 
 def find(tree: ast.Module) -> tuple[list[Launcher], list[str]]:
-    """As launchers.find: functions that take the op's arrays, outputs first, and no sizes, scratch or stream."""
+    """As signatures.find: functions that take the op's arrays, outputs first, and no sizes, scratch or stream."""
     found, others = [], []
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not (op := op_of(function.name)):
@@ -83,21 +83,21 @@ class PythonProgram(Program):
         """Without a GPU."""
         return {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-    def task(self, number: int, launcher: Launcher, case: ops.Case) -> str:
+    def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """JSON, as child.py reads it."""
         of = launcher.op.sizes(case)
         arguments: list[dict[str, Any]] = []
         for p in launcher.parameters:
             if p.role == "real":
-                arguments.append({"value": ops.UPSTREAM})
+                arguments.append({"value": judged_ops.UPSTREAM})
                 continue
             kind = "uint8" if "uint8" in p.type else "float32"
             shifted = p.name in case.shifted
-            shape = ops.shape_of(p, of)
+            shape = judged_ops.shape_of(p, of)
             arguments.append({"name": p.name, "role": p.role, "kind": kind, "shape": shape, "shifted": shifted})
         return json.dumps({"function": launcher.name, "calls": case.calls, "arguments": arguments})
 
-    def takes(self, op: ops.Op, case: ops.Case) -> bool:
+    def takes(self, op: judged_ops.Op, case: judged_ops.Case) -> bool:
         """Numba's simulator has a Python thread for each of CUDA's."""
         of = op.sizes(case)
         return max(op.products(of), int(np.prod(case.sizes))) <= self._most

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.judge import ops
+from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import EMULATOR, Program, Ran
-from mnist_cuda.judge.launchers import Launcher, without_comments
+from mnist_cuda.judge.signatures import Launcher, without_comments
 
 MOST_FAULTS = 3  # that people are shown
 AROUND = 8  # elements that are shown around a wrong one, either way
@@ -83,7 +83,7 @@ class Verdict:
         return {**asdict(self), "right": self.right, "next": advice(self)}
 
 
-def case_words(op: ops.Op, case: ops.Case) -> str:
+def case_words(op: judged_ops.Op, case: judged_ops.Case) -> str:
     """Such as `batch 65, in 100, out 70`."""
     words = [f"{name} {size}" for name, size in op.sizes(case).items()]
     words += [f"{name} one element off" for name in case.shifted]
@@ -100,7 +100,7 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
     verdict = Verdict(launcher.name, op.name, program.by, len(op.cases) + 1, tf32="tf32" in code)
     by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
     places: dict[tuple[Any, ...], dict[str, Any]] = {}
-    cost = ops.Case(op.cost.sizes, calls=1)
+    cost = judged_ops.Case(op.cost.sizes, calls=1)
     for ran in program.run(number, launcher, [case for case in (*by_size, cost) if program.takes(op, case)]):
         words = case_words(op, ran.case)
         verdict.ran += ran.number == 0
@@ -136,7 +136,7 @@ def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wron
         return Wrong(words, call, f"changes its input {', '.join(arrays[k] for k in ran.words['changed'])}")
     if not ran.words["report"]["kernels"]:
         return Wrong(words, call, "launches no kernel")
-    for name, answer in ops.answer(launcher.op, ran.case, ran.given).items():
+    for name, answer in judged_ops.answer(launcher.op, ran.case, ran.given).items():
         with np.errstate(invalid="ignore"):
             got = ran.outputs[name].astype(np.float64)
             error = abs(got - answer.value)
@@ -178,7 +178,7 @@ def _around(right: NDArray[Any], unwritten: NDArray[Any], index: tuple[int, ...]
     return ["".join(line) for line in plane[top : top + AROUND, left : left + width]]
 
 
-def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any]) -> Counters:
+def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) -> Counters:
     of = op.sizes(case)
     lines = report["lines"]
 
@@ -210,7 +210,7 @@ def _counters(op: ops.Op, case: ops.Case, report: dict[str, Any]) -> Counters:
         sum_["least"] += line["least"]
         sum_["lanes"] += line["lanes"]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
-    needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(ops.shape_of(p, of))) for p in arrays)
+    needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)
     own = [line for line in lines if line["memory"] == "global"]
     products = op.products(of)

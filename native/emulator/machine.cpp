@@ -42,9 +42,8 @@ constexpr int kSeconds = 120;  // that a launch may take
 std::array<Thread, kMaxThreads> threads;
 void* host_stack;
 void (*thread_function)(const void*);
-int orders = 2, thread_count;
+int orders = 2;
 cudaError_t last_error = cudaSuccess;
-std::int64_t barriers;
 int barrier_true, barrier_all;
 
 [[noreturn]] void thread_start() {
@@ -53,13 +52,6 @@ int barrier_true, barrier_all;
   void* dead;
   emulator_switch(&dead, host_stack);
   std::abort();
-}
-
-void wait(State state, std::uint64_t place) {
-  Thread& thread = *machine.current;
-  thread.state = state;
-  thread.place = place;
-  emulator_switch(&thread.stack_pointer, host_stack);
 }
 
 void resume(Thread& thread) {
@@ -86,6 +78,7 @@ void end_meeting(const Warp& warp, unsigned mask) {
   std::uint32_t latest[kLanes] = {};
   std::uint64_t place = 0;
   bool order = false, differ = false;
+  std::vector<std::uint32_t> known;
   for (int k = 0; k < warp.lanes; ++k) {
     if (!(mask >> k & 1)) continue;
     const Thread& lane = warp.first[k];
@@ -94,6 +87,12 @@ void end_meeting(const Warp& warp, unsigned mask) {
     differ |= place && place != lane.place && !same_line(place, lane.place);
     place = lane.place;
     for (int j = 0; j < kLanes; ++j) latest[j] = std::max(latest[j], lane.clock[j]);
+  }
+  for (int k = 0; k < warp.lanes && order; ++k) {
+    if (!(mask >> k & 1)) continue;
+    const auto& of_lane = warp.first[k].known;
+    if (!of_lane.empty()) known.resize(of_lane.size());
+    for (std::size_t j = 0; j < of_lane.size(); ++j) known[j] = std::max(known[j], of_lane[j]);
   }
   if (differ) add_fault("meeting", "lanes of a warp wait for each other at different places", place);
   for (int k = 0; k < warp.lanes; ++k) {
@@ -104,6 +103,7 @@ void end_meeting(const Warp& warp, unsigned mask) {
     if (order) {
       std::copy(latest, latest + kLanes, lane.clock);
       ++lane.clock[k];
+      lane.known = known;
     }
     lane.state = State::kReady;
   }
@@ -158,7 +158,7 @@ bool run_warp(const Warp& warp, const std::vector<int>& lane_order) {
 
 void end_barrier(int live) {
   std::uint64_t place = 0;
-  for (int k = 0; k < thread_count; ++k) {
+  for (int k = 0; k < machine.thread_count; ++k) {
     Thread& thread = threads[k];
     if (thread.state != State::kAtBarrier) continue;
     if (place && place != thread.place && !same_line(place, thread.place)) {
@@ -167,26 +167,29 @@ void end_barrier(int live) {
     place = thread.place;
     thread.state = State::kReady;
   }
-  if (live < thread_count)
+  if (live < machine.thread_count)
     add_fault("barrier",
-              std::to_string(thread_count - live) + " threads of the block have ended without this barrier, at which " +
-                  std::to_string(live) + " wait; undefined before compute capability 7.0",
+              std::to_string(machine.thread_count - live) +
+                  " threads of the block have ended without this barrier, at which " + std::to_string(live) +
+                  " wait; undefined before compute capability 7.0",
               place);
   barrier_all = barrier_true == live;
-  for (int k = 0; k < thread_count; ++k) threads[k].met[0] = barrier_true, threads[k].met[1] = barrier_all;
+  for (int k = 0; k < machine.thread_count; ++k) threads[k].met[0] = barrier_true, threads[k].met[1] = barrier_all;
   barrier_true = 0;
   ++machine.epoch;
-  if (machine.counting) ++barriers;
+  begin_epoch();
+  if (machine.counting) ++machine.barriers;
 }
 
 void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_order) {
-  for (int k = 0; k < thread_count; ++k) {
+  for (int k = 0; k < machine.thread_count; ++k) {
     Thread& thread = threads[k];
     thread.state = State::kReady;
     thread.number = k;
     thread.copies.clear();
     thread.groups = 0;
-    thread.product = 0;
+    thread.turn = 0;
+    thread.known.clear();
     const unsigned n = unsigned(k);
     thread.index = {n % machine.block_size.x, n / machine.block_size.x % machine.block_size.y,
                     n / machine.block_size.x / machine.block_size.y};
@@ -199,16 +202,17 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
     thread.stack_pointer = top;
   }
   machine.epoch = 0;
+  forget_barriers();
   barrier_true = 0;
   for (;;) {
     bool moved = false;
     for (const int w : warp_order) {
-      const Warp warp{&threads[w * kLanes], std::min(kLanes, thread_count - w * kLanes)};
+      const Warp warp{&threads[w * kLanes], std::min(kLanes, machine.thread_count - w * kLanes)};
       moved |= run_warp(warp, lane_order);
       if (machine.aborted) return;
     }
     int live = 0, at_barrier = 0;
-    for (int k = 0; k < thread_count; ++k) {
+    for (int k = 0; k < machine.thread_count; ++k) {
       live += threads[k].state != State::kDone;
       at_barrier += threads[k].state == State::kAtBarrier;
     }
@@ -220,7 +224,7 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
     if (moved) continue;
     // Nothing moves. Lanes that ask which lanes are active get those that ask at the same place.
     for (const int w : warp_order) {
-      const Warp warp{&threads[w * kLanes], std::min(kLanes, thread_count - w * kLanes)};
+      const Warp warp{&threads[w * kLanes], std::min(kLanes, machine.thread_count - w * kLanes)};
       unsigned asking = 0;
       std::uint64_t place = 0;
       for (int k = 0; k < warp.lanes; ++k)
@@ -235,14 +239,15 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
       if (!moved) moved = end_meetings(warp, true);
     }
     if (moved) continue;
-    const auto stuck = std::find_if(threads.begin(), threads.begin() + thread_count,
-                                    [](const Thread& thread) { return thread.state == State::kAtMeeting; });
-    const auto waiting = std::find_if(threads.begin(), threads.begin() + thread_count,
+    const auto stuck = std::find_if(threads.begin(), threads.begin() + machine.thread_count, [](const Thread& thread) {
+      return thread.state == State::kAtMeeting || thread.state == State::kAtPart;
+    });
+    const auto waiting = std::find_if(threads.begin(), threads.begin() + machine.thread_count,
                                       [](const Thread& thread) { return thread.state == State::kAtBarrier; });
     add_fault("deadlock",
-              std::to_string(live - at_barrier) + " threads wait for lanes of their warp that never come, " +
+              std::to_string(live - at_barrier) + " threads wait for others that never come, " +
                   std::to_string(at_barrier) + " for their block",
-              stuck->place, waiting == threads.begin() + thread_count ? 0 : waiting->place);
+              stuck->place, waiting == threads.begin() + machine.thread_count ? 0 : waiting->place);
     machine.aborted = true;
     set_last_error(cudaErrorLaunchTimeout);
     return;
@@ -253,7 +258,7 @@ void run_grid(int order, std::size_t dynamic_bytes) {
   ++machine.run;
   machine.counting = order == 0;
   machine.aborted = false;
-  barriers = 0;
+  machine.barriers = 0;
   begin_run(order == 0);
   std::mt19937 random(unsigned(order) * 7919);
   const auto arranged = [&](std::uint64_t count) {
@@ -264,7 +269,7 @@ void run_grid(int order, std::size_t dynamic_bytes) {
     return list;
   };
   const dim3 grid = machine.grid;
-  const auto lanes = arranged(kLanes), warps = arranged((thread_count + kLanes - 1) / kLanes);
+  const auto lanes = arranged(kLanes), warps = arranged((machine.thread_count + kLanes - 1) / kLanes);
   for (const int n : arranged(std::uint64_t(grid.x) * grid.y * grid.z)) {
     const unsigned b = unsigned(n);
     machine.block = b + 1;
@@ -276,6 +281,13 @@ void run_grid(int order, std::size_t dynamic_bytes) {
 }
 
 }  // namespace
+
+void wait(State state, std::uint64_t place) {
+  Thread& thread = *machine.current;
+  thread.state = state;
+  thread.place = place;
+  emulator_switch(&thread.stack_pointer, host_stack);
+}
 
 void set_orders(int count) { orders = count; }
 void set_last_error(cudaError_t error) { last_error = error; }
@@ -297,10 +309,6 @@ dim3 grid_size() { return machine.grid; }
   unsigned name##_x() { return value.x; } \
   unsigned name##_y() { return value.y; } \
   unsigned name##_z() { return value.z; }
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
 COMPONENTS(threadIdx, machine.current->index)
 COMPONENTS(blockIdx, machine.block_index)
 COMPONENTS(blockDim, machine.block_size)
@@ -328,7 +336,7 @@ Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order)
 __attribute__((noinline)) std::uint64_t value_of(const Met& met, int lane) {
   if (!(met.mask >> lane & 1)) {
     const Inside own;
-    if (machine.current->number / kLanes * kLanes + lane < thread_count)
+    if (machine.current->number / kLanes * kLanes + lane < machine.thread_count)
       add_fault("meeting", "a shuffle reads a lane that takes no part in it",
                 std::uint64_t(__builtin_return_address(0)) - 1);
     return 0;
@@ -370,14 +378,15 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
   machine.body = static_cast<const char*>(body);
   machine.body_bytes = body_bytes;
   thread_function = thread;
-  thread_count = int(count);
+  machine.threads = threads.data();
+  machine.thread_count = int(count);
   begin_launch();
   for (int order = 0; order < orders; ++order) {
     if (order > 0) restore_memory();
     run_grid(order, dynamic_bytes);
     if (order == 0) {
       finish_counts();
-      add_kernel(barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, thread_count);
+      add_kernel(machine.barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, machine.thread_count);
     }
     if (machine.aborted) break;
     if (order > 0) compare_memory(order);
@@ -395,7 +404,7 @@ cudaError_t take_last_error(bool clear) {
 
 // A function's limit counts for all: a launch does not say which function it is.
 cudaError_t emulator::set_dynamic_limit(int bytes) {
-  if (bytes > 100 << 10) return cudaErrorInvalidValue;
+  if (bytes > kMostShared) return cudaErrorInvalidValue;
   dynamic_limit = std::max(dynamic_limit, std::size_t(bytes));
   return cudaSuccess;
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,9 @@
 
 namespace emulator {
 
-constexpr int kLanes = 32, kMaxThreads = 1024;
+constexpr int kLanes = 32, kMaxThreads = 1024, kMostShared = 163 << 10;
 
-enum class State { kReady, kAtBarrier, kAtMeeting, kActive, kDone };
+enum class State { kReady, kAtBarrier, kAtMeeting, kAtPart, kActive, kDone };  // kAtPart: a barrier of some threads
 
 // A copy by cp.async: of `given` bytes, then zeros, in group `group` of its thread.
 struct AsyncCopy {
@@ -25,7 +26,8 @@ struct AsyncCopy {
 
 // A thread of a kernel is a fiber: it runs until it waits for others. Time has two hands. `epoch` counts the block's
 // barriers: what lies in different epochs is ordered. Within an epoch lanes order themselves by __syncwarp: clock[k] is
-// the last moment of lane k that this lane knows to lie behind it (a vector clock).
+// the last moment of lane k that this lane knows to lie behind it (a vector clock); known[k], of thread k of another
+// warp, by the barriers of barriers.cpp.
 struct Thread {
   void* stack_pointer = nullptr;
   State state = State::kReady;
@@ -38,19 +40,22 @@ struct Thread {
   std::uint64_t met[kLanes] = {};
   unsigned met_mask = 0;
   std::uint32_t clock[kLanes] = {};
+  std::vector<std::uint32_t> known = {};  // empty until there is such a barrier
 
   std::vector<AsyncCopy> copies = {};  // of cp.async, on their way, first to last
   int groups = 0;                      // of them that are committed
 
-  float factors[2][6] = {};  // of a product of the warp and of the one before
-  int product = 0;
+  std::uint32_t given[2][6] = {};  // registers for the other lanes, of an instruction of the warp and of the one before
+  int turn = 0;
 
   int lane() const { return number % kLanes; }
   int warp() const { return number / kLanes; }
 };
 
 struct Machine {
-  Thread* current = nullptr;
+  Thread *current = nullptr, *threads = nullptr;
+  int thread_count = 0;
+  std::int64_t barriers = 0;
   const char* kernel = "";
   std::uint32_t run = 0;    // number of this pass over a grid: each order of each launch is one
   std::uint32_t block = 0;  // number within the grid, from 1
@@ -74,10 +79,17 @@ struct Inside {
 };
 
 // machine.cpp
+void wait(State state, std::uint64_t place);  // until another thread makes this one ready
 Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order);
 [[noreturn]] void abandon_launch();  // from a thread: the launch ends here, as after an illegal address
 void set_last_error(cudaError_t error);
+// barriers.cpp
+void forget_barriers();  // a block begins
 // memory.cpp
+void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place);  // a load or store
+char* shared_pointer(std::uint32_t address, int bytes,
+                     std::uint64_t place);  // of memory that exists, or ends the launch
+void begin_epoch();
 void begin_run(bool counting);
 void begin_block(std::size_t dynamic_bytes);
 void end_warp();                 // all lanes of the warp wait or have ended: its accesses are counted

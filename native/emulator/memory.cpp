@@ -24,19 +24,26 @@ extern "C" char __executable_start, _end;
 namespace emulator {
 namespace {
 
-constexpr std::size_t kPage = 64 << 10, kArena = std::size_t(64) << 30, kSharedArena = 256 << 10;
+constexpr std::size_t kPage = 64 << 10, kArena = std::size_t(64) << 30, kSharedArena = 512 << 10;
 
 struct Access {
   std::uint32_t run = 0, block = 0, epoch = 0, time = 0;
   std::uint32_t place = 0;  // relative to the program
   std::uint16_t thread = 0;
   bool atomic = false;
-  bool lanes = false, warps = false, blocks = false;  // reads: by more than one
+  bool blocks = false;       // a read: by more than one block
+  std::uint32_t lanes = 0;   // a read: which lanes of its warp made it, at the same time
+  std::uint32_t others = 0;  // a read: where in `more_reads` those of this epoch by others begin, one for each warp
 };
 struct Shadow {
   Access write, read;
 };
 static_assert(sizeof(Shadow) % 8 == 0);
+// Reads by lanes of one warp at one time; `next` is the warp's next one, and 0 none.
+struct Read {
+  std::uint32_t time = 0, place = 0, lanes = 0, next = 0;
+};
+std::vector<Read> more_reads(1);
 
 struct Buffer {
   std::string name;
@@ -56,21 +63,22 @@ struct Buffer {
     shadow = static_cast<Shadow*>(
         mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   }
-  // From here on by bytes.
-  void refine() {
-    const Shadow* old = shadow;
-    const std::size_t old_bytes = shadow_bytes, count = bytes / granule;
-    std::vector<std::uint8_t> finer(bytes);
-    for (std::size_t k = 0; k < bytes; ++k) finer[k] = set[k / granule];
+  // From here on by granules of `smaller` bytes.
+  void refine(std::size_t smaller) {
+    Shadow* old = shadow;
+    const std::size_t old_bytes = shadow_bytes, by = granule / smaller, count = bytes / granule;
+    for (auto* list : {&set, &set_before}) {
+      std::vector<std::uint8_t> finer(list->size() * by);
+      for (std::size_t k = 0; k < finer.size(); ++k) finer[k] = (*list)[k / by];
+      *list = std::move(finer);
+    }
     shadow = nullptr;
-    const std::size_t by = granule;
-    granule = 1;
+    granule = smaller;
     make_shadow();
     for (std::size_t k = 0; k < count; ++k)
       if (old[k].write.run || old[k].read.run)
         for (std::size_t j = 0; j < by; ++j) shadow[k * by + j] = old[k];
-    munmap(const_cast<Shadow*>(old), old_bytes);
-    set = std::move(finer);
+    munmap(old, old_bytes);
   }
   void mark_set(std::size_t from, std::size_t count) {
     if (count == 0) return;
@@ -122,9 +130,10 @@ struct Site {
   const char* base = nullptr;  // of the array
   Lanes first = {};            // of the first access
 };
-std::unordered_map<std::uint64_t, Site> sites;
+std::map<std::pair<std::uint64_t, const Buffer*>, Site> sites;  // by place and by what is accessed there
 struct Cached {
   std::uint64_t place = 0;
+  const Buffer* buffer = nullptr;
   Site* site = nullptr;
 };
 Cached cache[1 << 12];  // of `sites`
@@ -133,16 +142,16 @@ std::int64_t global_bytes, least_bytes;
 
 void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std::uint64_t place) {
   const auto address = std::uint64_t(pointer);
-  Cached& cached = cache[place % std::size(cache)];
-  if (cached.place != place) {
-    Site& made = sites[place];
+  Cached& cached = cache[(place ^ std::uint64_t(&buffer) >> 4) % std::size(cache)];
+  if (cached.place != place || cached.buffer != &buffer) {
+    Site& made = sites[{place, &buffer}];
     made.bytes = bytes;
     made.write = write;
     made.shared = buffer.shared;
     const Named array = array_of(buffer, pointer);
     made.name = array.name;
     made.base = array.base;
-    cached = {place, &made};
+    cached = {place, &buffer, &made};
   }
   Site& site = *cached.site;
   if (site.used == 0) touched.push_back(&site);
@@ -228,22 +237,23 @@ inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
   if (before.run != machine.run) return true;
   if (before.block != machine.block) return shared || acquired.contains(before.block);
   if (before.epoch != machine.epoch || before.thread == me.number) return true;
-  if (before.thread / kLanes != me.warp()) return false;
+  if (before.thread / kLanes != me.warp())
+    return before.thread < me.known.size() && me.known[before.thread] >= before.time;
   return me.clock[before.thread % kLanes] >= before.time;
 }
 
-void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before,
+// `by`: the thread that comes second, of the block that runs.
+void report_race(const char* what, const Buffer& buffer, const char* address, const Access& before, int by,
                  std::uint64_t place) {
-  const Thread& me = *machine.current;
-  // Of several readers the last one is known; where that is this thread, another one counts.
-  const bool self = before.block == machine.block && before.thread == me.number;
-  const bool in_block = before.block == machine.block && !(self && before.blocks);
-  const bool in_warp = in_block && before.thread / kLanes == me.warp() && !(self && before.warps);
+  // Of reads by several blocks the last one is known, which may be of this block; then one of another block counts.
+  const bool in_block = before.block == machine.block && !before.blocks;
+  const bool in_warp = in_block && before.thread / kLanes == by / kLanes;
   const char* kind = in_warp ? "race in a warp" : in_block ? "race in a block" : "race of blocks";
   if (known_fault(kind, place, program_base + before.place)) return;
   add_fault(kind,
-            who(me.number, machine.block) + " " + what + " " +
-                (self ? "another thread" : who(before.thread, before.block)) + ", of " +
+            who(by, machine.block) + " " + what + " " +
+                (before.block == machine.block && before.blocks ? "a thread" : who(before.thread, before.block)) +
+                ", of " +
                 (in_warp    ? "its own warp"
                  : in_block ? "another warp"
                             : "another block") +
@@ -252,9 +262,88 @@ void report_race(const char* what, const Buffer& buffer, const char* address, co
             place, program_base + before.place);
 }
 
+// A store over another one that nothing orders. It is no race if both store the same value, which shows once it is
+// done.
+struct Overwritten {
+  Buffer* buffer;
+  char* at;
+  Access before;
+  int by;
+  std::uint64_t place;
+  char value[4];
+};
+std::vector<Overwritten> overwritten;
+void settle() {
+  for (const Overwritten& one : overwritten)
+    if (std::memcmp(one.at, one.value, one.buffer->granule) != 0)
+      report_race("writes what was just written by", *one.buffer, one.at, one.before, one.by, one.place);
+  overwritten.clear();
+}
+
+// A read joins those of its epoch: each thread's last one counts.
+void add_read(Access& first, const Access& now) {
+  const std::size_t warp = now.thread / kLanes, warps = std::size_t(machine.thread_count + kLanes - 1) / kLanes;
+  if (first.thread / kLanes == warp) {
+    if (first.time == now.time) {
+      first.lanes |= now.lanes;
+      return;
+    }
+    first.lanes &= ~now.lanes;
+  }
+  if (first.others == 0) {
+    first.others = std::uint32_t(more_reads.size());
+    more_reads.resize(more_reads.size() + warps);
+  }
+  for (std::size_t at = first.others + warp;; at = more_reads[at].next) {
+    Read& one = more_reads[at];
+    if (one.time == now.time || one.lanes == 0) {
+      one = {now.time, now.place, one.lanes | now.lanes, one.next};
+      return;
+    }
+    one.lanes &= ~now.lanes;
+    if (one.next == 0) {
+      one.next = std::uint32_t(more_reads.size());
+      more_reads.push_back({now.time, now.place, now.lanes, 0});
+      return;
+    }
+  }
+}
+
+// The race of a write with a read, if there is one.
+void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address, std::uint64_t place) {
+  const Access& read = shadow.read;
+  const Thread& me = *machine.current;
+  if (read.run != machine.run || (buffer.shared && read.block != machine.block)) return;
+  const auto report = [&](const Access& one) {
+    report_race("writes what may still be read by", buffer, address, one, me.number, place);
+  };
+  if (read.blocks || read.block != machine.block) {
+    if (read.blocks || !is_ordered(read, buffer.shared, me)) report(read);
+    return;
+  }
+  if (read.epoch != machine.epoch) return;
+  const auto races = [&](std::size_t warp, std::uint32_t time, std::uint32_t from, unsigned lanes) {
+    Access one = read;
+    one.time = time;
+    one.place = from;
+    for (; lanes; lanes &= lanes - 1) {
+      one.thread = std::uint16_t(warp * kLanes + std::size_t(__builtin_ctz(lanes)));
+      if (is_ordered(one, buffer.shared, me)) continue;
+      report(one);
+      return true;
+    }
+    return false;
+  };
+  if (races(read.thread / kLanes, read.time, read.place, read.lanes) || read.others == 0) return;
+  for (std::size_t warp = 0; warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
+    for (std::size_t at = read.others + warp; at; at = more_reads[at].next)
+      if (races(warp, more_reads[at].time, more_reads[at].place, more_reads[at].lanes)) return;
+}
+
 void check(Buffer& buffer, const char* address, int bytes, bool write, bool atomic, std::uint64_t place) {
   const std::size_t offset = std::size_t(address - buffer.data);
-  if (buffer.granule > 1 && (std::size_t(bytes) < buffer.granule || offset % buffer.granule)) buffer.refine();
+  if (const std::size_t even = (offset | std::size_t(bytes)) & -(offset | std::size_t(bytes)); even < buffer.granule)
+    buffer.refine(even);
   const Thread& me = *machine.current;
   Access now{machine.run,
              machine.block,
@@ -262,14 +351,17 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
              me.clock[me.lane()],
              std::uint32_t(place - program_base),
              std::uint16_t(me.number),
-             atomic};
+             atomic,
+             false,
+             1u << me.lane(),
+             0};
   for (std::size_t k = offset / buffer.granule; k < (offset + std::size_t(bytes) + buffer.granule - 1) / buffer.granule;
        ++k) {
     Shadow& shadow = buffer.shadow[k];
-    const char* at = buffer.data + k * buffer.granule;
+    char* at = buffer.data + k * buffer.granule;
     if (!write && shadow.write.run != machine.run && buffer.set[k] && shadow.read.run == machine.run &&
-        shadow.read.block == machine.block && shadow.read.thread == me.number && shadow.read.epoch == machine.epoch &&
-        shadow.read.time == now.time)
+        shadow.read.block == machine.block && shadow.read.thread / kLanes == me.warp() &&
+        (shadow.read.lanes & now.lanes) && shadow.read.epoch == machine.epoch && shadow.read.time == now.time)
       continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
     if ((!write || atomic) && !buffer.set[k] && !known_fault("unset", place))
@@ -278,40 +370,26 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
                     (buffer.shared ? "shared" : "global") + " memory",
                 place);
     if (write) {
-      if (!written && !(atomic && shadow.write.atomic))
-        report_race("writes what was just written by", buffer, at, shadow.write, place);
-      const Access& read = shadow.read;
-      if (read.run == machine.run && (!buffer.shared || read.block == machine.block)) {
-        const bool same_epoch = read.block == machine.block && read.epoch == machine.epoch;
-        if (read.blocks || !is_ordered(read, buffer.shared, me) || (same_epoch && (read.warps || read.lanes)))
-          if (!(atomic && read.atomic)) report_race("writes what may still be read by", buffer, at, read, place);
+      if (!written && !(atomic && shadow.write.atomic)) {
+        overwritten.push_back({&buffer, at, shadow.write, me.number, place, {}});
+        std::memcpy(overwritten.back().value, at, buffer.granule);
       }
+      check_reads(shadow, buffer, at, place);
       if (machine.counting && !buffer.shared && shadow.write.run != machine.run)
         least_bytes += std::int64_t(buffer.granule);
       shadow.write = now;
       buffer.set[k] = 1;
     } else {
-      if (!written) report_race("reads what was just written by", buffer, at, shadow.write, place);
+      if (!written) report_race("reads what was just written by", buffer, at, shadow.write, me.number, place);
       Access& read = shadow.read;
       const bool now_running = read.run == machine.run && (!buffer.shared || read.block == machine.block);
       if (machine.counting && !buffer.shared && !now_running) least_bytes += std::int64_t(buffer.granule);
-      if (!now_running) {
-        read = now;
-      } else if (read.block != machine.block) {
-        now.blocks = true;
-        read = now;
-      } else if (read.epoch != machine.epoch || is_ordered(read, buffer.shared, me)) {
-        now.blocks = read.blocks;
-        if (read.epoch == machine.epoch && read.thread == me.number) {
-          now.lanes = read.lanes;
-          now.warps = read.warps;
-        }
-        read = now;
+      if (now_running && read.block == machine.block && read.epoch == machine.epoch) {
+        add_read(read, now);
       } else {
-        now.blocks = read.blocks;
-        now.lanes = read.thread / kLanes == me.warp() || read.lanes;
-        now.warps = read.thread / kLanes != me.warp() || read.warps;
+        const bool blocks = now_running && (read.blocks || read.block != machine.block);
         read = now;
+        read.blocks = blocks;
       }
     }
   }
@@ -321,6 +399,8 @@ void outside(const std::string& what, std::uint64_t place, bool fatal) {
   add_fault("outside", who(machine.current->number, machine.block) + " " + what, place);
   if (fatal) abandon_launch();
 }
+
+}  // namespace
 
 void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place) {
   if (inside) return;
@@ -332,6 +412,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
   }
   if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
   const Inside own;
+  if (!overwritten.empty()) settle();
   const char* verb = write ? "writes" : "reads";
   if (std::uint64_t(address) % std::uint64_t(bytes) && bytes <= 16)
     add_fault("misaligned",
@@ -370,8 +451,6 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
           true);
 }
 
-}  // namespace
-
 std::string who(int number, std::uint32_t block) {
   return "thread " + std::to_string(number) + " of block " + std::to_string(block - 1);
 }
@@ -383,6 +462,8 @@ void begin_run(bool counting) {
   if (counting) global_bytes = least_bytes = 0;
 }
 
+void begin_epoch() { more_reads.resize(1); }
+
 void begin_block(std::size_t dynamic_bytes) {
   if (!shared_arena) {
     shared_arena = static_cast<char*>(
@@ -392,6 +473,7 @@ void begin_block(std::size_t dynamic_bytes) {
   // What the last block left is no value: 0xff bytes, NaN as floats.
   if (shared_used) std::memset(shared_arena, 0xff, std::min(kSharedArena, shared_used + 4096));
   shared_used = 16;
+  begin_epoch();
   shared_now.clear();
   for (auto& [key, variable] : shared_variables) variable->data = nullptr;
   acquired.clear();
@@ -429,6 +511,7 @@ void* dynamic_shared(const char* name, std::size_t alignment) {
 }
 
 void end_warp() {
+  settle();
   for (Site* site : touched) {
     for (std::size_t k = 0; k < site->used; ++k)
       if (site->groups[k].lanes) close(*site, site->groups[k]);
@@ -449,9 +532,9 @@ void begin_launch() {
 
 void finish_counts() {
   end_warp();
-  for (auto& [place, site] : sites)
-    add_counts({place, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least, site.name,
-                site.first});
+  for (auto& [key, site] : sites)
+    add_counts({key.first, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least,
+                site.name, site.first});
   sites.clear();
   std::fill(std::begin(cache), std::end(cache), Cached{});
   add_kernel(0, global_bytes, least_bytes, 0, 0);
@@ -463,12 +546,6 @@ void restore_memory() {
     if (buffer->freed) continue;
     if (buffer->first.empty()) buffer->first.assign(buffer->data, buffer->data + buffer->bytes);
     std::memcpy(buffer->data, buffer->before.data(), buffer->bytes);
-    if (buffer->set_before.size() != buffer->set.size()) {  // refined since
-      std::vector<std::uint8_t> finer(buffer->bytes + 1);
-      for (std::size_t k = 0; k < buffer->bytes; ++k) finer[k] = buffer->set_before[k / 4];
-      finer.resize(buffer->set.size());
-      buffer->set_before = std::move(finer);
-    }
     buffer->set = buffer->set_before;
   }
 }
@@ -515,10 +592,18 @@ std::size_t shared_address(const void* pointer) {
   return std::size_t(static_cast<const char*>(pointer) - shared_arena);
 }
 
+const void* shared_data(std::uint32_t address) { return shared_arena + address % kSharedArena; }
+
+char* shared_pointer(std::uint32_t address, int bytes, std::uint64_t place) {
+  if (address + std::uint64_t(bytes) > kSharedArena)
+    outside("names shared memory that no block has: byte " + std::to_string(address), place, true);
+  return shared_arena + address;
+}
+
 __attribute__((noinline)) void async_copy(std::uint32_t shared, const void* global, int bytes, int given) {
   Thread& thread = *machine.current;
   const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
-  char* to = shared_arena + shared;
+  char* to = shared_pointer(shared, bytes, place);
   if (given > 0) access(global, given, false, false, place);
   access(to, bytes, true, false, place);
   const Inside own;
@@ -531,6 +616,10 @@ __attribute__((noinline)) void async_copy(std::uint32_t shared, const void* glob
 }
 
 void async_commit() { ++machine.current->groups; }
+void async_finish() {
+  async_commit();
+  async_wait(0);
+}
 
 void async_wait(int pending) {
   Thread& thread = *machine.current;

@@ -75,6 +75,8 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
   }
 }
 
+std::map<const void*, std::string> kernel_names;
+
 struct Key {
   std::string kind, kernel;
   std::uint64_t place, other;
@@ -120,6 +122,25 @@ std::string quoted(const std::string& text) {
 bool same_line(std::uint64_t a, std::uint64_t b) {
   resolve({a, b});
   return places[a].line == places[b].line && places[a].file == places[b].file;
+}
+
+// As addr2line writes it, without what every kernel of ours has: "void", namespaces, parameters.
+const char* name_of_kernel(const void* kernel) {
+  auto& name = kernel_names[kernel];
+  if (!name.empty()) return name.c_str();
+  std::ostringstream command;
+  command << "addr2line -f -C -e /proc/" << getpid() << "/exe " << std::hex << std::uint64_t(kernel) - load_base()
+          << " 2>/dev/null";
+  char text[4096] = "?";
+  if (std::FILE* pipe = popen(command.str().c_str(), "r")) {
+    if (!std::fgets(text, sizeof text, pipe)) text[0] = 0;
+    pclose(pipe);
+  }
+  name = text;
+  for (const std::string part : {"void ", "(mnist::Precision)", "mnist::", "fused::", "kernels::", "\n"})
+    for (auto at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
+  name.resize(std::min(name.size(), name.find('(')));
+  return name.c_str();
 }
 
 bool known_fault(const char* kind, std::uint64_t place, std::uint64_t other) {

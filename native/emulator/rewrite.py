@@ -5,6 +5,7 @@
     extern __shared__ float4 all[];    a pointer to the block's dynamic shared memory
     threadIdx.x                        ::emulator::threadIdx_x()
     #pragma unroll                     #pragma GCC unroll, so that arrays become registers as they do under nvcc
+    reinterpret_cast<const void*>(kernel)  ::emulator::kernel_address(kernel), for cudaLaunchKernelExC
     asm("a.b.c ..." : "=r"(x) : ...);  ::emulator::ptx_a_b_c(x, ...), or a report where ptx.h has no such function
 
 Lines keep their numbers, and #line keeps the name of the file. Usage: rewrite.py FROM TO FILE..., all FILEs below FROM.
@@ -15,16 +16,20 @@ import sys
 from pathlib import Path
 
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+)\s+(\w+)\[\];")
-SHARED = re.compile(r"__shared__\s+([^;=]*);")
+EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\[\];")
+SHARED = re.compile(r"__shared__\s+((?:(?:union|struct)\s*\{[^{}]*\})?[^;={}]*);")
 DECLARATOR = re.compile(r"(.*?)(\w+)\s*((?:\[.*\])?)\s*", re.DOTALL)
-UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*\(?(\w*)\)?", re.MULTILINE)
+UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*(\d*)[^\n]*", re.MULTILINE)
 # A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
 # temporary object is in it.
-BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\.([xyz])\b")
+BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\b(?:\.([xyz])\b)?")
+WHOLE = {"threadIdx": "thread_index", "blockIdx": "block_index", "blockDim": "block_size", "gridDim": "grid_size"}
 ASM = re.compile(r"\basm\s*(?:volatile\s*)?\((?=\s*\")")
+KERNEL_ADDRESS = re.compile(r"\breinterpret_cast<const void\*>\((kernel)\)")
+# What is compiled where there is no __CUDA_ARCH__.
+ARCHITECTURE = re.compile(r"#if [^\n]*__CUDA_ARCH__[^\n]*\n(?:(?!#else|#endif).*\n)*(?:#else[^\n]*\n)?")
 STRING = re.compile(r'"((?:\\.|[^"\\\n])*)"')
-KNOWN = set(re.findall(r"\b(ptx_\w+)\(", (Path(__file__).parent / "include" / "ptx.h").read_text(encoding="utf-8")))
+KNOWN = set(re.findall(r"\bptx_\w+", (Path(__file__).parent / "include" / "ptx.h").read_text(encoding="utf-8")))
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -108,7 +113,8 @@ def ptx(text: str) -> str:
     out = ""
     while match := ASM.search(text):
         last = closing(text, match.end() - 1)
-        statement = text[match.end() : last]
+        statement = ARCHITECTURE.sub(lambda m: "\n" * m[0].count("\n"), text[match.end() : last])
+        statement = statement.replace("#endif", "")
         code, *operands = parts(statement, ":")
         name = instruction("".join(STRING.findall(code)))
         call = "ptx_" + re.sub(r"\W+", "_", name)
@@ -129,9 +135,10 @@ def rewrite(text: str, path: str) -> str:
     text = ptx(text)
     text = EXTERN_SHARED.sub(r'\2* \3 = static_cast<\2*>(::emulator::dynamic_shared("\3", alignof(\2)));', text)
     text = SHARED.sub(shared, text)
-    text = BUILT_IN.sub(r"::emulator::\1_\2()", text)
+    text = KERNEL_ADDRESS.sub(r"::emulator::kernel_address(\1)", text)
+    text = BUILT_IN.sub(lambda m: f"::emulator::{m[1]}_{m[2]}()" if m[2] else f"::emulator::{WHOLE[m[1]]}()", text)
     text = UNROLL.sub(lambda m: f"{m[1]}#pragma GCC unroll {m[2] or 64}", text)
-    return f'#line 1 "{path}"\n{launches(text)}'
+    return f'#include <cuda_runtime.h>\n#line 1 "{path}"\n{launches(text)}'
 
 
 def main(source: Path, target: Path, files: list[str]) -> None:

@@ -1,6 +1,7 @@
 // The rest of the CUDA runtime that host code calls. One device; everything is done when a call returns, so streams and
 // events only have to exist. A graph is the list of what was queued while it was recorded, on whatever stream.
 #include <cstdlib>
+#include <map>
 #include <memory>
 
 #include "machine.h"
@@ -57,6 +58,29 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete reinterpret_cast<Work*>(exec);
+  return cudaSuccess;
+}
+
+namespace {
+std::map<const void*, emulator::ByAddress> by_address;
+}  // namespace
+void emulator::remember(const void* kernel, const ByAddress& launch) { by_address[kernel] = launch; }
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+  const auto found = by_address.find(kernel);
+  if (found == by_address.end()) return cudaErrorInvalidValue;
+  found->second(arguments, config->gridDim, config->blockDim, config->dynamicSmemBytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {80, 80};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount            ? 108
+           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? emulator::kMostShared
+           : attribute == cudaDevAttrComputeCapabilityMajor       ? 8
+                                                                  : 0;
   return cudaSuccess;
 }
 

@@ -1,7 +1,8 @@
 """Times one kernel, a tiled matrix product, under the emulator and under programs of others, and writes a record.
 
-FILE is an interpreter of an environment with numpy, numba and vgre. All run linear of mnist_cuda/peers/numba_ops.py:
-Numba's simulator as it stands there, the others in CUDA. Each result is compared with float64.
+FILE is an interpreter of an environment with numpy, numba and vgre, FOLDER a checkout of github.com/ROCm/HIP-CPU. All
+run linear of mnist_cuda/peers/numba_ops.py: Numba's simulator as it stands there, the others in CUDA, which HIP-CPU
+takes under HIP's names. Each result is compared with float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from checks.runner import ROOT
 
-SHAPES = [(2, 64, 16), (4, 256, 32), (16, 784, 128)]  # batch, in, out
+SHAPES = [(2, 64, 16), (4, 256, 32), (16, 256, 64)]  # batch, in, out
 RUNS = 5
 
 KERNEL = """#include <cuda_runtime.h>
@@ -44,32 +45,35 @@ HOST = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
-#include "emulator.h"
 int main(int, char** a) {
   const int batch = std::atoi(a[1]), in = std::atoi(a[2]), out = std::atoi(a[3]), runs = std::atoi(a[4]);
-  emulator::set_orders(std::atoi(a[5]));
+  set_orders(std::atoi(a[5]));
   const auto made = [](std::size_t count) {
     std::vector<float> values(count);
-    std::fread(values.data(), 4, count, stdin);
+    if (std::fread(values.data(), 4, count, stdin) != count) std::exit(3);
     float* data;
-    cudaMalloc(&data, 4 * count);
+    cudaMalloc((void**)&data, 4 * count);
     cudaMemcpy(data, values.data(), 4 * count, cudaMemcpyHostToDevice);
     return data;
   };
   const float *x = made(batch * in), *w = made(out * in), *bias = made(out);
   float* y;
-  cudaMalloc(&y, 4 * batch * out);
+  cudaMalloc((void**)&y, 4 * batch * out);
   for (int run = 0; run < runs; ++run) {
     const auto start = std::chrono::steady_clock::now();
-    linear_kernel<<<dim3((out + 15) / 16, (batch + 15) / 16), dim3(16, 16)>>>(y, x, w, bias, batch, in, out);
+    const dim3 grid((out + 15) / 16, (batch + 15) / 16), block(16, 16);
+    LAUNCH
+    cudaDeviceSynchronize();
     std::fprintf(stderr, "%.9f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::vector<float> values(batch * out);
   cudaMemcpy(values.data(), y, 4 * values.size(), cudaMemcpyDeviceToHost);
   std::fwrite(values.data(), 4, values.size(), stdout);
-  return !emulator::report().faults.empty();
+  return any_fault();
 }
 """
+EMULATOR = '#include "emulator.h"\nusing namespace emulator;\n'
+HIP = "static void set_orders(int) {}\nstatic bool any_fault() { return false; }\n"
 # In the other environment: prints a JSON object of seconds, errors and versions.
 OTHERS = r"""
 import json, os, sys, time
@@ -102,7 +106,7 @@ else:
                           input=b"".join(a.tobytes() for a in (x, w, bias)))
     y = np.frombuffer(done.stdout, np.float32).reshape(batch, out)
     seconds = [float(line) for line in done.stderr.split()]
-if not which.startswith("emulator"):
+if which in ("numba", "vgre"):
     seconds = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -113,26 +117,42 @@ print("\n" + json.dumps({"seconds": seconds, "error": error, "version": version}
 """
 
 
+def call(*command: str | Path) -> None:
+    subprocess.run(command, check=True)
+
+
 def build(folder: Path) -> Path:
     """The kernel with the emulator, as one program."""
     emulator = ROOT / "native" / "emulator"
-    (folder / "linear.cu").write_text(KERNEL + HOST)
-    subprocess.run([sys.executable, emulator / "rewrite.py", folder, folder, folder / "linear.cu"], check=True)
+    launch = "linear_kernel<<<grid, block>>>(y, x, w, bias, batch, in, out);"
+    (folder / "linear.cu").write_text(KERNEL + EMULATOR + HOST.replace("LAUNCH", launch))
+    call(sys.executable, emulator / "rewrite.py", folder, folder, folder / "linear.cu")
     flags = [line for line in (emulator / "flags.txt").read_text().splitlines() if line.startswith("-")]
     common = ["g++", "-std=c++20", f"-I{emulator / 'include'}", f"-I{emulator}", "-c"]
     objects = []
-    for source in ("machine", "memory", "ptx", "report", "runtime"):
+    for source in ("barriers", "machine", "memory", "ptx", "report", "runtime"):
         objects.append(folder / f"{source}.o")
-        subprocess.run([*common, "-O3", emulator / f"{source}.cpp", "-o", objects[-1]], check=True)
-    objects.append(folder / "linear.o")
-    subprocess.run([*common, *flags, folder / "linear.cu.cpp", "-o", objects[-1]], check=True)
-    subprocess.run(["g++", *objects, "-o", folder / "linear"], check=True)
+        run(*common, "-O3", emulator / f"{source}.cpp", "-o", objects[-1])
+    call(*common, *flags, folder / "linear.cu.cpp", "-o", folder / "linear.o")
+    call("g++", *objects, folder / "linear.o", "-o", folder / "linear")
     return folder / "linear"
+
+
+def build_hip(folder: Path, hip: Path) -> Path:
+    """The same with HIP-CPU, which takes no <<<>>>; without TBB, so on one core."""
+    launch = "hipLaunchKernelGGL(linear_kernel, grid, block, 0, nullptr, y, x, w, bias, batch, in, out);"
+    text = KERNEL.replace('extern "C" ', "") + HIP + HOST.replace("LAUNCH", launch)
+    for cuda, its in (("cuda_runtime.h", "hip/hip_runtime.h"), ("cudaM", "hipM"), ("cudaD", "hipD")):
+        text = text.replace(cuda, its)
+    (folder / "hip.cpp").write_text(text)
+    call("g++", "-std=c++17", "-O2", f"-I{hip / 'include'}", folder / "hip.cpp", "-o", folder / "hip")
+    return folder / "hip"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("--python", required=True, metavar="FILE", help="interpreter with numpy, numba and vgre")
+    parser.add_argument("--hip-cpu", type=Path, required=True, metavar="FOLDER", help="checkout of HIP-CPU")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--busy", action="store_true", help="on a machine that others use, too")
 
@@ -144,13 +164,14 @@ def run(args: argparse.Namespace) -> int:
     record = Record(args.json, busy=args.busy)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        program = build(Path(name))
+        programs = {"emulator": build(Path(name)), "hip-cpu": build_hip(Path(name), args.hip_cpu)}
         environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT / "mnist_cuda" / "peers")}
         for shape in SHAPES:
-            for which in ("emulator 1", "emulator 3", "numba", "vgre"):
+            for which in ("emulator 1", "emulator 3", "hip-cpu 1", "numba", "vgre"):
                 runs = 1 if which == "numba" and shape == SHAPES[-1] else RUNS
                 command = [args.python, "-c", OTHERS, which, ",".join(map(str, shape)), str(runs)]
-                command += [str(program) if which.startswith("emulator") else KERNEL.partition("\n")[2]]
+                program = programs.get(which.split()[0])
+                command += [str(program) if program else KERNEL.partition("\n")[2]]
                 done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
                 result = json.loads(done.stdout.splitlines()[-1])
                 assert result["error"] < 1e-5, (which, shape, result["error"])

@@ -7,7 +7,7 @@ differs is listed with its size, and then the exit code is 1; 2 is a wrong call,
 cuobjdump, which comes with a CUDA toolkit and with the wheels' nvcc; a cubin needs no tool.
 
 A kernel whose arguments moved differs in the offsets at which it reads them. `--arguments` leaves these, the bank of
-constants 0, out of the comparison; that needs nvdisasm in PATH, too.
+constants 0, out of the comparison; that needs nvdisasm, too.
 """
 
 from __future__ import annotations

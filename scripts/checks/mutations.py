@@ -322,7 +322,7 @@ class Runner:
                 compile(text, mutation.file, "exec")
             except SyntaxError as error:
                 return tree, f"does not compile: {error}"
-            return tree, None if code_of(mutation) else "it changes no code"
+            return tree, None if code_of(mutation, self.snapshot) else "it changes no code"
         if self.build.emulated:
             shutil.copytree(self.build.folder / "emulated", tree / "emulated")
             if mutation.file.endswith((".cu", ".cuh")):
@@ -335,7 +335,7 @@ class Runner:
         for target, made in sorted(targets.items()):
             if fault := self.build.make(target, mutation, tree, made):
                 return tree, f"does not compile: {fault}"
-        return tree, None if code_of(mutation) else "it changes no code"
+        return tree, None if code_of(mutation, self.snapshot) else "it changes no code"
 
     def tests(self, mutation: Mutation) -> tuple[str, ...]:
         """The runs of tests that are to notice it, in their order; each is `ctest NAME` or arguments of pytest."""
@@ -440,12 +440,12 @@ class Runner:
 # ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def code_of(mutation: Mutation, text: str = "") -> str:
+def code_of(mutation: Mutation, root: Path = ROOT) -> str:
     """A hash of the code that a row changes, before and after: its words, whatever comments and layout are.
 
-    Nothing where it changes none. text: of its file, by default as it is.
+    Nothing where it changes none.
     """
-    text = text or (ROOT / mutation.file).read_text()
+    text = (root / mutation.file).read_text()
     first = text.index(mutation.before)
     last = first + len(mutation.before)
     blanks = [0, *(match.end() for match in re.finditer(r"\n\n+(?=\S)", text)), len(text)]
@@ -471,12 +471,12 @@ class Verdicts:
         row = self.rows.get(mutation.name, {})
         return str(row["verdict"]) if row.get("code") == code_of(mutation) else ""
 
-    def add(self, mutation: Mutation, verdict: dict[str, Any]) -> None:
-        """Add a verdict and write the file."""
+    def add(self, mutation: Mutation, verdict: dict[str, Any], root: Path = ROOT) -> None:
+        """Add a verdict on the code below `root` and write the file."""
         fields = ("name", "file", "kind", "before", "after")
         with self._lock:
             row = {field: getattr(mutation, field) for field in fields}
-            self.rows[mutation.name] = row | verdict | {"code": code_of(mutation)}
+            self.rows[mutation.name] = row | verdict | {"code": code_of(mutation, root)}
             self.write()
 
     def text(self) -> str:
@@ -560,7 +560,7 @@ def work(args: argparse.Namespace) -> int:
             except Problem as problem:
                 verdict |= {"verdict": "broken", "by": str(problem)}
         if not args.compile:
-            verdicts.add(mutation, verdict)
+            verdicts.add(mutation, verdict, runner.snapshot)
         say(mutation, verdict)
         if not args.keep:
             shutil.rmtree(tree)

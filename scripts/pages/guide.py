@@ -3,7 +3,7 @@
 Markers enclose it in docs/guide/*.md:
 
 <!-- code:FILE NAME --> ... <!-- /code -->
-    a function of a file, with its comment, and a link to its lines
+    a function or struct of a file, with its comment, and a link to its lines
 <!-- is:OP/VARIANT WHAT [OTHER] --> ... <!-- /is -->
     a number of a row of the record of `bench ops`: VALUES says which
 <!-- seen:OP/VARIANT WHAT [ARRAY] --> ... <!-- /seen -->
@@ -41,13 +41,13 @@ def digits(value: float, count: int = 3) -> str:
 
 
 def function(file: str, name: str) -> str:
-    """The function, from the comment above it to the brace at the margin, below a link to its lines."""
+    """The function or struct, from the comment above it to the brace at the margin, below a link to its lines."""
     lines = (ROOT / file).read_text().splitlines()
-    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}\(.*[,{{]$")
+    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}(?:\(.*[,{{]| {{)$")
     first = next((k for k, line in enumerate(lines) if begins.match(line)), None)
     if first is None:
         raise StaleError(f"{file} has no function {name}")
-    last = next(k for k in range(first, len(lines)) if lines[k] == "}")
+    last = next(k for k in range(first, len(lines)) if lines[k] in {"}", "};"})
     while first and re.match(r"//|template|__global__", lines[first - 1]):
         first -= 1
     language = "cuda" if Path(file).suffix in {".cu", ".cuh"} else "cpp"
@@ -83,16 +83,23 @@ VALUES: dict[str, Callable[[Row, dict[str, float]], str]] = {
 }
 
 
-def total(report: guide_pictures.Report, part: str, key: str) -> int:
-    """The sum over the report's lines or kernels."""
-    return sum(one[key] for one in report[part])
+def total(row: Row, part: str, key: str) -> int:
+    """The sum over the lines or kernels of an emulated row."""
+    return sum(one[key] for one in row["report"][part])
 
 
-SEEN: dict[str, Callable[[guide_pictures.Report], str]] = {
-    "accesses": lambda report: f"{total(report, 'lines', 'accesses'):,}",
-    "asked": lambda report: digits(total(report, "kernels", "bytes") / 1e6),  # megabytes
-    "touched": lambda report: digits(total(report, "kernels", "least_bytes") / 1e6),
-    "times": lambda report: digits(total(report, "kernels", "bytes") / total(report, "kernels", "least_bytes"), 2),
+def loads_per_product(row: Row) -> float:
+    """Loads of a warp over its products, 32 per instruction."""
+    loads = sum(line["accesses"] for line in row["report"]["lines"] if not line["write"])
+    return float(loads / (row["flops"] / 2 / 32))
+
+
+SEEN: dict[str, Callable[[Row], str]] = {
+    "accesses": lambda row: f"{total(row, 'lines', 'accesses'):,}",
+    "asked": lambda row: digits(total(row, "kernels", "bytes") / 1e6),  # megabytes
+    "touched": lambda row: digits(total(row, "kernels", "least_bytes") / 1e6),
+    "times": lambda row: digits(total(row, "kernels", "bytes") / total(row, "kernels", "least_bytes"), 2),
+    "loads": lambda row: digits(loads_per_product(row)),
 }
 
 
@@ -104,8 +111,8 @@ class Documents:
         self.roofs = record["roofs"]
         self.rows = {(row["op"], row["variant"]): row for row in record["rows"] if not row["absent"]}
         emulated = [row for of in read_records(RECORDS / "emulated") for row in of["rows"]]
-        self.emulated = {(row["op"], row["variant"]): row["report"] for row in emulated if not row["absent"]}
-        self.pictures = guide_pictures.draw(self.emulated)
+        self.emulated = {(row["op"], row["variant"]): row for row in emulated if not row["absent"]}
+        self.pictures = guide_pictures.draw({name: row["report"] for name, row in self.emulated.items()})
         self.files = {GUIDE / f"{name}.svg": picture.svg for name, picture in self.pictures.items()}
         for document in sorted(GUIDE.glob("*.md")):
             self.files[document] = BLOCK.sub(self._block, document.read_text())
@@ -127,10 +134,10 @@ class Documents:
 
     def _seen(self, name: str, what: str, array: str = "") -> str:
         op, _, variant = name.partition("/")
-        report = self.emulated[op, variant]
+        row = self.emulated[op, variant]
         if what != "load":
-            return SEEN[what](report)
-        line = guide_pictures.line_of(report, array)
+            return SEEN[what](row)
+        line = guide_pictures.line_of(row["report"], array)
         cost = line["sectors" if line["memory"] == "global" else "turns"]
         return f"{cost / line['accesses']:.1f} of {line['least'] / line['accesses']:.1f}"
 

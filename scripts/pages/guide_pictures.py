@@ -6,12 +6,16 @@ follow from them by the rules of docs/emulator.md.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 400
@@ -21,9 +25,10 @@ text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:
 .box{fill:#f6f8fa;stroke:#d1d9e0}.on{fill:#1a7f37;fill-opacity:.75;stroke:#1a7f37}
 .half{fill:#1a7f37;fill-opacity:.25;stroke:#1a7f37}.off{fill:none;stroke:#afb8c1;stroke-dasharray:2 2}
 .bad{fill:#cf222e;fill-opacity:.65;stroke:#cf222e}.line{stroke:#59636e;fill:none}.green{stroke:#1a7f37;fill:none;stroke-width:2}
+.red{stroke:#cf222e;fill:none;stroke-width:2}
 @media (prefers-color-scheme:dark){text{fill:#f0f6fc}.s{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}
 .on{fill:#3fb950;stroke:#3fb950}.half{fill:#3fb950;stroke:#3fb950}.off{stroke:#656c76}
-.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}}
+.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}.red{stroke:#f85149}}
 """.strip()
 
 Report = Mapping[str, Any]
@@ -306,6 +311,177 @@ def outer_product(each: int = 4) -> Picture:
     return picture
 
 
+# ---- chapter 7 -------------------------------------------------------------------------------------------------------
+
+
+def tree(count: int = 8) -> Picture:
+    """A sum in pairs, as block_sum takes it."""
+    steps = count.bit_length() - 1
+    picture = Picture(
+        f"{count} numbers become one in {steps} steps",
+        f"{count} threads hold a number each. In the first step thread t, of the lower half, adds the number of thread "
+        f"t + {count // 2}; in the second the lower quarter adds that of thread t + {count // 4}; after {steps} steps "
+        "thread 0 has the sum.",
+    )
+    across, down = 48, 52
+    picture.text(8, 14, "threads 0 to 7, a number each", "s")
+    for step in range(steps + 1):
+        y, busy = 24 + down * step, count >> step
+        for t in range(count):
+            picture.box(12 + across * t, y, 36, 20, "on" if t < busy else "off")
+        if step == steps:
+            break
+        for t in range(busy // 2):
+            picture.line((30 + across * t, y + 20), (30 + across * t, y + down), style="green")
+            picture.line((30 + across * (t + busy // 2), y + 20), (34 + across * t, y + down))
+    picture.text(8, 24 + down * steps + 38, "the sum is in thread 0", "s")
+    return picture
+
+
+# ---- chapter 8 -------------------------------------------------------------------------------------------------------
+
+
+def gather(side: int = 6, at: tuple[int, int] = (2, 3), pixel: tuple[int, int] = (3, 3)) -> Picture:
+    """Which pixels stand in a row of the matrix of an implicit GEMM, and how often a pixel does."""
+    column = {  # the pixel of row n = (p, q) and column k = (u, v)
+        (p * side + q, 3 * u + v): (p + u - 1, q + v - 1)
+        for p in range(side)
+        for q in range(side)
+        for u in range(3)
+        for v in range(3)
+    }
+    often = sum(found == pixel for found in column.values())
+    p, q = at
+    picture = Picture(
+        "An image, and the matrix of its windows",
+        f"Left an image of {side} x {side} pixels with the 3 x 3 window around row {p}, column {q}. Right the matrix "
+        f"with a row per position and a column per weight: the window is its row {p * side + q}. One pixel, red, "
+        f"stands in {often} rows of the matrix. Dashed: outside of the image, 0.",
+    )
+    picture.text(8, 16, f"image, {side} x {side}", "s")
+    picture.text(210, 16, f"matrix, {side * side} x 9", "s")
+    for r in range(side):
+        for s in range(side):
+            inside = abs(r - p) <= 1 and abs(s - q) <= 1
+            style = "bad" if (r, s) == pixel else "on" if inside else "box"
+            picture.box(8 + 28 * s, 26 + 28 * r, 26, 26, style)
+    for (n, k), (r, s) in column.items():
+        border = not (0 <= r < side and 0 <= s < side)
+        style = "bad" if (r, s) == pixel else "on" if n == p * side + q else "off" if border else "box"
+        picture.box(210 + 18 * k, 24 + 7 * n, 16, 6, style)
+    picture.line((178, 26 + 28 * p + 13), (206, 24 + 7 * (p * side + q) + 3))
+    picture.text(8, 224, "green: a window, and its row", "s")
+    picture.text(8, 242, f"red: one pixel, {often} times", "s")
+    return picture
+
+
+# ---- chapter 9 -------------------------------------------------------------------------------------------------------
+
+
+def butterfly(count: int = 8) -> Picture:
+    """Who exchanges with whom by __shfl_xor_sync."""
+    steps = count.bit_length() - 1
+    picture = Picture(
+        f"{count} lanes exchange in {steps} steps",
+        f"In the first step lane t exchanges with lane t xor {count // 2}, then with t xor {count // 4}, and so on: "
+        f"after {steps} steps each lane has seen the numbers of all {count}.",
+    )
+    across, down = 48, 52
+    picture.text(8, 14, f"lanes 0 to {count - 1}", "s")
+    for step in range(steps + 1):
+        y, apart = 24 + down * step, count >> (step + 1)
+        for t in range(count):
+            picture.box(12 + across * t, y, 36, 20, "on" if step == steps else "half")
+            if apart:
+                picture.line((30 + across * t, y + 20), (30 + across * t, y + down), style="green")
+                picture.line((30 + across * (t ^ apart), y + 20), (30 + across * t, y + down))
+    picture.text(8, 24 + down * steps + 38, "every lane has the result", "s")
+    return picture
+
+
+# ---- chapter 13 ------------------------------------------------------------------------------------------------------
+
+
+def fragments(lane: int = 9) -> Picture:
+    """Which lane holds which element in mma.m16n8k8."""
+    matrices = {  # rows, columns, and the lane of an element, by native/gpu/kernels/device/mma.cuh
+        "a, 16 x 8": (16, 8, lambda row, column: 4 * (row % 8) + column % 4),
+        "b, 8 x 8": (8, 8, lambda row, column: 4 * column + row % 4),
+        "c, 16 x 8": (16, 8, lambda row, column: 4 * (row % 8) + column // 2),
+    }
+    held = {
+        name: sum(of(row, column) == lane for row in range(rows) for column in range(columns))
+        for name, (rows, columns, of) in matrices.items()
+    }
+    picture = Picture(
+        "The lanes of a warp on the matrices of one instruction",
+        f"Each element has the number of the lane that holds it. Lane {lane}, green, holds "
+        + ", ".join(f"{count} elements of {name}" for name, count in held.items())
+        + ".",
+    )
+    for (name, (rows, columns, of)), (left, top) in zip(
+        matrices.items(), ((8, 26), (208, 26), (208, 190)), strict=True
+    ):
+        picture.text(left, top - 8, name, "b")
+        for row in range(rows):
+            for column in range(columns):
+                owner = of(row, column)
+                x, y = left + 23 * column, top + 17 * row
+                picture.box(x, y, 22, 16, "on" if owner == lane else "box")
+                picture.text(x + 11, y + 12, str(owner), "c")
+    picture.height = top + 17 * 16 + 6
+    return picture
+
+
+# ---- chapter 15 ------------------------------------------------------------------------------------------------------
+
+
+def scattered(count: int) -> npt.NDArray[np.float32]:
+    """Whole numbers from 1 to 2^24 that look random and are the same everywhere (the steps of splitmix64)."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return ((z >> np.uint64(40)) + np.uint64(1)).astype(np.float32)
+
+
+def rounding() -> Picture:
+    """The errors of float32 sums of positive numbers, one after the other and as a tree."""
+    errors: dict[str, list[float]] = {"one after the other": [], "tree": []}
+    powers = range(4, 21, 2)
+    for power in powers:
+        count = 1 << power
+        x = scattered(32 * count).reshape(32, count)
+        exact = x.astype(np.float64).sum(1)
+        halves = x
+        while halves.shape[1] > 1:
+            halves = halves[:, : halves.shape[1] // 2] + halves[:, halves.shape[1] // 2 :]
+        for name, total in (("one after the other", np.add.accumulate(x, axis=1)[:, -1]), ("tree", halves[:, 0])):
+            errors[name].append(float(np.sqrt(np.mean(((total - exact) / exact) ** 2))))
+    ends = {name: f"{of[0]:.0e} to {of[-1]:.0e}" for name, of in errors.items()}
+    picture = Picture(
+        "The error of a sum in float32",
+        f"Relative errors of sums of 16 to 1,048,576 positive numbers: {ends['one after the other']} one after the "
+        f"other, {ends['tree']} as a tree.",
+    )
+
+    def place(power: int, error: float) -> tuple[float, float]:
+        return round(64 + 19 * (power - 4), 1), round(-40 * (math.log10(error) + 4.5) + 20, 1)
+
+    for exponent in (-5, -6, -7):
+        _, y = place(4, 10**exponent)
+        picture.line((64, y), (368, y), style="off")
+        picture.text(56, y + 4, f"1e{exponent}", "s e")
+    for power in (4, 10, 16, 20):
+        picture.text(place(power, 1)[0], 162, f"{1 << power:,}", "s c")
+    picture.text(216, 180, "numbers in the sum", "s c")
+    for name, style in (("one after the other", "red"), ("tree", "green")):
+        points = [place(power, error) for power, error in zip(powers, errors[name], strict=True)]
+        picture.line(*points, style=style)
+        x, y = points[6]
+        picture.text(x, y + (32 if name == "one after the other" else -6), name, "c")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
@@ -317,5 +493,10 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("banks", banks(emulated)),
         ("waves", waves(32, 8)),
         ("outer-product", outer_product()),
+        ("tree", tree()),
+        ("gather", gather()),
+        ("butterfly", butterfly()),
+        ("fragments", fragments()),
+        ("rounding", rounding()),
     )
     return dict(made)

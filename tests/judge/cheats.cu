@@ -43,6 +43,10 @@ __global__ void past_the_end(float* y, std::uint8_t* pass, const float* x, std::
   pass[k] = !(x[k] <= 0);
   y[k] = pass[k] ? x[k] : 0;
 }
+__global__ void no_y(std::uint8_t* pass, const float* x, std::int64_t count) {
+  const std::int64_t k = std::int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (k < count) pass[k] = !(x[k] <= 0);
+}
 __global__ void one_block(float* y, std::uint8_t* pass, const float* x, std::int64_t count) {
   for (std::int64_t k = threadIdx.x; k < (count < 1024 ? count : 1024); k += 256) {
     pass[k] = !(x[k] <= 0);
@@ -133,6 +137,9 @@ void relu_forward_nearly(float* y, std::uint8_t* pass, const float* x, std::int6
 }
 void relu_forward_drops_nan(float* y, std::uint8_t* pass, const float* x, std::int64_t count, cudaStream_t stream) {
   drops_nan<<<unsigned((count + 255) / 256), 256, 0, stream>>>(y, pass, x, count);
+}
+void relu_forward_no_y(float*, std::uint8_t* pass, const float* x, std::int64_t count, cudaStream_t stream) {
+  no_y<<<unsigned((count + 255) / 256), 256, 0, stream>>>(pass, x, count);
 }
 void relu_forward_adds(float* y, std::uint8_t* pass, const float* x, std::int64_t count, cudaStream_t stream) {
   add<<<unsigned((count + 255) / 256), 256, 0, stream>>>(y, pass, x, count);

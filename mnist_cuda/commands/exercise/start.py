@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it."""
-    from mnist_cuda.judge import files
+    from mnist_cuda.judge import judging
     from mnist_cuda.terminal import console
 
-    file = files.start(args.name, args.out)
+    file = judging.start(args.name, args.out)
     console.make_console().print(f"wrote {file}; when it is done: `mnist-cuda judge {file}`")
     return 0

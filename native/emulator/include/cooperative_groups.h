@@ -7,11 +7,15 @@ namespace cooperative_groups {
 
 struct thread_block {
   static void sync() { __syncthreads(); }
-  static unsigned thread_rank() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
-  static unsigned size() { return blockDim.x * blockDim.y * blockDim.z; }
+  static unsigned thread_rank() {
+    return (::emulator::threadIdx_z() * ::emulator::blockDim_y() + ::emulator::threadIdx_y()) *
+               ::emulator::blockDim_x() +
+           ::emulator::threadIdx_x();
+  }
+  static unsigned size() { return ::emulator::blockDim_x() * ::emulator::blockDim_y() * ::emulator::blockDim_z(); }
   static unsigned num_threads() { return size(); }
-  static uint3 group_index() { return blockIdx; }
-  static uint3 thread_index() { return threadIdx; }
+  static uint3 group_index() { return ::emulator::block_index(); }
+  static uint3 thread_index() { return ::emulator::thread_index(); }
 };
 inline thread_block this_thread_block() { return {}; }
 EMULATOR_INLINE void sync(const thread_block&) { __syncthreads(); }

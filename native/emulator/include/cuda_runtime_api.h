@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -136,12 +137,45 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream = nullptr);
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes) {
+  std::memcpy(to, &symbol, bytes);
+  return cudaSuccess;
+}
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream = nullptr);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+// As an A100 says.
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+struct cudaFuncAttributes {
+  int ptxVersion, binaryVersion;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+inline cudaError_t cudaIpcCloseMemHandle(void*) { return cudaErrorInvalidValue; }  // there is no other process
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments);
 namespace emulator {
 cudaError_t set_dynamic_limit(int bytes);
 }
@@ -236,6 +270,11 @@ void arguments(const char* names, const Values&... values) {
 // Work of a stream: kept for the graph that is being recorded, if one is, or done at once.
 void later_or_now(const std::function<void()>& work);
 
+// Kernels that the runtime launches by address: launch_address() calls what kernel_address() remembers of it.
+using ByAddress = std::function<void(void** given, dim3 grid, dim3 block, std::size_t dynamic_bytes)>;
+void remember(const void* kernel, const ByAddress& launch);
+const char* name_of_kernel(const void* kernel);
+
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
             dim3 block, std::size_t dynamic_bytes);
 // A launch, as rewrite.py writes kernel<<<grid, block, bytes, stream>>>(...): `body` calls the kernel.
@@ -247,6 +286,18 @@ void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_
         kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
         dynamic_bytes);
   });
+}
+
+template <class... Parameters>
+const void* kernel_address(void (*kernel)(Parameters...)) {
+  const auto address = reinterpret_cast<const void*>(kernel);
+  remember(address, [=](void** given, dim3 grid, dim3 block, std::size_t dynamic_bytes) {
+    [&]<std::size_t... k>(std::index_sequence<k...>) {
+      const std::tuple<Parameters...> values(*static_cast<Parameters*>(given[k])...);
+      run(name_of_kernel(address), [=] { std::apply(kernel, values); }, grid, block, dynamic_bytes);
+    }(std::index_sequence_for<Parameters...>());
+  });
+  return address;
 }
 
 template <class T>
@@ -273,10 +324,6 @@ T atomically(T* address, Change change) {
 }
 }  // namespace emulator
 
-#define threadIdx (::emulator::thread_index())
-#define blockIdx (::emulator::block_index())
-#define blockDim (::emulator::block_size())
-#define gridDim (::emulator::grid_size())
 inline constexpr int warpSize = 32;
 
 #define EMULATOR_INLINE inline __attribute__((always_inline))
@@ -410,7 +457,8 @@ EMULATOR_INLINE T atomicCAS(T* address, std::type_identity_t<T> expected, std::t
 
 namespace emulator {
 std::size_t shared_address(const void* pointer);
-}
+const void* shared_data(std::uint32_t address);
+}  // namespace emulator
 EMULATOR_INLINE std::size_t __cvta_generic_to_shared(const void* pointer) {
   return ::emulator::shared_address(pointer);
 }
@@ -418,6 +466,15 @@ EMULATOR_INLINE std::size_t __cvta_generic_to_shared(const void* pointer) {
 template <class T>
 EMULATOR_INLINE T __ldg(const T* address) {
   return *address;
+}
+
+template <class T>
+EMULATOR_INLINE T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
+EMULATOR_INLINE void __stwb(T* address, std::type_identity_t<T> value) {
+  *address = value;
 }
 
 // ---- arithmetic
@@ -435,9 +492,34 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   return T(a) < T(b) ? T(b) : T(a);
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t(b) << 32 | a;
+  unsigned result = 0;
+  for (int k = 0; k < 4; ++k) {
+    const unsigned which = selector >> 4 * k & 15, byte = unsigned(bytes >> (which & 7) * 8) & 255;
+    result |= (which & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * k;
+  }
+  return result;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+  return unsigned((std::uint64_t(high) << 32 | low) << (by & 31) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return unsigned((std::uint64_t(high) << 32 | low) >> (by & 31));
+}
+template <class T>
+  requires(std::is_same_v<T, int> || std::is_same_v<T, unsigned>)
+inline T __dp4a(T a, T b, T sum) {
+  using Byte = std::conditional_t<std::is_signed_v<T>, std::int8_t, std::uint8_t>;
+  for (int k = 0; k < 4; ++k) sum += T(Byte(a >> 8 * k)) * T(Byte(b >> 8 * k));
+  return sum;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -445,4 +527,5 @@ inline unsigned __float_as_uint(float x) { return ::emulator::from_bits<unsigned
 inline float __uint_as_float(unsigned x) { return ::emulator::from_bits<float>(::emulator::to_bits(x)); }
 inline int __float_as_int(float x) { return int(__float_as_uint(x)); }
 inline float __int_as_float(int x) { return __uint_as_float(unsigned(x)); }
+#include "numbers16.h"
 #include "ptx.h"

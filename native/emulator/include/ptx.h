@@ -15,12 +15,29 @@ void async_copy(std::uint32_t shared, const void* global, int bytes, int given);
 void async_commit();
 void async_wait(int pending);  // until only the last `pending` groups of this thread are on their way
 
-// A product of tiles in the registers of a warp, d = a b + c, as the PTX ISA lays them out; all lanes meet.
+void async_finish();  // until all copies of this thread are there
+
+// Barriers of `count` of a block's threads, by a number below 16, and in shared memory.
+void named_barrier(int number, int count, bool waits);
+void init_mbarrier(std::uint32_t address, int count);
+void arrive_at_mbarrier(std::uint32_t address);
+void arrive_at_mbarrier_after_copies(std::uint32_t address);
+void wait_at_mbarrier(std::uint32_t address, int parity);
+
+// Products of tiles in the registers of a warp, d = a b + c, as the PTX ISA lays them out; all lanes meet.
 void multiply_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
+void multiply_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
+void multiply_fp16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
+// Four 8x8 matrices of 16 bits; and one, held as a product's.
+void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address, bool transposed);
+std::uint32_t transpose_matrix(std::uint32_t pair);
 
 #define EMULATOR_PTX inline __attribute__((always_inline)) void
 EMULATOR_PTX ptx_cp_async_cg_shared_global(std::uint32_t shared, const void* global) {
   async_copy(shared, global, 16, 16);
+}
+EMULATOR_PTX ptx_cp_async_cg_shared_global(std::uint32_t shared, const void* global, int given) {
+  async_copy(shared, global, 16, given);
 }
 EMULATOR_PTX ptx_cp_async_ca_shared_global(std::uint32_t shared, const void* global, int bytes, int given) {
   async_copy(shared, global, bytes, given);
@@ -32,18 +49,77 @@ EMULATOR_PTX ptx_cvt_rna_tf32_f32(std::uint32_t& bits, float value) {
   const std::uint32_t whole = std::uint32_t(to_bits(value));
   bits = (whole & 0x7f800000) == 0x7f800000 ? whole : (whole + 0x1000) & ~0x1fffu;
 }
-EMULATOR_PTX ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(float& d0, float& d1, float& d2, float& d3,
-                                                                    std::uint32_t a0, std::uint32_t a1,
-                                                                    std::uint32_t a2, std::uint32_t a3,
-                                                                    std::uint32_t b0, std::uint32_t b1, float c0,
-                                                                    float c1, float c2, float c3) {
-  float d[4];
-  multiply_tf32(d, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3});
-  d0 = d[0];
-  d1 = d[1];
-  d2 = d[2];
-  d3 = d[3];
+// Two values, the first one into the upper half.
+template <class Format>
+EMULATOR_PTX pack(std::uint32_t& pair, float upper, float lower, bool relu, bool finite) {
+  const auto bits = [&](float x) {
+    if (relu && x < 0) x = 0;
+    if (finite && std::abs(x) > 65504.f) x = x < 0 ? -65504.f : 65504.f;
+    return std::uint32_t(Format::rounded(x));
+  };
+  pair = bits(upper) << 16 | bits(lower);
 }
+EMULATOR_PTX ptx_cvt_rn_relu_bf16x2_f32(std::uint32_t& pair, float upper, float lower) {
+  pack<Bf16>(pair, upper, lower, true, false);
+}
+EMULATOR_PTX ptx_cvt_rn_satfinite_f16x2_f32(std::uint32_t& pair, float upper, float lower) {
+  pack<Fp16>(pair, upper, lower, false, true);
+}
+EMULATOR_PTX ptx_cvt_rn_relu_satfinite_f16x2_f32(std::uint32_t& pair, float upper, float lower) {
+  pack<Fp16>(pair, upper, lower, true, true);
+}
+EMULATOR_PTX ptx_prmt_b32(std::uint32_t& result, std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  result = __byte_perm(a, b, selector);
+}
+EMULATOR_PTX ptx_prefetch_global_L2(const void*) {}
+EMULATOR_PTX ptx_ld_shared_b32(std::uint32_t& value, std::uint32_t address) {
+  value = *static_cast<const std::uint32_t*>(shared_data(address));
+}
+EMULATOR_PTX ptx_ld_shared_v2_f32(float& x, float& y, std::uint32_t address) {
+  const float2 both = *static_cast<const float2*>(shared_data(address));
+  x = both.x;
+  y = both.y;
+}
+
+EMULATOR_PTX ptx_bar_sync(int number, int count) { named_barrier(number, count, true); }
+EMULATOR_PTX ptx_bar_arrive(int number, int count) { named_barrier(number, count, false); }
+EMULATOR_PTX ptx_mbarrier_init_shared_b64(std::uint32_t address, int count) { init_mbarrier(address, count); }
+EMULATOR_PTX ptx_mbarrier_arrive_shared_b64(std::uint32_t address) { arrive_at_mbarrier(address); }
+EMULATOR_PTX ptx_cp_async_mbarrier_arrive_noinc_shared_b64(std::uint32_t address) {
+  arrive_at_mbarrier_after_copies(address);
+}
+EMULATOR_PTX ptx_mbarrier_test_wait_parity_shared_b64(std::uint32_t address, int parity, std::uint32_t& done) {
+  wait_at_mbarrier(address, parity);
+  done = 1;
+}
+
+EMULATOR_PTX ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(std::uint32_t& r0, std::uint32_t& r1, std::uint32_t& r2,
+                                                          std::uint32_t& r3, std::uint32_t address) {
+  std::uint32_t r[4];
+  load_matrices(r, address, false);
+  r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
+}
+EMULATOR_PTX ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(std::uint32_t& r0, std::uint32_t& r1, std::uint32_t& r2,
+                                                                std::uint32_t& r3, std::uint32_t address) {
+  std::uint32_t r[4];
+  load_matrices(r, address, true);
+  r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
+}
+EMULATOR_PTX ptx_movmatrix_sync_aligned_m8n8_trans_b16(std::uint32_t& turned, std::uint32_t pair) {
+  turned = transpose_matrix(pair);
+}
+#define EMULATOR_MMA(instruction, function)                                                                            \
+  EMULATOR_PTX instruction(float& d0, float& d1, float& d2, float& d3, std::uint32_t a0, std::uint32_t a1,             \
+                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, float c0, float c1, \
+                           float c2, float c3) {                                                                       \
+    float d[4];                                                                                                        \
+    function(d, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3});                                                         \
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];                                                                        \
+  }
+EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, multiply_tf32)
+EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, multiply_bf16)
+EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, multiply_fp16)
+#undef EMULATOR_MMA
 #undef EMULATOR_PTX
 
 }  // namespace emulator

@@ -2,12 +2,11 @@
 //
 // Usage: run TASKS INPUTS OUTPUTS RESULTS. TASKS are words, see `main`; INPUTS are the arrays that the calls read, one
 // after the other, OUTPUTS those that they left. A line of RESULTS, in JSON, says that a call has ended.
-#include <cinttypes>
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iostream>
-#include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 

@@ -11,7 +11,7 @@
 #include "cuda/check.h"
 #include "kernels/conv2d/fft.h"
 #include "kernels/cudnn_helpers.h"
-#include "kernels/linear/cutlass.h"
+#include "kernels/peers/cutlass.h"
 #include "kernels/relu/relu.h"
 #include "libraries/cudnn_layers.h"
 #include "libraries/sgemm.h"

@@ -3,6 +3,8 @@
 // A line that a report may name ends in "// fault: KIND", the first kind of which must be found; a second kind is what
 // follows from it. Where two lines conflict, either is named.
 #include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "faults.h"
@@ -181,9 +183,65 @@ __global__ void copy_over_what_is_read(float* y, const float* x) {
   __syncthreads();
   asm volatile("cp.async.wait_group %0;" ::"n"(0));
 }
+// Two roles: the first warp fills a stage, the second reads it.
+__global__ void stage_overwritten(float* y, const float* x) {
+  __shared__ float stage[32];
+  const int lane = int(threadIdx.x % 32);
+  for (int k = 0; k < 3; ++k)
+    if (threadIdx.x < 32) {
+      stage[lane] = x[32 * k + lane];  // fault: race in a block
+      asm volatile("bar.arrive %0, %1;" ::"n"(1), "n"(64) : "memory");
+      if (k < 2) asm volatile("bar.sync %0, %1;" ::"n"(2), "n"(64) : "memory");
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"n"(1), "n"(64) : "memory");
+      if (k < 2) asm volatile("bar.arrive %0, %1;" ::"n"(2), "n"(64) : "memory");
+      y[32 * k + lane] = stage[31 - lane];  // fault: race in a block
+    }
+}
+__global__ void counts_differ(float* y, const float* x) {
+  asm volatile("bar.sync %0, %1;" ::"n"(3), "r"(threadIdx.x < 32 ? 64 : 128) : "memory");  // fault: barrier, deadlock
+  y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void nobody_arrives(float* y, const float* x) {
+  if (threadIdx.x < 32) asm volatile("bar.sync %0, %1;" ::"n"(1), "n"(64) : "memory");  // fault: deadlock
+  y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void no_mbarrier(float* y, const float* x) {
+  __shared__ unsigned long long barrier;
+  const unsigned at = unsigned(__cvta_generic_to_shared(&barrier));
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");  // fault: barrier, unset
+  y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void wrong_parity(float* y, const float* x) {
+  __shared__ unsigned long long barrier;
+  __shared__ float tile[32];
+  const unsigned at = unsigned(__cvta_generic_to_shared(&barrier));
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(64) : "memory");
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    tile[threadIdx.x] = x[threadIdx.x];  // fault: race in a block
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
+  } else {
+    unsigned done;
+    asm volatile("mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;"
+                 : "=r"(done)
+                 : "r"(at), "r"(1)
+                 : "memory");
+    y[threadIdx.x] = tile[63 - threadIdx.x] + float(done);  // fault: race in a block, unset
+  }
+}
+__global__ void readers_not_waited_for(float* y, const float* x) {
+  __shared__ float tile[32];
+  const int lane = int(threadIdx.x % 32);
+  if (threadIdx.x < 32) tile[lane] = x[lane];
+  __syncthreads();
+  y[threadIdx.x] = tile[0];  // fault: race in a block
+  __syncwarp();
+  if (threadIdx.x == 0) tile[0] = 0;  // fault: race in a block
+}
 __global__ void unknown_instruction(float* y, const float* x) {
   y[threadIdx.x] = x[threadIdx.x];
-  asm volatile("bar.sync 1, 64;" ::: "memory");  // fault: instruction
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // fault: instruction
 }
 
 // ---- right ones
@@ -288,6 +346,134 @@ __global__ void good_copy(float* y, const float* x) {
     y[64 * (k - 1) + threadIdx.x] = tile[k - 1][63 - threadIdx.x];
   }
 }
+// All store the same value.
+__global__ void good_same_value(float* y, const float* x) {
+  __shared__ float all;
+  all = x[5];
+  __syncthreads();
+  y[0] = all;
+  y[threadIdx.x] = all;
+}
+// Lanes read a word, then one writes it.
+__global__ void good_readers(float* y, const float* x) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncwarp();
+  const float first = tile[threadIdx.x / 32 * 32];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) tile[threadIdx.x] = 0;
+  y[threadIdx.x] = first;
+}
+// Roles that hand two stages to and fro, by numbers; then by barriers in shared memory, with copies.
+__global__ void good_roles(float* y, const float* x) {
+  __shared__ float stages[2][32];
+  const int lane = int(threadIdx.x % 32);
+  for (int k = 0; k < 6; ++k) {
+    if (threadIdx.x < 32) {
+      if (k >= 2) asm volatile("bar.sync %0, %1;" ::"r"(3 + k % 2), "n"(64) : "memory");
+      stages[k % 2][lane] = x[32 * k + lane];
+      asm volatile("bar.arrive %0, %1;" ::"r"(1 + k % 2), "n"(64) : "memory");
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(1 + k % 2), "n"(64) : "memory");
+      y[32 * k + lane] = stages[k % 2][31 - lane];
+      if (k < 4) asm volatile("bar.arrive %0, %1;" ::"r"(3 + k % 2), "n"(64) : "memory");
+    }
+  }
+}
+__global__ void good_ring(float* y, const float* x) {
+  __shared__ unsigned long long full[2], empty[2];
+  __shared__ float stages[2][32];
+  const int lane = int(threadIdx.x % 32);
+  const auto at = [](const void* p) { return unsigned(__cvta_generic_to_shared(p)); };
+  const auto wait = [&](const void* barrier, int parity) {
+    unsigned done;
+    do
+      asm volatile("mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;"
+                   : "=r"(done)
+                   : "r"(at(barrier)), "r"(parity)
+                   : "memory");
+    while (!done);
+  };
+  if (threadIdx.x < 2) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at(&full[threadIdx.x])), "r"(32) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at(&empty[threadIdx.x])), "r"(32) : "memory");
+  }
+  __syncthreads();
+  for (int k = 0; k < 6; ++k) {
+    const int stage = k % 2, turn = k / 2 % 2;
+    if (threadIdx.x < 32) {
+      if (k >= 2) wait(&empty[stage], 1 - turn);
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %2;" ::"r"(at(&stages[stage][lane])),
+                   "l"(x + 32 * k + lane), "n"(4));
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at(&full[stage])) : "memory");
+    } else {
+      wait(&full[stage], turn);
+      y[32 * k + lane] = stages[stage][31 - lane];
+      asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at(&empty[stage])) : "memory");
+    }
+  }
+}
+// Products as good_product's, of fragments that ldmatrix brings: in bf16 and in fp16, b as it lies and transposed.
+template <class Number, class Multiply>
+__device__ bool right_matrices(Multiply multiply) {
+  __shared__ __align__(16) Number a[16][16], b[8][16], b_turned[16][8];
+  const int t = int(threadIdx.x), g = t / 4, k = t % 4;
+  const auto of_a = [](int row, int at) { return float(row - at); };
+  const auto of_b = [](int at, int column) { return float(2 * at + column); };
+  for (int n = t; n < 256; n += 32) a[n / 16][n % 16] = Number(of_a(n / 16, n % 16));
+  for (int n = t; n < 128; n += 32) {
+    b[n / 16][n % 16] = Number(of_b(n % 16, n / 16));
+    b_turned[n / 8][n % 8] = Number(of_b(n / 8, n % 8));
+  }
+  __syncwarp();
+  const auto at = [](const void* p) { return unsigned(__cvta_generic_to_shared(p)); };
+  unsigned of[3][4];
+  // Lane 8 m + r gives row r of matrix m: of a (rows 0-7, 8-15) x (k 0-7, 8-15); of b both halves of k, twice.
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(of[0][0]), "=r"(of[0][1]), "=r"(of[0][2]), "=r"(of[0][3])
+               : "r"(at(&a[t % 16][t / 16 * 8])));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(of[1][0]), "=r"(of[1][1]), "=r"(of[1][2]), "=r"(of[1][3])
+               : "r"(at(&b[t % 8][t / 8 % 2 * 8])));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(of[2][0]), "=r"(of[2][1]), "=r"(of[2][2]), "=r"(of[2][3])
+               : "r"(at(&b_turned[t % 16][0])));
+  bool right = of[1][0] == of[2][0] && of[1][1] == of[2][1];
+  float c[4] = {1, 1, 1, 1};
+  multiply(c, of[0], of[1]);
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + 8 * (e / 2), column = 2 * k + e % 2;
+    float sum = 1;
+    for (int n = 0; n < 16; ++n) sum += of_a(row, n) * of_b(n, column);
+    right = right && c[e] == sum;
+  }
+  unsigned turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(of[1][0]));
+  const Number want[2] = {b[2 * k][g], b[2 * k + 1][g]};
+  return right && turned == *reinterpret_cast<const unsigned*>(want);
+}
+__global__ void good_matrices(float* y, const float* x) {
+  bool right = right_matrices<__nv_bfloat16>([](float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  });
+  right =
+      right && right_matrices<__half>([](float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[4]) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      });
+  // To nearest, ties to even; denormals, the end of the range, saturation.
+  const auto bits = [](auto number) { return *reinterpret_cast<const unsigned short*>(&number); };
+  unsigned pair;
+  asm("cvt.rn.relu.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(1e6f), "f"(-1.f));
+  right = right && pair == 0x7bff0000u && bits(__half(1 + 0x1p-11f)) == 0x3c00 &&
+          bits(__half(1 + 0x3p-11f)) == 0x3c02 && bits(__half(0x3p-25f)) == 2 && bits(__half(-65520.f)) == 0xfc00 &&
+          bits(__nv_bfloat16(1 + 0x1p-8f)) == 0x3f80 && __half2float(__half(0x5p-24f)) == 0x5p-24f &&
+          __byte_perm(0x33221180u, 0x77665544u, 0x8074u) == 0xff807744u;
+  y[threadIdx.x] = right ? x[threadIdx.x] : NAN;
+}
 // A product of small whole numbers, a(row, k) = row - k and b(k, column) = 2 k + column: exact in tf32.
 __global__ void good_product(float* y, const float* x) {
   const int t = int(threadIdx.x), g = t / 4, k = t % 4;
@@ -378,6 +564,12 @@ const std::vector<Planted>& planted() {
       {"copy_not_waited_for", [](float* y, const float* x) { copy_not_waited_for<<<1, 32>>>(y, x); }},
       {"copy_without_a_barrier", [](float* y, const float* x) { copy_without_a_barrier<<<1, 64>>>(y, x); }},
       {"copy_over_what_is_read", [](float* y, const float* x) { copy_over_what_is_read<<<1, 64>>>(y, x); }},
+      {"stage_overwritten", [](float* y, const float* x) { stage_overwritten<<<1, 64>>>(y, x); }},
+      {"counts_differ", [](float* y, const float* x) { counts_differ<<<1, 64>>>(y, x); }},
+      {"nobody_arrives", [](float* y, const float* x) { nobody_arrives<<<1, 64>>>(y, x); }},
+      {"no_mbarrier", [](float* y, const float* x) { no_mbarrier<<<1, 64>>>(y, x); }},
+      {"wrong_parity", [](float* y, const float* x) { wrong_parity<<<1, 64>>>(y, x); }},
+      {"readers_not_waited_for", [](float* y, const float* x) { readers_not_waited_for<<<1, 64>>>(y, x); }},
       {"unknown_instruction", [](float* y, const float* x) { unknown_instruction<<<1, 64>>>(y, x); }},
       {"no_atomics_order",
        [](float* y, const float* x) {
@@ -413,6 +605,11 @@ const std::vector<Planted>& right() {
       {"good_active", [](float* y, const float* x) { good_active<<<1, 64>>>(y, x); }},
       {"good_votes", [](float* y, const float* x) { good_votes<<<1, 64>>>(y, x); }},
       {"good_copy", [](float* y, const float* x) { good_copy<<<1, 64>>>(y, x); }},
+      {"good_same_value", [](float* y, const float* x) { good_same_value<<<2, 64>>>(y, x); }},
+      {"good_readers", [](float* y, const float* x) { good_readers<<<1, 64>>>(y, x); }},
+      {"good_roles", [](float* y, const float* x) { good_roles<<<1, 64>>>(y, x); }},
+      {"good_ring", [](float* y, const float* x) { good_ring<<<1, 64>>>(y, x); }},
+      {"good_matrices", [](float* y, const float* x) { good_matrices<<<1, 32>>>(y, x); }},
       {"good_product", [](float* y, const float* x) { good_product<<<1, 32>>>(y, x); }},
   };
   return kAll;

@@ -90,15 +90,18 @@ void check_right(const Planted& one) {
   };
   double want = 0;
   if (name == "good_tile" || name == "good_copy") want = from[63];
-  if (name == "good_warp") want = from[31];
+  if (name == "good_warp" || name == "good_roles" || name == "good_ring") want = from[31];
   if (name == "good_halves") want = from[15];
-  if (name == "good_bytes" || name == "good_active" || name == "good_votes" || name == "good_product") want = from[0];
+  if (name == "good_bytes" || name == "good_active" || name == "good_votes" || name == "good_product" ||
+      name == "good_readers" || name == "good_matrices")
+    want = from[0];
   if (name == "good_atomics") {
     int start, count;
     std::memcpy(&start, &from[0], 4), std::memcpy(&count, &got[0], 4);
     testing::report(count == start + 192, name + ": " + std::to_string(count - start), __FILE__, __LINE__);
     return;
   }
+  if (name == "good_same_value") want = from[5];
   if (name == "good_early_warp") want = sum(32);
   if (name == "good_groups") want = sum(16);
   if (name == "good_short_warp") want = double(from[0]) + 1;

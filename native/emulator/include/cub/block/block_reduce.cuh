@@ -18,14 +18,14 @@ class BlockReduce {
 
   // The sum in thread 0.
   T Sum(T value) {
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+    const int lane = int(::emulator::threadIdx_x()) % 32, warp = int(::emulator::threadIdx_x()) / 32;
     for (int step = 1; step < 32; step *= 2) {
       const T other = __shfl_down_sync(0xffffffff, value, step);
       if (lane + step < 32) value += other;
     }
     if (lane == 0) storage_.of_warp[warp] = value;
     __syncthreads();  // the sums of all warps are there
-    if (threadIdx.x == 0)
+    if (::emulator::threadIdx_x() == 0)
       for (int k = 1; k < kWarps; ++k) value += storage_.of_warp[k];
     return value;
   }

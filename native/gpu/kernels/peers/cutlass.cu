@@ -1,5 +1,5 @@
 // linear, cutlass: the sliced product and the pass that adds the slices, from CUTLASS's templates.
-#include "kernels/linear/cutlass.h"
+#include "kernels/peers/cutlass.h"
 #include "mnist/errors.h"
 
 #if __has_include(<cutlass/gemm/device/gemm_splitk_parallel.h>)

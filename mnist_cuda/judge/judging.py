@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mnist_cuda.errors import OutputError, UsageError
-from mnist_cuda.judge import build, exercises, launchers, python_files, verdict
-from mnist_cuda.judge.ops import OPS
+from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
+from mnist_cuda.judge.judged_ops import OPS
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import dumps
 
@@ -58,7 +58,7 @@ def judge_file(file: Path) -> dict[str, Any]:
     emulated = file.suffix == ".cu"
     if emulated:
         build.require()
-        fitting, others = launchers.find(text)
+        fitting, others = signatures.find(text)
     else:
         try:
             tree = python_files.parse(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mnist_cuda.judge.ops import OPS, Op, Parameter
+from mnist_cuda.judge.judged_ops import OPS, Op, Parameter
 
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*$")

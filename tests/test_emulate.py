@@ -67,11 +67,11 @@ def test_bounds() -> None:
     row = {"bytes": 2e6, "flops": 1e6, "unit": "fma", "report": {"kernels": kernels, "lines": lines}}
     gpu = emulate.Gpu("", bytes_per_second=1e12, rates={"fma": 1e12}, multiprocessors=100, clock=1e9)
     # 4 multiprocessors have a block of a, 100 have one of b: 2.5 us and 0.2 us.
-    assert emulate.bound(row, gpu) == (pytest.approx(2.7e-6), "sectors")
-    assert emulate.bound({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
-    assert emulate.bound({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
-    assert emulate.bound({**row, "unit": "tf32"}, gpu) is None
-    assert emulate.bound({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
+    assert emulate.roof(row, gpu) == (pytest.approx(2.7e-6), "sectors")
+    assert emulate.roof({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
+    assert emulate.roof({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
+    assert emulate.roof({**row, "unit": "tf32"}, gpu) is None
+    assert emulate.roof({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
         pytest.approx(4e-6),
         "turns",
     )

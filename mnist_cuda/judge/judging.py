@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.errors import OutputError, UsageError
+from mnist_cuda.bench import occupancy
+from mnist_cuda.errors import OutputError, UnavailableError, UsageError
 from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
 from mnist_cuda.judge.judged_ops import OPS
 from mnist_cuda.terminal import console
@@ -17,11 +18,11 @@ WIDTH, MARGIN = 80, 11
 RIGHT, WRONG, NO_KERNEL = 0, 1, 2
 
 
-def command(files: Sequence[Path], json: bool) -> int:
+def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
     """`mnist-cuda judge`; the exit code is the worst of the files'."""
     code = RIGHT
     for file in files:
-        found = judge_file(file)
+        found = judge_file(file, gpu)
         code = max(code, found["exit_code"])
         if json:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)
@@ -31,9 +32,10 @@ def command(files: Sequence[Path], json: bool) -> int:
     return code
 
 
-def judge_file(file: Path) -> dict[str, Any]:
+def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     """`file`, `exit_code`, `error`, `exercise`, `verdicts`, one a launcher, and `lines`, for people.
 
+    gpu: one of emulate.GPUS, for which nvcc tells registers; by default nvcc is not asked.
     Raises UsageError for a file that cannot be read, UnavailableError without a compiler.
     """
     try:
@@ -78,9 +80,20 @@ def judge_file(file: Path) -> dict[str, Any]:
         program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
     except build.NotCompiledError as error:
         return refuse(WRONG, f"does not compile: {error}")
+    compiled: list[occupancy.Compiled] = []
+    unknown = ""
+    if gpu and emulated:
+        try:
+            compiled = occupancy.compiled(file, occupancy.MULTIPROCESSORS[gpu])
+        except UnavailableError as error:
+            unknown = str(error)
     try:
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)
+            if gpu and emulated and not unknown:
+                kernels = occupancy.uses(compiled, one.launched, occupancy.MULTIPROCESSORS[gpu])
+                one.resources = verdict.Resources(gpu, kernels=kernels)
+            one.resources.unknown = unknown
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from mnist_cuda.bench import emulate
+from mnist_cuda.bench import emulate, machine_code
+from mnist_cuda.errors import UnavailableError
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
@@ -37,6 +38,26 @@ def test_rows_of_an_op(emulator_cache: str) -> None:
     table = bench("3", "--op", "relu", XDG_CACHE_HOME=emulator_cache)
     assert table.returncode == 0
     assert "float4" in table.stdout
+
+
+@needs_compiler
+def test_a_variants_occupancy(emulator_cache: str) -> None:
+    flags = ("--op", "relu", "--variant", "float4", "--as", "t4")
+    done = bench("3", *flags, "--json", XDG_CACHE_HOME=emulator_cache)
+    assert done.returncode == 0, done.stderr
+    resources = json.loads(done.stdout)["rows"][0]["resources"]
+    table = bench("3", *flags, XDG_CACHE_HOME=emulator_cache).stdout
+    try:
+        machine_code.find_tool("nvcc")
+    except UnavailableError as error:
+        assert resources == {"gpu": "", "unknown": str(error), "kernels": []}
+        assert f"registers and occupancy on t4 are not known: {error}" in table
+        return
+    (use,) = resources["kernels"]
+    # No shared memory, and at most 64 registers: 4 blocks of 8 warps are all that a T4 has.
+    assert (use["threads"], use["shared_bytes"], use["blocks_per_multiprocessor"]) == (256, 0, 4)
+    assert (use["occupancy"], "warps" in use["limited_by"]) == (1.0, True)
+    assert f"{use['name']}      256" in table
 
 
 def test_list_needs_nothing(tmp_path: Path) -> None:

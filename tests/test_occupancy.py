@@ -58,7 +58,7 @@ def test_by_hand(gpu, threads, registers, shared, blocks, share, limits):
     on = occupancy.MULTIPROCESSORS[gpu]
     assert occupancy.active_blocks(on, threads, registers, shared) == (blocks, limits)
     kernel = occupancy.Compiled("k", registers, 0, shared // 2)
-    (use,) = occupancy.uses([kernel], [launched("k", threads, shared - shared // 2)], on)
+    (use,) = occupancy.uses([kernel], [launched("k", threads, shared - shared // 2)], gpu)
     assert (use.shared_bytes, use.blocks_per_multiprocessor, use.occupancy) == (shared, blocks, pytest.approx(share))
 
 
@@ -140,14 +140,13 @@ def test_the_words_of_ptxas():
 
 def test_the_instances_that_ran():
     kernels = [occupancy.Compiled(name, 32, 0, 0) for name in ("tile<4,true>", "tile<8,true>", "other")]
-    on = occupancy.MULTIPROCESSORS["t4"]
 
     def names(*functions):
-        return [use.name for use in occupancy.uses(kernels, [launched("mine::tile<n,b>", functions=functions)], on)]
+        return [use.name for use in occupancy.uses(kernels, [launched("mine::tile<n,b>", functions=functions)], "t4")]
 
     assert names("mine::(anonymous namespace)::tile<8, true>(float*)") == ["tile<8,true>"]
     assert names() == ["tile<4,true>", "tile<8,true>"]
-    assert occupancy.uses(kernels, [launched("absent")], on) == []
+    assert occupancy.uses(kernels, [launched("absent")], "t4") == []
 
 
 def test_every_gpu_of_the_emulator_is_there():

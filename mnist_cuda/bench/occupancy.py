@@ -1,4 +1,4 @@
-"""Registers and occupancy of a .cu file's kernels on a GPU that need not be here: nvcc compiles the file and tells.
+"""Registers and occupancy of a .cu file's kernels on a GPU that need not be here: nvcc compiles the file and says.
 
 Occupancy is the share of a multiprocessor's warps that can be active at once. Blocks become active as long as there is
 room for all their registers, shared memory and warps; the rules are those of NVIDIA's cuda_occupancy.h.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,15 @@ class KernelUse:
     blocks_per_multiprocessor: int
     occupancy: float
     limited_by: list[str]
+
+
+@dataclass
+class Resources:
+    """What the kernels take of a multiprocessor of the GPU `gpu`, by nvcc, or `unknown`: why that is not known."""
+
+    gpu: str = ""
+    unknown: str = ""
+    kernels: list[KernelUse] = field(default_factory=list)
 
 
 def active_blocks(on: Multiprocessor, threads: int, registers: int, shared: int) -> tuple[int, list[str]]:
@@ -129,7 +138,15 @@ def plain(function: str) -> str:
     return (before.rpartition("::")[2] + opening + arguments).replace(" ", "")
 
 
-def uses(kernels: list[Compiled], launched: list[dict[str, Any]], on: Multiprocessor) -> list[KernelUse]:
+def resources(file: Path, gpu: str) -> tuple[list[Compiled], Resources]:
+    """A file's kernels, for `uses`, and what is known before a launch: for which GPU, or why nothing is known."""
+    try:
+        return compiled(file, MULTIPROCESSORS[gpu]), Resources(gpu)
+    except UnavailableError as error:
+        return [], Resources(unknown=str(error))
+
+
+def uses(kernels: list[Compiled], launched: list[dict[str, Any]], gpu: str) -> list[KernelUse]:
     """Those of a file's kernels that the emulator's report has; a template's instances all where it tells none."""
     found = []
     for launch in launched:
@@ -137,19 +154,10 @@ def uses(kernels: list[Compiled], launched: list[dict[str, Any]], on: Multiproce
         instances = {plain(function) for function in launch["functions"]}
         named = [kernel for kernel in kernels if kernel.name.partition("<")[0] == base]
         for kernel in [kernel for kernel in named if kernel.name in instances] or named:
+            on, threads = MULTIPROCESSORS[gpu], launch["block"]
             shared = kernel.static_bytes + launch["dynamic_bytes"]
-            blocks, limits = active_blocks(on, launch["block"], kernel.registers, shared)
-            occupancy = blocks * -(-launch["block"] // 32) / on.warps
-            found.append(
-                KernelUse(
-                    kernel.name,
-                    launch["block"],
-                    kernel.registers,
-                    kernel.spilled_bytes,
-                    shared,
-                    blocks,
-                    occupancy,
-                    limits,
-                )
-            )
+            blocks, limits = active_blocks(on, threads, kernel.registers, shared)
+            share = blocks * -(-threads // 32) / on.warps
+            of_thread = (kernel.registers, kernel.spilled_bytes)
+            found.append(KernelUse(kernel.name, threads, *of_thread, shared, blocks, share, limits))
     return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mnist_cuda.bench import occupancy
-from mnist_cuda.errors import OutputError, UnavailableError, UsageError
+from mnist_cuda.errors import OutputError, UsageError
 from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
 from mnist_cuda.judge.judged_ops import OPS
 from mnist_cuda.terminal import console
@@ -80,20 +81,11 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
         program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
     except build.NotCompiledError as error:
         return refuse(WRONG, f"does not compile: {error}")
-    compiled: list[occupancy.Compiled] = []
-    unknown = ""
-    if gpu and emulated:
-        try:
-            compiled = occupancy.compiled(file, occupancy.MULTIPROCESSORS[gpu])
-        except UnavailableError as error:
-            unknown = str(error)
+    compiled, known = occupancy.resources(file, gpu) if gpu and emulated else ([], occupancy.Resources())
     try:
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)
-            if gpu and emulated and not unknown:
-                kernels = occupancy.uses(compiled, one.launched, occupancy.MULTIPROCESSORS[gpu])
-                one.resources = verdict.Resources(gpu, kernels=kernels)
-            one.resources.unknown = unknown
+            one.resources = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.bench.occupancy import KernelUse
+from mnist_cuda.bench.occupancy import Resources
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import EMULATOR, Program, Ran
 from mnist_cuda.judge.signatures import Launcher, without_comments
@@ -53,15 +53,6 @@ class Counters:
     loads: float | None
     blocks: int
     lines: list[dict[str, Any]]
-
-
-@dataclass
-class Resources:
-    """What the kernels take of a multiprocessor of the GPU `gpu`, by nvcc, or `unknown`: why that is not known."""
-
-    gpu: str = ""
-    unknown: str = ""
-    kernels: list[KernelUse] = field(default_factory=list)
 
 
 @dataclass

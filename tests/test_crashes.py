@@ -198,12 +198,14 @@ def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):
         with Crashes(here, full, number):
             assert cli.main([*argv, "--out", "sweep"]) == 6, call
         out, err = capsys.readouterr()
-        if out:
+        report = json.loads(out)
+        if "error" in report:  # before there was a result
+            assert report["error"] in err, call
+        else:
             written = {row.index for row in read_table(here / "sweep" / "sweep.csv", 2)}
             found = {
                 row for row in expected if f"model {row}, not in sweep.csv: test {100 * expected[row]:.2f} %" in err
             }
-            report = json.loads(out)
             assert report["models_done"] == len(written | found), call
             assert report["mean_accuracy"] == pytest.approx(
                 sum(expected[k] for k in written | found) / len(written | found)

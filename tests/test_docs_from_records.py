@@ -97,7 +97,7 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert script.render_speed_up(records, "fused") == f"8.0 to 10 times as fast as {fastest}"
     texts = [element.text for element in ET.fromstring(script.draw_bench(records)).iter(f"{SVG}text")]
     assert "8.0x" in texts
-    assert any("tf32 against their fp16 too" in str(text) for text in texts)
+    assert any("tf32: fp16 variants count, too" in str(text) for text in texts)
 
 
 def test_cells_of_medians(script: ModuleType) -> None:

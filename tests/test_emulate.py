@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from mnist_cuda.bench import emulate, machine_code
-from mnist_cuda.errors import UnavailableError
+from mnist_cuda.bench import emulate
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
@@ -38,26 +37,6 @@ def test_rows_of_an_op(emulator_cache: str) -> None:
     table = bench("3", "--op", "relu", XDG_CACHE_HOME=emulator_cache)
     assert table.returncode == 0
     assert "float4" in table.stdout
-
-
-@needs_compiler
-def test_a_variants_occupancy(emulator_cache: str) -> None:
-    flags = ("--op", "relu", "--variant", "float4", "--as", "t4")
-    done = bench("3", *flags, "--json", XDG_CACHE_HOME=emulator_cache)
-    assert done.returncode == 0, done.stderr
-    resources = json.loads(done.stdout)["rows"][0]["resources"]
-    table = bench("3", *flags, XDG_CACHE_HOME=emulator_cache).stdout
-    try:
-        machine_code.find_tool("nvcc")
-    except UnavailableError as error:
-        assert resources == {"gpu": "", "unknown": str(error), "kernels": []}
-        assert f"registers and occupancy on t4 are not known: {error}" in table
-        return
-    (use,) = resources["kernels"]
-    # No shared memory, and at most 64 registers: 4 blocks of 8 warps are all that a T4 has.
-    assert (use["threads"], use["shared_bytes"], use["blocks_per_multiprocessor"]) == (256, 0, 4)
-    assert (use["occupancy"], "warps" in use["limited_by"]) == (1.0, True)
-    assert f"{use['name']}      256" in table
 
 
 def test_list_needs_nothing(tmp_path: Path) -> None:
@@ -88,11 +67,11 @@ def test_bounds() -> None:
     row = {"bytes": 2e6, "flops": 1e6, "unit": "fma", "report": {"kernels": kernels, "lines": lines}}
     gpu = emulate.Gpu("", bytes_per_second=1e12, rates={"fma": 1e12}, multiprocessors=100, clock=1e9)
     # 4 multiprocessors have a block of a, 100 have one of b: 2.5 us and 0.2 us.
-    assert emulate.bound(row, gpu) == (pytest.approx(2.7e-6), "sectors")
-    assert emulate.bound({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
-    assert emulate.bound({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
-    assert emulate.bound({**row, "unit": "tf32"}, gpu) is None
-    assert emulate.bound({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
+    assert emulate.roof(row, gpu) == (pytest.approx(2.7e-6), "sectors")
+    assert emulate.roof({**row, "bytes": 4e6}, gpu) == (pytest.approx(4e-6), "memory")
+    assert emulate.roof({**row, "flops": 5e6}, gpu) == (pytest.approx(5e-6), "fma")
+    assert emulate.roof({**row, "unit": "tf32"}, gpu) is None
+    assert emulate.roof({**row, "report": {"kernels": kernels, "lines": [{"kernel": "a", "turns": 16_000}]}}, gpu) == (
         pytest.approx(4e-6),
         "turns",
     )

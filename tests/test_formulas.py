@@ -71,6 +71,17 @@ def test_convolution(random: np.random.Generator) -> None:
     assert close(dx, turned)
 
 
+def test_linear(random: np.random.Generator) -> None:
+    x, w, bias, dy = (random.normal(size=shape) for shape in ((4, 5), (3, 5), 3, (4, 3)))
+
+    def loss(x: Array, w: Array, bias: Array) -> float:
+        return float((dy * (x @ w.T + bias)).sum())
+
+    assert close(dy.T @ x, differences(lambda w: loss(x, w, bias), w))
+    assert close(dy @ w, differences(lambda x: loss(x, w, bias), x))
+    assert close(dy.sum(0), differences(lambda bias: loss(x, w, bias), bias))
+
+
 def test_loss(random: np.random.Generator) -> None:
     x, labels = random.normal(size=(5, 10)), random.integers(0, 10, 5)
 

@@ -209,9 +209,9 @@ def test_what_chapter_5_says(emulated: Any) -> None:
         text = replaced(slices, ("kWantedBlocks = 256", f"kWantedBlocks = {blocks}"))
         row = emulated("linear/slices.cu", text, "linear", "tiled", 2)
         assert emulate.passes(row)
-        bound = emulate.bound(row, emulate.GPUS["t4"])
-        assert bound
-        assert f"{1e6 * bound[0]:.3g}" == f"{float(words.split()[0]):.3g}"
+        roof = emulate.roof(row, emulate.GPUS["t4"])
+        assert roof
+        assert f"{1e6 * roof[0]:.3g}" == f"{float(words.split()[0]):.3g}"
         assert words in page
 
 

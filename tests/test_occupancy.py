@@ -1,8 +1,12 @@
 """Registers and occupancy by nvcc: numbers worked out by hand, NVIDIA's own header, and what ptxas prints."""
 
+import json
+import os
 import random
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,6 +226,23 @@ def test_no_nvcc(file, monkeypatch):
     assert f"{said}: there is no nvcc" in " ".join(" ".join(found["lines"]).split())
     monkeypatch.setattr(occupancy, "compiled", None)  # nobody asks nvcc
     assert f"{said} right" in " ".join(" ".join(judging.judge_file(file)["lines"]).split())
+
+
+@needs_compiler
+@needs_nvcc
+def test_a_row_of_the_ladder(emulator_cache):
+    flags = ("--op", "relu", "--variant", "float4", "--as", "t4")
+    command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", "--emulate", *flags]
+    environment = {**os.environ, "XDG_CACHE_HOME": emulator_cache}
+    printed, data = (
+        subprocess.run([*command, *more], capture_output=True, text=True, env=environment, check=True).stdout
+        for more in ([], ["--json"])
+    )
+    (use,) = json.loads(data)["rows"][0]["resources"]["kernels"]
+    # No shared memory, and far fewer than 64 registers: 4 blocks of 8 warps are all that a T4 has.
+    assert (use["threads"], use["shared_bytes"], use["blocks_per_multiprocessor"]) == (256, 0, 4)
+    assert (use["occupancy"], use["limited_by"]) == (1.0, ["warps"])
+    assert re.search(rf"^{use['name']} +256 +{use['registers']} +0 +0 +4 +100 % +warps$", printed, re.MULTILINE)
 
 
 @needs_nvcc

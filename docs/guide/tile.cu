@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kTile = 32;
 
-// blockIdx.x = which 32 images, blockIdx.y = which 32 outputs; threadIdx.x = output, threadIdx.y = image.
+// blockIdx.x = which 32 images, blockIdx.y = which 32 outputs; in the sum threadIdx.x = output, threadIdx.y = image.
 __global__ void linear_forward_tile_kernel(float* y, const float* x, const float* w, const float* bias, int batch,
                                            int in, int out) {
   __shared__ float x_tile[kTile][kTile];

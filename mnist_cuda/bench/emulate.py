@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from mnist_cuda.bench.occupancy import Resources
 
-COLUMNS = ("variant", "right", "faults", "sectors", "turns", "idle", "bytes", "barriers", "bound")
-
+COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
 KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
 
@@ -208,7 +207,7 @@ def passes(row: dict[str, Any]) -> bool:
     return bool(right and not row["failed"] and not row["report"]["faults"])
 
 
-def bound(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
+def roof(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
     """Seconds that the row takes at least on a GPU with empty caches, and what says so; None where it cannot run.
 
     What the op must move and compute, over the GPU's rates; or for each launch, one after the other, the sectors and
@@ -216,16 +215,16 @@ def bound(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
     """
     if row["unit"] not in gpu.rates:
         return None
-    bounds = {"memory": row["bytes"] / gpu.bytes_per_second, row["unit"]: row["flops"] / gpu.rates[row["unit"]]}
+    least = {"memory": row["bytes"] / gpu.bytes_per_second, row["unit"]: row["flops"] / gpu.rates[row["unit"]]}
     for what, cycles in (("sectors", 1 / SECTORS_A_CYCLE), ("turns", 1)):
         seconds = 0.0
         for kernel in row["report"]["kernels"]:
             busy = min(gpu.multiprocessors, kernel["blocks"] / kernel["launches"])
             units = sum(line.get(what, 0) for line in row["report"]["lines"] if line["kernel"] == kernel["name"])
             seconds += units * cycles / (busy * gpu.clock)
-        bounds[what] = seconds
-    what = max(bounds, key=lambda name: bounds[name])
-    return bounds[what], what
+        least[what] = seconds
+    what = max(least, key=lambda name: least[name])
+    return least[what], what
 
 
 def command(op: str, variant: str, batch_size: int, on: str, options: RecordOptions) -> int:
@@ -236,8 +235,8 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     known = _resources(found, on) if variant else {}
     if output:
-        bounds = [bound(row, GPUS[on]) if not row["absent"] else None for row in found]
-        for row, least in zip(found, bounds, strict=True):
+        roofs = [roof(row, GPUS[on]) if not row["absent"] else None for row in found]
+        for row, least in zip(found, roofs, strict=True):
             row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
             if row["op"] in known:
                 row["resources"] = asdict(known[row["op"]])
@@ -249,7 +248,7 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
         "Each variant ran on the CPU, in three orders of threads and blocks; nothing is timed. Per access of a warp, "
         "sectors: 32-byte sectors of global memory, and the fewest that hold the same bytes; turns: of the banks of "
         "shared memory, and the fewest; idle: lanes that take no part. bytes: what warps ask of global memory, as a "
-        "multiple of the bytes touched. bound: the least possible microseconds, and what sets them, on "
+        "multiple of the bytes touched. roof: the least possible microseconds, and what sets them, on "
         f"{GPUS[on].words}; no prediction."
     )
     for name in dict.fromkeys(row["op"] for row in found):
@@ -335,7 +334,7 @@ def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:
 
     accesses, lanes = sum(line["accesses"] for line in lines), sum(line["lanes"] for line in lines)
     moved, least = (sum(kernel[key] for kernel in kernels) for key in ("bytes", "least_bytes"))
-    error, least_time = row["error"], bound(row, gpu)
+    error, least_time = row["error"], roof(row, gpu)
     return (
         row["variant"],
         "NaN" if error is None else f"{error:.0e}" if error <= row["bound"] else f"{error:.0e}, no",

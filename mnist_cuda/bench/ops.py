@@ -70,7 +70,7 @@ class OpsOptions(RecordOptions):
     sass: bool = False
     ptx: bool = False
     emulate: int = 0  # images in the batch; 0: no
-    emulate_as: str = "h200"  # the GPU of the bound
+    emulate_as: str = "h200"  # the GPU of the roof
     list: bool = False
 
 

@@ -8,7 +8,7 @@ EXAMPLES are lines that a user may type; they end the help.
 # Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
 COMMANDS = {
     "train": "train the network and save it",
-    "sweep": "train many models into one table",
+    "sweep": "train many models, and write one table of them",
     "evaluate": "test a saved model",
     "predict": "read the digit in a picture",
     "export": "write a saved model for PyTorch or ONNX Runtime",

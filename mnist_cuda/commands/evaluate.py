@@ -14,7 +14,7 @@ from mnist_cuda.commands.flags import (
     positive,
 )
 
-EXAMPLES = ("mnist-cuda evaluate", "mnist-cuda evaluate first --confusion", "mnist-cuda evaluate latest --mistakes 5")
+EXAMPLES = ("mnist-cuda evaluate", "mnist-cuda evaluate my-run --confusion", "mnist-cuda evaluate latest --mistakes 5")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

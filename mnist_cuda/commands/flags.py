@@ -122,7 +122,9 @@ def percent(text: str) -> float:
 #   -q --quiet   -s --seed   -t --threads
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_engine_flags(
+    parser: argparse.ArgumentParser, threads_of: str = "threads of a CPU engine"
+) -> argparse._ArgumentGroup:
     """Which engine computes, and how; returns the group for more."""
     group = parser.add_argument_group("engine")
     add = group.add_argument
@@ -134,7 +136,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         metavar="P",
         help="fp32, tf32, bf16 or fp64 (default: the engine's first in `mnist-cuda engines`)",
     )
-    add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of a CPU engine (default: one per core)")
+    add("-t", "--threads", type=threads, default=0, metavar="N", help=f"{threads_of} (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     return group
 
@@ -146,7 +148,10 @@ def add_data_flags(
     group = parser.add_argument_group("data")
     add = group.add_argument
     names = ", ".join(CHOICES)
-    text = f"data set: {names} (default: {otherwise}); auto: mnist, else synthetic; idx: your own files"
+    text = (
+        f"data set: {names} (default: {otherwise}); auto: mnist, or where it can be neither read nor downloaded, drawn "
+        "digits (synthetic); idx: your own images in --data-dir, in MNIST's format and under its file names"
+    )
     add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=text)
     text = "read the data set's files from this folder only (default: the cache, then a download)"
     add("-d", "--data-dir", type=Path, metavar="DIR", help=text)

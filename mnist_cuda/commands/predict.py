@@ -28,7 +28,7 @@ SURE = 0.7
 
 _BAR = 24  # characters of a bar for 100 %
 
-EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --model first")
+EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --model my-run")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Draw the results of runs, sweeps, `bench` and `profile` on one self-contained HTML page.
 
-The model of each run is tested once more, and a step of its engine is timed op by op (`cpu` and `fused`: phase by
-phase), if it can run here.
+The model of each run is tested once more, and a step of its engine is timed op by op (`cpu` and `fused`: by
+groups of ops, called phases), if it can run here. The page and --figures need Matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE, DRAW_PAGE = "report.html", "draw.html"
 
 EXAMPLES = (
     "mnist-cuda report",
-    "mnist-cuda report first second --out both.html",
+    "mnist-cuda report my-run other-run --out both.html",
     "mnist-cuda report sweeps/seeds",
     "mnist-cuda report latest --text",
     "mnist-cuda report --draw",
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--offline", action="store_true", help="download nothing")
     group = parser.add_argument_group("output")
     text = (
-        f"the page (default: {PAGE} in the folder of the run or sweep; for other sources here, under a name that is "
-        "free)"
+        f"the page (default: {PAGE} in the folder of the run or sweep; for other sources in the current folder, under "
+        "a name that is free)"
     )
     group.add_argument("-o", "--out", type=file_ending_in(".html"), metavar="FILE.html", help=text)
     group.add_argument("--figures", type=Path, metavar="DIR", help="also write each picture to DIR, as SVG and PNG")

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other options")  # fmt: skip
     add("--validation", type=non_negative, default=default.validation, metavar="N",
         help="hold out N training images of each model, chosen by its seed, and test it on them")  # fmt: skip
-    add_engine_flags(parser)
+    add_engine_flags(parser, "threads of a CPU engine, shared by the models that it trains at once")
     group = parser.add_argument_group("side by side")
     add = group.add_argument
     add(
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative,
         default=0,
         metavar="N",
-        help="models trained at once (default: one per CPU thread; on a GPU one, but fused takes as many as fill it)",
+        help="models trained at once (default: one per core; on a GPU one, but fused takes as many as fill it)",
     )
     add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
     add_placement_flag(add_data_flags(parser, "auto"))

@@ -39,11 +39,11 @@ REPEATED = (
 
 EXAMPLES = (
     "mnist-cuda train",
-    "mnist-cuda train --engine cpu --epochs 1 --out runs/first",
+    "mnist-cuda train --engine cpu --epochs 1 --out runs/my-run",
     "mnist-cuda train --limit 3000 --epochs 1",
     "mnist-cuda train --validation 5000 --patience 3",
     "mnist-cuda train --resume latest --epochs 6",
-    "mnist-cuda train --config first --lr 0.1",
+    "mnist-cuda train --config my-run --lr 0.1",
 )
 
 
@@ -77,10 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ranks (processes that train one model together)")
     add = group.add_argument
     add("--gpus", type=processes, default=1, metavar="N",
-        help="start N on this machine, one per GPU, from --device on; torchrun, mpirun and srun start their own "
+        help="start N ranks on this machine, one per GPU, from --device on; torchrun, mpirun and srun start their own "
         "(default: %(default)s)")  # fmt: skip
     add("--processes", type=processes, default=1, metavar="N",
-        help="start N on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
+        help="start N ranks on this machine, for the engine cpu (default: %(default)s)")  # fmt: skip
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder for this run (default: runs/<date>-<time>-<engine>)")

@@ -18,7 +18,7 @@ START = """# The library
 What `import mnist_cuda` offers, made from the docstrings by [scripts/docs](../scripts/docs).
 [examples/](../examples) has programs that use it.
 
-`mnist_cuda.sklearn.MnistClassifier` (extra `sklearn`) is the network as an estimator of scikit-learn.
+`mnist_cuda.sklearn.MnistClassifier` is the network as an estimator of scikit-learn (extra `sklearn`).
 `mnist_cuda.torch` has the layers as [operators of PyTorch](operators.md).
 """
 

@@ -120,7 +120,7 @@ def threads(count: int = 600, block: int = 256) -> Picture:
     idle = blocks * block - count
     picture = Picture(
         f"{blocks} blocks of {block} threads over {count} elements",
-        f"{blocks} blocks of {block} threads make {blocks * block} threads, one per element of an array of {count}. "
+        f"{blocks} blocks of {block} threads for an array of {count} elements: {blocks * block} threads. "
         f"Of the last block, {block - idle} threads have an element: two warps whole, 24 lanes of the third. "
         f"The other {idle} threads return at once.",
     )
@@ -209,7 +209,7 @@ def tile_walk() -> Picture:
         "then adds 32 products to each of its 1,024 sums.",
     )
     picture.text(8, 16, "w", "b")
-    picture.text(26, 16, "out x in, drawn turned by 90 degrees", "s")
+    picture.text(26, 16, "out x in, drawn transposed", "s")
     picture.text(8, 196, "x", "b")
     picture.text(26, 196, "batch x in", "s")
     picture.text(268, 300, "y", "b")

@@ -255,7 +255,7 @@ def draw_bench(records: Sequence[Record]) -> str:
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
         half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
         caption = (
-            f"Green: speed-up over the fastest variant of {named}{', tf32 against their fp16 too' if half else ''}. "
+            f"Green: speed-up over the fastest variant of {named}{'; tf32: fp16 variants count, too' if half else ''}. "
             f"Measured {_days(records)}."
         )
         figure.text(0.008, 0.025, caption, color=charts.MUTED)

@@ -1,4 +1,4 @@
-"""Time a training step of our engines and of other frameworks, which take turns, each in its own process.
+"""Time a training step of our engines and of other frameworks, in turns, each in its own process.
 
 Lists take commas or spaces.
 """
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["torch", "jax"],
         metavar="NAME",
-        help="other frameworks (default: torch jax; `--peers` without a name: no others). `torch`: its usual variants. "
+        help="other frameworks (default: torch jax; `--peers` alone: none). `torch`: its usual variants. "
         "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
         f"Words {words_of_peers()}",
     )
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="GPUs that share a step, one row per number; for fused, torch and jax (default: 1)")  # fmt: skip
     text = "CPU threads per competitor (default: one per core)"
     add("-t", "--threads", type=threads, default=0, metavar="N", help=text)
-    text = "timed blocks of steps, each at least 50 ms long (default: %(default)s)"
+    text = "timed groups of steps, each at least 50 ms long (default: %(default)s)"
     add("--blocks", type=positive, default=20, metavar="N", help=text)
-    text = "stop timing a competitor after this time, but not before three blocks (default: %(default)g)"
+    text = "stop timing a competitor after this time, but not before three groups (default: %(default)g)"
     add("--seconds", type=rate, default=10.0, metavar="S", help=text)
     group = parser.add_argument_group("other questions, about one engine").add_mutually_exclusive_group()
     add = group.add_argument

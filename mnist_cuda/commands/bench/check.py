@@ -1,7 +1,7 @@
 """Check one training step of engines, and of PyTorch or JAX, against the float64 reference.
 
 The step starts from the same weights and batch everywhere; its loss, activations and gradients are compared. Exit code
-1 if a bound is broken. Lists take commas or spaces.
+1 if an error is above its bound, which the table shows. Lists take commas or spaces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
-    add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default: none)")
+    add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default, and `--peers` alone: none)")
     text = "the peer's interpreter (default: .venv-peers/bin/python or ours)"
     add("--peer-python", type=Path, metavar="FILE", help=text)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")

@@ -1,7 +1,8 @@
 """Check every variant of the GPU ops against float64, and time it.
 
-Times are with an empty L2 cache (cold) and back to back (warm), against the best possible at this GPU's measured rates.
-A second table shows each kernel's registers, shared memory and occupancy. --sass and --ptx print a variant's code.
+Times are with an empty L2 cache (cold) and back to back (warm). The roof is the least possible time at this GPU's
+measured rates. A second table shows each kernel's registers, shared memory and occupancy. --sass and --ptx print a
+variant's code.
 """
 
 from __future__ import annotations
@@ -35,19 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="kernels in other languages (default: triton numba; `--peers` without a name: none)")  # fmt: skip
+        help="kernels in other languages (default: triton numba; `--peers` alone: none)")  # fmt: skip
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
         "memory accesses")  # fmt: skip
     add("--as", dest="emulate_as", choices=("h200", "t4", "a100", "rtx4090"), default="h200",
-        help="the GPU for which --emulate computes the least possible times (default: %(default)s)")  # fmt: skip
+        help="the GPU for which --emulate computes the roof (default: %(default)s)")  # fmt: skip
     add(
         "--list", action="store_true", help="only list the variants and their files; needs neither a GPU nor a compiler"
     )
     code = parser.add_mutually_exclusive_group()
-    code.add_argument("--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump)")
-    code.add_argument("--ptx", action="store_true", help="print its PTX, if the build keeps it")
+    code.add_argument(
+        "--sass", action="store_true", help="print the machine code of --op's --variant (by cuobjdump and nvdisasm)"
+    )
+    code.add_argument(
+        "--ptx",
+        action="store_true",
+        help="print its PTX (by cuobjdump; from a build with an architecture such as 80, not 80-real)",
+    )
     add_record_flags(parser)
 
 

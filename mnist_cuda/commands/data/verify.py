@@ -1,6 +1,6 @@
 """Check that a data set is complete and every file is the published one.
 
-A sound unpacked copy in the cache also counts.
+Unpacked images in the cache are accepted in place of the files, if their content is right.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ COMMANDS = {
     "state-dict": "as a state dict, for PyTorch",
 }
 
-EXAMPLES = ("mnist-cuda export onnx", "mnist-cuda export state-dict --model first")
+EXAMPLES = ("mnist-cuda export onnx", "mnist-cuda export state-dict --model my-run")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

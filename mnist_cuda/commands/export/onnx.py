@@ -9,7 +9,7 @@ import argparse
 
 from mnist_cuda.commands.flags import add_model_flag, file_ending_in
 
-EXAMPLES = ("mnist-cuda export onnx --model first", "mnist-cuda export onnx --input float --fold-bn")
+EXAMPLES = ("mnist-cuda export onnx --model my-run", "mnist-cuda export onnx --input float --fold-bn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

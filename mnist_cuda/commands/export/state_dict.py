@@ -25,7 +25,7 @@ def _state_file(text: str) -> Path:
     return Path(text)
 
 
-EXAMPLES = ("mnist-cuda export state-dict", "mnist-cuda export state-dict --model first --out first.pt")
+EXAMPLES = ("mnist-cuda export state-dict", "mnist-cuda export state-dict --model my-run --out out.pt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,18 +34,21 @@ EXAMPLES = (
     "mnist-cuda runs",
     "mnist-cuda runs --where lr=0.05 'accuracy>98' --sort time",
     "mnist-cuda runs show latest",
-    "mnist-cuda runs compare first second",
+    "mnist-cuda runs compare my-run other-run",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add_folder_flag(parser)
-    names = "an option's name, or run, state, accuracy (per cent), done, time (seconds), started, batch, data or note"
-    parser.add_argument("--sort", metavar="NAME", help=f"sort by {names}; accuracy: the best first")
+    names = (
+        "an option of `train` (lr, seed, ...), or run, state, accuracy (per cent), done (epochs), time (seconds), "
+        "started, batch, data or note"
+    )
+    parser.add_argument("--sort", metavar="NAME", help=f"sort by NAME: {names}; accuracy: the best first")
     parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("--where", nargs="+", default=(), metavar="NAME=VALUE",
-        help="only runs of which this is true; also <, >, <=, >= and !=, in quotes")  # fmt: skip
+        help="only runs of which this is true; NAME as in --sort; also <, >, <=, >= and !=, in quotes")  # fmt: skip
     add_json_flag(parser)
     add_commands(parser, __name__, COMMANDS, title="commands", metavar="[WHAT]")
 

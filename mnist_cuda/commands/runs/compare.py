@@ -8,7 +8,7 @@ from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 from mnist_cuda.errors import UsageError
 
-EXAMPLES = ("mnist-cuda runs compare first latest",)
+EXAMPLES = ("mnist-cuda runs compare my-run latest",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import argparse
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 from mnist_cuda.errors import UsageError
 
-EXAMPLES = ("mnist-cuda runs remove first", "mnist-cuda runs remove first second --yes")
+EXAMPLES = ("mnist-cuda runs remove my-run", "mnist-cuda runs remove my-run other-run --yes")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import argparse
 from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.runs import add_folder_flag, add_run_argument
 
-EXAMPLES = ("mnist-cuda runs show latest", "mnist-cuda runs show first --json")
+EXAMPLES = ("mnist-cuda runs show latest", "mnist-cuda runs show my-run --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

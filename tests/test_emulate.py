@@ -124,8 +124,8 @@ BY_HAND = {
 
 @needs_compiler
 @pytest.mark.parametrize(("op", "variant"), BY_HAND)
-def test_costs_by_hand(op: str, variant: str, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+def test_costs_by_hand(op: str, variant: str, emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
     (row,) = emulate.rows(op, variant, 2)
     (kernel,) = (kernel["name"] for kernel in row["report"]["kernels"] if "slices" not in kernel["name"])
     for name, (cost, least) in BY_HAND[op, variant].items():
@@ -140,8 +140,8 @@ def test_costs_by_hand(op: str, variant: str, cache: str, monkeypatch: pytest.Mo
 
 
 @needs_compiler
-def test_lines_of_a_variant(cache: str) -> None:
-    done = bench("--op", "linear", "--variant", "naive", XDG_CACHE_HOME=cache)
+def test_lines_of_a_variant(emulator_cache: str) -> None:
+    done = bench("--op", "linear", "--variant", "naive", XDG_CACHE_HOME=emulator_cache)
     assert done.returncode == 0, done.stderr
     assert "32.0 of 4.0 sectors" in " ".join(done.stdout.split())
 

@@ -75,8 +75,8 @@ LONGER = 0.9  # times the time of a smaller batch: a larger one takes at least t
 
 
 def digest_of(record: dict[str, Any]) -> str:
-    """SHA-256 of all else in a record, so that a slip in a copy is noticed; it is no signature."""
-    rest = {key: value for key, value in json.loads(dumps(record)).items() if key != "digest"}
+    """SHA-256 of all else but the version of its form, so that a slip in a copy is noticed; it is no signature."""
+    rest = {key: value for key, value in json.loads(dumps(record)).items() if key not in ("version", "digest")}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

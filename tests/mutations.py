@@ -2341,8 +2341,8 @@ JUDGE = [
         (
             "occupancy-of-one-register-file",
             "rounding",
-            "REGISTERS // PARTS // rounded(32 * registers, REGISTER_UNIT) * PARTS",
-            "REGISTERS // rounded(32 * registers, REGISTER_UNIT)",
+            "REGISTERS // PARTS // rounded(32 * max(1, registers), REGISTER_UNIT) * PARTS",
+            "REGISTERS // rounded(32 * max(1, registers), REGISTER_UNIT)",
         ),
         (
             "occupancy-without-dynamic-memory",

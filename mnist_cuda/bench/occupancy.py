@@ -87,7 +87,7 @@ def active_blocks(on: Multiprocessor, threads: int, registers: int, shared: int)
 
     warps = -(-threads // 32)
     most = {
-        "registers": REGISTERS // PARTS // rounded(32 * registers, REGISTER_UNIT) * PARTS // warps,
+        "registers": REGISTERS // PARTS // rounded(32 * max(1, registers), REGISTER_UNIT) * PARTS // warps,
         "warps": on.warps // warps,
         "the number of blocks": on.blocks,
     }

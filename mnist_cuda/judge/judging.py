@@ -85,7 +85,9 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     try:
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)
-            one.resources = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
+            if known.gpu:
+                known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
+            one.resources = known
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())

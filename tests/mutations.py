@@ -2329,6 +2329,29 @@ JUDGE = [
         ("test_judge.py -k numpy",),
         ("judge-without-guards", "boundary", "if outside and not why:", "if False:"),
     ),
+    *of(
+        "mnist_cuda/bench/occupancy.py",
+        ("test_occupancy.py -k 'hand or instances'",),
+        (
+            "occupancy-without-the-systems",
+            "boundary",
+            "rounded(shared + on.reserved, on.unit)",
+            "rounded(shared, on.unit)",
+        ),
+        (
+            "occupancy-of-one-register-file",
+            "rounding",
+            "REGISTERS // PARTS // rounded(32 * max(1, registers), REGISTER_UNIT) * PARTS",
+            "REGISTERS // rounded(32 * max(1, registers), REGISTER_UNIT)",
+        ),
+        (
+            "occupancy-without-dynamic-memory",
+            "sum",
+            'kernel.static_bytes + launch["dynamic_bytes"]',
+            "kernel.static_bytes",
+        ),
+        ("occupancy-of-every-instance", "index", "if kernel.name in instances]", "if instances]"),
+    ),
 ]
 
 MUTATIONS = [

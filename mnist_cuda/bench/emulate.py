@@ -14,17 +14,22 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
-COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
+if TYPE_CHECKING:
+    from rich.console import Console
 
+    from mnist_cuda.bench.occupancy import Resources
+
+COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
+KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
 
 
@@ -228,10 +233,13 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
     found = rows(op, variant, batch_size)
     if not found:
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
+    known = _resources(found, on) if variant else {}
     if output:
         roofs = [roof(row, GPUS[on]) if not row["absent"] else None for row in found]
         for row, least in zip(found, roofs, strict=True):
             row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
+            if row["op"] in known:
+                row["resources"] = asdict(known[row["op"]])
         output.write({"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found})
     if output.on_stdout:
         return 0 if all(map(passes, found)) else 1
@@ -251,6 +259,8 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
             if variant and not row["absent"]:
                 lines = sorted(row["report"]["lines"], key=lambda line: -line.get("sectors", line.get("turns", 0)))
                 console.print_table(out, LINE_COLUMNS, [_line_cells(line) for line in lines], right=LINE_COLUMNS[3:])
+                if name in known:
+                    _print_resources(out, known[name], on)
             if row["absent"]:
                 out.print(f"absent: {row['variant']}: {row['absent']}")
                 continue
@@ -260,6 +270,39 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
                 other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
                 out.print(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other}")
     return 0 if all(map(passes, found)) else 1
+
+
+def _resources(found: list[dict[str, Any]], on: str) -> dict[str, Resources]:
+    """By op, of the rows of one variant, what its file's kernels take of a multiprocessor."""
+    from mnist_cuda.bench import occupancy, op_tables
+
+    techniques = op_tables.ladders(sources().parent, PACKAGE / "peers")
+    known = {}
+    for row in found:
+        file = next((one.file for one in techniques[row["op"]] if one.name == row["variant"]), None)
+        if row["absent"] or file is None:
+            continue
+        compiled, resources = occupancy.resources(file, on)
+        resources.kernels = occupancy.uses(compiled, row["report"]["kernels"], on)
+        known[row["op"]] = resources
+    return known
+
+
+def _print_resources(out: Console, known: Resources, on: str) -> None:
+    if known.unknown:
+        out.print(f"registers and occupancy on {on} are not known: {known.unknown}")
+        return
+    rows = [
+        (
+            use.name,
+            *map(str, (use.threads, use.registers, use.spilled_bytes, use.shared_bytes, use.blocks_per_multiprocessor)),
+            f"{100 * use.occupancy:.0f} %",
+            " and ".join(use.limited_by),
+        )
+        for use in known.kernels
+    ]
+    if rows:
+        console.print_table(out, KERNEL_COLUMNS, rows, right=KERNEL_COLUMNS[1:-1])
 
 
 def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:

@@ -16,12 +16,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-EXAMPLES = ("mnist-cuda judge coalesce.cu", "mnist-cuda judge --json first.cu second.cu")
+EXAMPLES = (
+    "mnist-cuda judge coalesce.cu",
+    "mnist-cuda judge --as t4 coalesce.cu",
+    "mnist-cuda judge --json one.cu two.cu",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .cu or .py file")
+    add = parser.add_argument
+    add("--as", dest="on", choices=("h200", "t4", "a100", "rtx4090"), default="",
+        help="also compile a .cu file by nvcc for this GPU, and give registers and occupancy")  # fmt: skip
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per file, each on a line")
 
 
@@ -29,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
     """Judge them."""
     from mnist_cuda.judge import judging
 
-    return judging.command(args.files, args.json)
+    return judging.command(args.files, args.json, args.on)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda.bench import occupancy
 from mnist_cuda.errors import OutputError, UsageError
 from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
 from mnist_cuda.judge.judged_ops import OPS
@@ -17,11 +19,11 @@ WIDTH, MARGIN = 80, 11
 RIGHT, WRONG, NO_KERNEL = 0, 1, 2
 
 
-def command(files: Sequence[Path], json: bool) -> int:
+def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
     """`mnist-cuda judge`; the exit code is the worst of the files'."""
     code = RIGHT
     for file in files:
-        found = judge_file(file)
+        found = judge_file(file, gpu)
         code = max(code, found["exit_code"])
         if json:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)
@@ -31,9 +33,10 @@ def command(files: Sequence[Path], json: bool) -> int:
     return code
 
 
-def judge_file(file: Path) -> dict[str, Any]:
+def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     """`file`, `exit_code`, `error`, `exercise`, `verdicts`, one a launcher, and `lines`, for people.
 
+    gpu: one of emulate.GPUS, for which nvcc tells registers; by default nvcc is not asked.
     Raises UsageError for a file that cannot be read, UnavailableError without a compiler.
     """
     try:
@@ -78,9 +81,13 @@ def judge_file(file: Path) -> dict[str, Any]:
         program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
     except build.NotCompiledError as error:
         return refuse(WRONG, f"does not compile: {error}")
+    compiled, known = occupancy.resources(file, gpu) if gpu and emulated else ([], occupancy.Resources())
     try:
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)
+            if known.gpu:
+                known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
+            one.resources = known
             if exercise:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda.bench.occupancy import Resources
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import EMULATOR, Program, Ran
 from mnist_cuda.judge.signatures import Launcher, without_comments
@@ -70,6 +71,8 @@ class Verdict:
     faults: list[dict[str, Any]] = field(default_factory=list)
     deterministic: bool = True
     counters: Counters | None = None
+    launched: list[dict[str, Any]] = field(default_factory=list)  # kernels of the last case that ran
+    resources: Resources = field(default_factory=Resources)
     goal: str = ""  # of its exercise
     goal_missed: bool = False
 
@@ -80,7 +83,9 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """With `right` and `next`."""
-        return {**asdict(self), "right": self.right, "next": advice(self)}
+        words = {**asdict(self), "right": self.right, "next": advice(self)}
+        del words["launched"]
+        return words
 
 
 def case_words(op: judged_ops.Op, case: judged_ops.Case) -> str:
@@ -114,6 +119,7 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
             if key not in places:
                 places[key] = {**fault, "case": words}
         verdict.deterministic &= not ran.words["differs"]
+        verdict.launched = ran.words["report"]["kernels"] or verdict.launched
         if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
             verdict.counters = _counters(op, cost, ran.words["report"])
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
@@ -273,7 +279,7 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
     """The report: a label and its words, a pair a line."""
     emulated = verdict.by == EMULATOR
     if emulated:
-        yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at"
+        yield from _compiled(verdict.resources, seconds)
     else:
         yield "ran", f"by {verdict.by}"
     cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
@@ -310,6 +316,23 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         yield "goal", verdict.goal
     if verdict.right:
         yield "next", advice(verdict)
+
+
+def _compiled(resources: Resources, seconds: float) -> Iterable[tuple[str, str]]:
+    if not resources.gpu:
+        why = f": {resources.unknown}" if resources.unknown else ""
+        yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at{why}"
+        return
+    yield "compiled", f"in {seconds:.1f} s, for the emulator, and by nvcc for the GPU {resources.gpu}"
+    for use in resources.kernels:
+        spilled = f", {use.spilled_bytes} bytes spilled to memory" if use.spilled_bytes else ""
+        blocks = "block fits" if use.blocks_per_multiprocessor == 1 else "blocks fit"
+        fit = f"{use.blocks_per_multiprocessor} {blocks} on a multiprocessor, of {use.threads} threads"
+        yield (
+            "",
+            f"{use.name}: {use.registers} registers{spilled}, {use.shared_bytes} bytes of shared memory; {fit}: "
+            f"occupancy {100 * use.occupancy:.0f} %, limited by {' and '.join(use.limited_by)}",
+        )
 
 
 def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:

@@ -37,6 +37,9 @@ struct Kernel {
   std::int64_t launches = 0, blocks = 0, threads = 0, barriers = 0;
   // Of global memory: bytes of the sectors that warps asked for, and distinct bytes, each counted once a launch.
   std::int64_t bytes = 0, least_bytes = 0;
+  // Of the launch with the most threads: threads of a block, and bytes of shared memory that the launch asks for.
+  std::int64_t largest = 0, block = 0, dynamic_bytes = 0;
+  std::vector<std::string> functions = {};  // the kernel's instances, as addr2line names them
 };
 
 struct Report {

@@ -386,7 +386,7 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
     run_grid(order, dynamic_bytes);
     if (order == 0) {
       finish_counts();
-      add_kernel(machine.barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, machine.thread_count);
+      add_kernel(machine.barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, machine.thread_count, dynamic_bytes);
     }
     if (machine.aborted) break;
     if (order > 0) compare_memory(order);

@@ -112,6 +112,7 @@ struct Counted {
   Lanes first;
 };
 void add_counts(const Counted& counted);
-void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads);
+void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads,
+                std::size_t dynamic_bytes = 0);
 
 }  // namespace emulator

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <sstream>
 #include <tuple>
 
@@ -17,6 +18,7 @@ namespace {
 struct Place {
   std::string file = "?";
   int line = 0;
+  std::vector<std::string> functions = {};  // from the innermost to the one that the others are inlined into
 };
 std::map<std::uint64_t, Place> places;
 
@@ -42,15 +44,15 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
   constexpr std::size_t kTogether = 500;
   for (std::size_t first = 0; first < missing.size(); first += kTogether) {
     std::ostringstream command;
-    command << "addr2line -a -i -e /proc/" << getpid() << "/exe" << std::hex;
+    command << "addr2line -a -f -C -i -e /proc/" << getpid() << "/exe" << std::hex;
     const std::size_t last = std::min(missing.size(), first + kTogether);
     for (std::size_t k = first; k < last; ++k) command << " 0x" << missing[k] - load_base();
     command << " 2>/dev/null";
     std::FILE* pipe = popen(command.str().c_str(), "r");
     if (!pipe) return;
     std::size_t at = first;
-    bool begun = false, found = false;
-    char text[4096];
+    bool begun = false, found = false, function = false;  // function: the next line names one
+    static char text[1 << 16];  // a template's name can be long
     while (std::fgets(text, sizeof text, pipe)) {
       std::string line = text;
       while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
@@ -58,9 +60,13 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
         if (begun) ++at;
         begun = true;
         found = false;
+        function = true;
         if (at < last) places[missing[at]] = {};
         continue;
       }
+      if (function && at < last) places[missing[at]].functions.push_back(line);
+      function = !function;
+      if (!function) continue;
       if (const auto comment = line.find(" ("); comment != std::string::npos) line.resize(comment);
       const auto colon = line.rfind(':');
       if (found || at >= last || colon == std::string::npos || line.find("emulator/include/") != std::string::npos ||
@@ -69,7 +75,8 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
       found = true;
       std::string file = line.substr(0, colon);
       if (const auto below = file.rfind("/kernels/"); below != std::string::npos) file = file.substr(below + 1);
-      places[missing[at]] = {file, std::atoi(line.c_str() + colon + 1)};
+      places[missing[at]].file = file;
+      places[missing[at]].line = std::atoi(line.c_str() + colon + 1);
     }
     pclose(pipe);
   }
@@ -124,6 +131,14 @@ bool same_line(std::uint64_t a, std::uint64_t b) {
   return places[a].line == places[b].line && places[a].file == places[b].file;
 }
 
+// A kernel's name without namespaces and what is in brackets.
+std::string plain(std::string name) {
+  for (const std::string part : {"(anonymous namespace)::", "void "})
+    for (auto at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
+  name.resize(std::min(name.size(), name.find_first_of("<(")));
+  return name.substr(name.rfind(':') + 1);  // npos + 1 is 0
+}
+
 // As addr2line writes it, without what every kernel of ours has: "void", namespaces, parameters.
 const char* name_of_kernel(const void* kernel) {
   auto& name = kernel_names[kernel];
@@ -166,7 +181,8 @@ void add_counts(const Counted& c) {
   if (sum.accesses == c.accesses) sum.first = c.first;
 }
 
-void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads) {
+void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads,
+                std::size_t dynamic_bytes) {
   Kernel& kernel = kernels[machine.kernel];
   kernel.name = machine.kernel;
   kernel.barriers += barriers;
@@ -175,6 +191,11 @@ void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, s
   kernel.blocks += blocks;
   kernel.threads += blocks * threads;
   kernel.launches += blocks > 0;
+  if (blocks * threads > kernel.largest) {
+    kernel.largest = blocks * threads;
+    kernel.block = threads;
+    kernel.dynamic_bytes = std::int64_t(dynamic_bytes);
+  }
 }
 
 void reset() {
@@ -219,7 +240,14 @@ Report report() {
     line.least += sum.least;
   }
   for (auto& [key, line] : lines) result.lines.push_back(std::move(line));
-  for (auto& [name, kernel] : kernels) result.kernels.push_back(kernel);
+  for (auto& [name, kernel] : kernels) {
+    std::set<std::string> functions;
+    for (const auto& [key, sum] : counts)
+      for (const auto& function : places[key.place].functions)
+        if (key.kernel == name && plain(function) == plain(name)) functions.insert(function);
+    kernel.functions.assign(functions.begin(), functions.end());
+    result.kernels.push_back(kernel);
+  }
   return result;
 }
 
@@ -251,7 +279,10 @@ std::string to_json(const Report& report) {
   for (const auto& k : report.kernels) {
     out << comma << "{\"name\": " << quoted(k.name) << ", \"launches\": " << k.launches << ", \"blocks\": " << k.blocks
         << ", \"threads\": " << k.threads << ", \"barriers\": " << k.barriers << ", \"bytes\": " << k.bytes
-        << ", \"least_bytes\": " << k.least_bytes << "}";
+        << ", \"least_bytes\": " << k.least_bytes << ", \"block\": " << k.block
+        << ", \"dynamic_bytes\": " << k.dynamic_bytes << ", \"functions\": [";
+    for (std::size_t n = 0; n < k.functions.size(); ++n) out << (n ? ", " : "") << quoted(k.functions[n]);
+    out << "]}";
     comma = ", ";
   }
   out << "]}";

@@ -70,7 +70,7 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
       largest = warp_max(float(scale) *
                          (largest + fabsf(float(dbeta * s.inv_n2)) + fabsf(float(dgamma)) * sqrtf(float(s.inv_n2))));
     }
-    if (blockIdx.x == 0) {  // no other block reads bn2's parameters in this phase
+    if (blockIdx.x == 0) {  // every block loads bn2's parameters, but only this one uses them
       const float sign = gamma < 0 ? -1.f : 1.f;
       s.bn2_sign[tid] = sign;  // before SGD: update folds it out of conv2's gradient
       s.parameters[gamma_at + tid] = sgd(gamma, float(sign * dgamma), learning_rate);

@@ -43,7 +43,7 @@ def test_what_is_skipped(tmp_path, required, counts):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", "test_made_up.py"],
         cwd=tmp_path,
-        env={**os.environ, "MNIST_CUDA_REQUIRE_GPU": required, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "MNIST_CUDA_REQUIRE_GPU": required, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"},
         capture_output=True,
         text=True,
     )

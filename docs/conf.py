@@ -1,11 +1,13 @@
 """Sphinx's settings for the site: the repository's Markdown as it stands, and a page for each file that it links to.
 
-`scripts/docs build` builds it; the checkout is Sphinx's source folder. Two things differ from what a forge shows: a
-link to a file or folder of code leads to a page of the site, and README.md and the guide get a table of contents.
+`scripts/docs build` builds it; the checkout is Sphinx's source folder. Three things differ from what a forge shows: a
+link to a file or folder of code leads to a page of the site, README.md, the guide and the examples get a table of
+contents, and a notebook is a page of its text and code.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -26,7 +28,8 @@ project = "mnist-cuda"
 copyright = "the mnist-cuda authors"
 extensions = ["myst_parser", "sphinx-mathjax-offline"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md", "examples/*.md", "native/**.md"]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
+include_patterns = ["*.md", "docs/**.md", "examples/*.md", "examples/*.ipynb", "native/**.md"]
 exclude_patterns = [".*", "build*", "dist", "runs", "sweeps", "tests"]
 nitpicky = True
 highlight_language = "text"
@@ -72,6 +75,7 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
         ],
         "The project": ["CONTRIBUTING", "CHANGELOG"],
     },
+    "examples/README": {"": ["examples/start", "examples/kernels", "examples/seeds"]},
     "docs/guide/README": {
         "": [f"docs/guide/{path.stem}" for path in sorted((ROOT / "docs" / "guide").glob("[0-9]*.md"))]
     },
@@ -91,14 +95,26 @@ def shown(path: Path) -> bool:
     return path.stat().st_size <= LARGEST and b"\0" not in path.read_bytes()[:1000]
 
 
+def as_markdown(notebook: str) -> str:
+    """The cells of a notebook; those of code in the language that the first line says."""
+    parts = []
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        language = "cuda" if text.startswith("%%judge") else "ipython"
+        parts.append(text if cell["cell_type"] == "markdown" else f"```{language}\n{text}\n```")
+    return "\n\n".join([*parts, "*This page is a notebook, without what its cells print.*"])
+
+
 def adapt(app: Sphinx, page: str, source: list[str]) -> None:
     """Links to code become code:PATH, which `resolve` finishes; the contents follow the text."""
     folder = (ROOT / page).parent
+    if app.env.doc2path(page).suffix == ".ipynb":
+        source[0] = as_markdown(source[0])
 
     def adapted(link: re.Match[str]) -> str:
         words, name, line = link.groups()
         target = (folder / name).resolve()
-        if not target.exists() or target.suffix == ".md" or target.suffix in {".svg", ".png"}:
+        if not target.exists() or target.suffix in {".md", ".ipynb", ".svg", ".png"}:
             return link[0]  # a page, a picture, or a mistake of which Sphinx warns
         linked.add(target)
         return f"{words}(code:{target.relative_to(ROOT).as_posix()}{line or ''})"

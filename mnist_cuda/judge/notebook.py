@@ -17,7 +17,7 @@ def judge_cell(line: str, cell: str) -> None:
     name = (re.sub(r"\W+", "_", line.strip()) or "cell") + (".py" if python else ".cu")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / name
-        file.write_text(cell)
+        file.write_text("\n" + cell)  # lines have their numbers in the notebook, where the magic is the first
         try:
             found = judge_file(file)
         except MnistCudaError as error:

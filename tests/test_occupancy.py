@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mnist_cuda.bench import emulate, machine_code, occupancy
 from mnist_cuda.errors import UnavailableError
@@ -250,4 +251,4 @@ def test_what_nvcc_refuses(tmp_path: Path):
     path = tmp_path / "one.cu"
     path.write_text("#ifdef __CUDACC__\n#error not by nvcc\n#endif\n")
     with pytest.raises(UnavailableError, match=r"nvcc does not compile the file: .*not by nvcc"):
-        occupancy.compiled(path, occupancy.MULTIPROCESSORS["t4"])
+        occupancy.compiled(path, occupancy.MULTIPROCESSORS["t4"], ROOT / "native")

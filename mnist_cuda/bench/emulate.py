@@ -12,25 +12,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+
+from mnist_cuda.bench import occupancy
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mnist_cuda.bench.occupancy import Resources
-
 COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
 KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
+
+Files = Mapping[tuple[str, str], Path]  # by op and variant
 
 
 @dataclass(frozen=True)
@@ -227,13 +227,13 @@ def roof(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
     return least[what], what
 
 
-def command(op: str, variant: str, batch_size: int, on: str, options: RecordOptions) -> int:
+def command(op: str, variant: str, batch_size: int, on: str, files: Files, options: RecordOptions) -> int:
     """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault."""
     output = Record(options.json, busy=options.busy)
     found = rows(op, variant, batch_size)
     if not found:
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
-    known = _resources(found, on) if variant else {}
+    known = _resources(found, files, on) if variant else {}
     if output:
         roofs = [roof(row, GPUS[on]) if not row["absent"] else None for row in found]
         for row, least in zip(found, roofs, strict=True):
@@ -272,23 +272,20 @@ def command(op: str, variant: str, batch_size: int, on: str, options: RecordOpti
     return 0 if all(map(passes, found)) else 1
 
 
-def _resources(found: list[dict[str, Any]], on: str) -> dict[str, Resources]:
+def _resources(found: list[dict[str, Any]], files: Files, on: str) -> dict[str, occupancy.Resources]:
     """By op, of the rows of one variant, what its file's kernels take of a multiprocessor."""
-    from mnist_cuda.bench import occupancy, op_tables
-
-    techniques = op_tables.ladders(sources().parent, PACKAGE / "peers")
     known = {}
     for row in found:
-        file = next((one.file for one in techniques[row["op"]] if one.name == row["variant"]), None)
+        file = files.get((row["op"], row["variant"]))
         if row["absent"] or file is None:
             continue
-        compiled, resources = occupancy.resources(file, on)
+        compiled, resources = occupancy.resources(file, on, sources())
         resources.kernels = occupancy.uses(compiled, row["report"]["kernels"], on)
         known[row["op"]] = resources
     return known
 
 
-def _print_resources(out: Console, known: Resources, on: str) -> None:
+def _print_resources(out: Console, known: occupancy.Resources, on: str) -> None:
     if known.unknown:
         out.print(f"registers and occupancy on {on} are not known: {known.unknown}")
         return

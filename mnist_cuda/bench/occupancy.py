@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
 
@@ -97,9 +96,11 @@ def active_blocks(on: Multiprocessor, threads: int, registers: int, shared: int)
     return blocks, [name for name, fit in most.items() if fit == blocks]
 
 
-def compiled(file: Path, on: Multiprocessor) -> list[Compiled]:
-    """The kernels of a file. Raises UnavailableError where there is no nvcc, or it does not compile the file."""
-    native = emulate.sources()
+def compiled(file: Path, on: Multiprocessor, native: Path) -> list[Compiled]:
+    """The kernels of a file; `native` is the folder with our headers.
+
+    Raises UnavailableError where there is no nvcc, or it does not compile the file.
+    """
     folders = [native / "gpu", native / "host", native / "include", file.resolve().parent]
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-nvcc-") as folder:
         command = [find_tool("nvcc"), "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-arch={on.architecture}"]
@@ -138,10 +139,10 @@ def plain(function: str) -> str:
     return (before.rpartition("::")[2] + opening + arguments).replace(" ", "")
 
 
-def resources(file: Path, gpu: str) -> tuple[list[Compiled], Resources]:
+def resources(file: Path, gpu: str, native: Path) -> tuple[list[Compiled], Resources]:
     """A file's kernels, for `uses`, and what is known before a launch: for which GPU, or why nothing is known."""
     try:
-        return compiled(file, MULTIPROCESSORS[gpu]), Resources(gpu)
+        return compiled(file, MULTIPROCESSORS[gpu], native), Resources(gpu)
     except UnavailableError as error:
         return [], Resources(unknown=str(error))
 

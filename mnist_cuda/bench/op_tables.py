@@ -96,6 +96,14 @@ def ladders(root: Path, peers: Path) -> dict[str, list[Technique]]:
     return found
 
 
+def files() -> dict[tuple[str, str], Path]:
+    """Of each row, by op and name."""
+    from mnist_cuda.bench import emulate
+
+    found = ladders(emulate.sources().parent, emulate.PACKAGE / "peers")
+    return {(op, row.name): row.file for op, techniques in found.items() for row in techniques}
+
+
 def command(op: str, options: RecordOptions) -> int:
     """`mnist-cuda bench ops --list`."""
     from mnist_cuda.bench import emulate

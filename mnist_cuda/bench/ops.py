@@ -83,9 +83,10 @@ def command(options: OpsOptions) -> int:
 
         return op_tables.command(options.op, options)
     if options.emulate:
-        from mnist_cuda.bench import emulate
+        from mnist_cuda.bench import emulate, op_tables
 
-        return emulate.command(options.op, options.variant, options.emulate, options.emulate_as, options)
+        files = op_tables.files()
+        return emulate.command(options.op, options.variant, options.emulate, options.emulate_as, files, options)
     output = Record(options.json, busy=options.busy)
     peers = op_peers.chosen(words(options.peers))
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mnist_cuda.bench import occupancy
+from mnist_cuda.bench import emulate, occupancy
 from mnist_cuda.errors import OutputError, UsageError
 from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
 from mnist_cuda.judge.judged_ops import OPS
@@ -81,7 +81,10 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
         program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
     except build.NotCompiledError as error:
         return refuse(WRONG, f"does not compile: {error}")
-    compiled, known = occupancy.resources(file, gpu) if gpu and emulated else ([], occupancy.Resources())
+    compiled: list[occupancy.Compiled] = []
+    known = occupancy.Resources()
+    if gpu and emulated:
+        compiled, known = occupancy.resources(file, gpu, emulate.sources())
     try:
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)

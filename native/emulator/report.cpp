@@ -52,7 +52,7 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
     if (!pipe) return;
     std::size_t at = first;
     bool begun = false, found = false, function = false;  // function: the next line names one
-    static char text[1 << 16];  // a template's name can be long
+    static char text[1 << 16];                            // a template's name can be long
     while (std::fgets(text, sizeof text, pipe)) {
       std::string line = text;
       while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();

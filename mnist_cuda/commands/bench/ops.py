@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
         "memory accesses")  # fmt: skip
     add("--as", dest="emulate_as", choices=("h200", "t4", "a100", "rtx4090"), default="h200",
-        help="the GPU for which --emulate computes the roof (default: %(default)s)")  # fmt: skip
+        help="the GPU for which --emulate computes the roof, and with --variant "
+        "occupancy (default: %(default)s)")  # fmt: skip
     add(
         "--list", action="store_true", help="only list the variants and their files; needs neither a GPU nor a compiler"
     )

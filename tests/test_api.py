@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from tiny import ENVIRONMENT, tiny_dataset
 
 import mnist_cuda
@@ -61,7 +60,8 @@ def test_every_public_name_is_there_and_no_module_takes_its_place():
 
 def modules():
     """Each module of the package by its dotted name."""
-    files = {path.relative_to(ROOT).with_suffix("").parts: path for path in (ROOT / "mnist_cuda").rglob("*.py")}
+    package = Path(mnist_cuda.__file__).parent
+    files = {path.relative_to(package.parent).with_suffix("").parts: path for path in package.rglob("*.py")}
     return {".".join(parts).removesuffix(".__init__"): path for parts, path in files.items()}
 
 

@@ -72,6 +72,14 @@ def ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """Ctrl-C counts, also where the shell that started the tests in the background has set it to be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def step_by_step(monkeypatch):
     """Pieces of one step, so that a callback can act at each."""

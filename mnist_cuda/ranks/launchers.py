@@ -1,12 +1,14 @@
 """How ranks meet that a launcher started: by MPI under mpirun and srun, by torch.distributed under torchrun.
 
-Each function returns this rank's world, its communicator, and what ends the others after an error.
+Each function returns this rank's world, its communicator, and what ends this rank, under MPI all, after an error.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -76,4 +78,12 @@ def _by_torch(launcher: str, seconds: float) -> Meeting:
         except RuntimeError:  # a connection is closed
             raise RankLostError("another rank is gone") from None
 
-    return world, _native.launched_communicator(world.rank, size, gather), lambda code: None
+    return world, _native.launched_communicator(world.rank, size, gather), _exit_at_once
+
+
+def _exit_at_once(code: int) -> None:
+    """Leave out the interpreter's end: where another rank is gone, it may abort in gloo's threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)

@@ -20,7 +20,7 @@ from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, U
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.launchers import meet
 from mnist_cuda.ranks.processes import Processes
-from mnist_cuda.ranks.world import World
+from mnist_cuda.ranks.world import TORCHRUN, World
 from mnist_cuda.run.resume import checkpoints
 from mnist_cuda.run.training import State
 from mnist_cuda.terminal.streams import clean
@@ -91,6 +91,8 @@ def launched(launcher: str, count: int, seconds: float) -> Iterator[tuple[World,
         if world.rank == 0:
             ranks.end()
     except RankLostError as error:
+        if launcher == TORCHRUN:
+            atexit.register(end_all, error.exit_code)
         if world.rank or not str(error):
             raise RankLostError("", error.exit_code) from None
         raise _advised(error, ranks) from None

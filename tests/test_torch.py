@@ -25,7 +25,7 @@ def test_beside_pytorch_and_numpy_alone(tmp_path, torch_folders):
         pytest.skip("PyTorch is in this environment, with all that the package asks for")
     package = tmp_path / "mnist_cuda"
     package.mkdir()
-    for file in (*(ROOT / "mnist_cuda").iterdir(), Path(_native.__file__)):
+    for file in {*(ROOT / "mnist_cuda").iterdir(), Path(_native.__file__)}:
         (package / file.name).symlink_to(file)
     code = "import torch; from mnist_cuda.torch import linear; print(linear(*[torch.ones(1, 1)] * 2, torch.ones(1)))"
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}

@@ -18,7 +18,7 @@ from mnist_cuda.bench.ops import roofs_text
 from mnist_cuda.bench.trace import trace_events
 from mnist_cuda.engine import Engine, OpTime, measure_roofs
 from mnist_cuda.engine.model import init_parameters
-from mnist_cuda.engine.timing import Measurement, Summary, summarise, time_steps
+from mnist_cuda.engine.timing import Measurement, Summary, time_steps
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import atomic_write, require_writable
 from mnist_cuda.run.options import DataOptions, EngineOptions, OutputOptions
@@ -40,11 +40,7 @@ def measure_step(engine: Engine, batch_size: int) -> Summary:
         order = (np.arange(steps * batch_size) % engine.dataset_size).astype(np.int32)
         return time_steps(engine, order, batch_size, lr=0.0).seconds
 
-    measurement = Measurement(run)
-    measurement.warm_up()
-    while len(measurement.samples) < BLOCKS:
-        measurement.block()
-    return summarise(measurement.samples)
+    return Measurement(run).summary(BLOCKS)
 
 
 def unit_rates(roofs: Roofs) -> dict[str, float]:

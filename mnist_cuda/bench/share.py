@@ -21,7 +21,7 @@ from mnist_cuda.bench.step import LEARNING_RATE
 from mnist_cuda.data.catalogue import DATASETS
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.engine.model import digest
-from mnist_cuda.engine.timing import Measurement, Summary, summarise, time_steps
+from mnist_cuda.engine.timing import Measurement, Summary, time_steps
 from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError, UsageError
 from mnist_cuda.run.options import DataOptions, RecordOptions, TrainOptions
 from mnist_cuda.run.train import train
@@ -88,11 +88,7 @@ def time_step(engine: Engine, batch_size: int) -> Summary:
         order = rng.integers(0, engine.dataset_size, steps * batch_size, dtype=np.int32)
         return time_steps(engine, order, batch_size, LEARNING_RATE).seconds
 
-    measurement = Measurement(run)
-    measurement.warm_up()
-    while len(measurement.samples) < BLOCKS:
-        measurement.block()
-    return summarise(measurement.samples)
+    return Measurement(run).summary(BLOCKS)
 
 
 # ---- the check -------------------------------------------------------------------------------------------------------

@@ -136,3 +136,10 @@ class Measurement:
             self.samples.clear()
         else:
             self.samples.append(1e6 * seconds / self.steps_per_block)
+
+    def summary(self, blocks: int) -> Summary:
+        """Of one competitor alone: warm-up and so many blocks."""
+        self.warm_up()
+        while len(self.samples) < blocks:
+            self.block()
+        return summarise(self.samples)

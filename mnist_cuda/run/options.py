@@ -184,6 +184,18 @@ class RunOptions:
             found |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
         return found
 
+    def recorded(self) -> dict[str, Any]:
+        """What config.json has of them: paths to be found from any folder, and no password."""
+        from mnist_cuda.data.catalogue import without_password
+
+        flat = self.flat()
+        found = {name: value for name, value in flat.items() if isinstance(value, int | float | str | None)}
+        found |= {name: (path := flat[name]) and str(path.absolute()) for name in ("data_dir", "init")}
+        return found | {
+            "json": (file := flat["json"]) and str(file),
+            "mirror": (url := flat["mirror"]) and without_password(url),
+        }
+
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.
 FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256", "multiprocessors")

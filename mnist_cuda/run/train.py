@@ -278,9 +278,7 @@ def _recorded(
         ),
         output=FolderOptions(save_every=save_every),
     )
-    found: dict[str, Any] = {k: v for k, v in given.flat().items() if isinstance(v, int | float | str | None)}
-    found["data_dir"] = given.data.data_dir and str(given.data.data_dir.absolute())
-    return found | {name: before[name] for name in ("init", "init_sha256") if name in before}
+    return given.recorded() | {name: before[name] for name in ("init", "init_sha256") if name in before}
 
 
 def _folder_of(data: Dataset) -> Path | None:

@@ -116,7 +116,6 @@ def _train(
 ) -> int:  # fmt: skip
     import numpy as np
 
-    from mnist_cuda.data.catalogue import without_password
     from mnist_cuda.run.folder import ResumedFolder
     from mnist_cuda.run.keeping import Saving
     from mnist_cuda.run.resume import last_state, remove_later
@@ -143,13 +142,6 @@ def _train(
             )
         records = folder.records_before(state.epoch if state else 1)
         remove_later(folder.path, saved.path if saved else None)
-    flat = options.flat()
-    recorded = {k: v for k, v in flat.items() if isinstance(v, int | float | str | None)}
-    recorded |= {name: (path := flat[name]) and str(path.absolute()) for name in ("data_dir", "init")}
-    recorded |= {
-        "json": (file := flat["json"]) and str(file),
-        "mirror": (url := flat["mirror"]) and without_password(url),
-    }
     if ranks:
         from mnist_cuda.ranks.session import share_state
 
@@ -160,7 +152,7 @@ def _train(
         startup.end("ranks")
     trainer = Trainer(engine, data, options.training, state=state, records=records, ranks=ranks)
     task = TrainingRun(
-        trainer, folder, output, startup, saving, recorded, by_auto=options.engine.engine == "auto",
+        trainer, folder, output, startup, saving, options.recorded(), by_auto=options.engine.engine == "auto",
         quiet=options.output.quiet, patience=options.patience, launcher=world.launcher if world else "",
     )  # fmt: skip
     code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)

@@ -9,17 +9,6 @@ using testing::random_normal;
 
 namespace {
 
-// Weights of the size that a trained network has; batch norm near 1 and 0, neither exactly.
-std::vector<double> make_parameters() {
-  auto values = random_normal<double>(kParameterCount, 1);
-  for (const auto& p : kParameters)
-    for (std::int64_t k = p.offset; k < p.offset + p.size; ++k)
-      values[k] = p.ndim > 1 ? values[k] / std::sqrt(double(p.size / p.shape[0])) : 0.1 * values[k];
-  for (const auto index : {kBn1Weight, kBn2Weight})
-    for (std::int64_t k = 0; k < kParameters[index].size; ++k) values[kParameters[index].offset + k] += 1;
-  return values;
-}
-
 std::vector<std::uint8_t> make_images(std::int64_t count) {
   std::mt19937 rng(2);
   std::vector<std::uint8_t> images(count * kImagePixels);
@@ -35,7 +24,7 @@ std::unique_ptr<Engine> make_engine(std::span<const double> parameters) {
 
 // Along random directions d: (loss(w + h d) - loss(w - h d)) / 2h = gradient . d, every decision held fixed.
 void test_gradients() {
-  const auto parameters = make_parameters();
+  const auto parameters = testing::random_parameters();
   const auto images = make_images(2);
   const std::vector<std::uint8_t> labels{3, 8};
   const auto engine = make_engine(parameters);
@@ -69,7 +58,7 @@ void test_gradients() {
 void test_statistics() {
   using namespace reference;
   constexpr std::int64_t count = 251;
-  const auto parameters = make_parameters();
+  const auto parameters = testing::random_parameters();
   const auto images = make_images(count);
   const auto engine = make_engine(parameters);
   engine->set_dataset(images, std::vector<std::uint8_t>(count));

@@ -62,6 +62,18 @@ std::vector<T> random_normal(std::size_t count, unsigned seed) {
   return values;
 }
 
+// Weights of the size that a trained network has; batch norm near 1 and 0, neither exactly.
+inline std::vector<double> random_parameters() {
+  using namespace mnist;
+  auto values = random_normal<double>(kParameterCount, 1);
+  for (const auto& p : kParameters)
+    for (std::int64_t k = p.offset; k < p.offset + p.size; ++k)
+      values[k] = p.ndim > 1 ? values[k] / std::sqrt(double(p.size / p.shape[0])) : 0.1 * values[k];
+  for (const auto index : {kBn1Weight, kBn2Weight})
+    for (std::int64_t k = 0; k < kParameters[index].size; ++k) values[kParameters[index].offset + k] += 1;
+  return values;
+}
+
 // Says that something is not tested, and why; whether that is a failure here. In code that a GPU, or this build's code
 // for it, is too old for, the reason says which compute capability it needs.
 inline bool not_tested(const std::string& what, const std::string& reason) {

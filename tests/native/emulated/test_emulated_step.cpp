@@ -23,23 +23,13 @@ namespace {
 using Create = std::unique_ptr<Engine> (*)(const EngineInfo&, const EngineOptions&);
 
 constexpr std::int64_t kBatch = 4;
-// Of a gradient in float32, relative L2: half of what mnist_cuda/tolerances.py allows conv1.weight.
+// Of a gradient in float32, relative L2: half of what mnist_cuda/engine/tolerances.py allows conv1.weight.
 constexpr double kBound = 1e-4;
-
-std::vector<double> parameters() {
-  auto values = testing::random_normal<double>(kParameterCount, 1);
-  for (const auto& p : kParameters)
-    for (std::int64_t k = p.offset; k < p.offset + p.size; ++k)
-      values[k] = p.ndim > 1 ? values[k] / std::sqrt(double(p.size / p.shape[0])) : 0.1 * values[k];
-  for (const auto index : {kBn1Weight, kBn2Weight})
-    for (std::int64_t k = 0; k < kParameters[index].size; ++k) values[kParameters[index].offset + k] += 1;
-  return values;
-}
 
 std::unique_ptr<Engine> make(Create create, const char* name, Precision precision) {
   const EngineInfo info{.name = name, .precisions = {precision}, .follows_routing = true};
   auto engine = create(info, {.precision = precision});
-  engine->set_parameters(std::span<const double>(parameters()));
+  engine->set_parameters(std::span<const double>(testing::random_parameters()));
   return engine;
 }
 

@@ -167,15 +167,12 @@ class EmulatedProgram(Program):
         includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
         made = self.folder / "own.o"
         flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
-        command = [compiler, "-std=c++20", *flags, *includes, "-c", own, "-o", made]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        if done.returncode:
-            raise NotCompiledError(self._named(done.stderr))
         # What the file defines comes first, and takes the place of our kernels of that name.
-        command = [compiler, "-Wl,--allow-multiple-definition", made, *parts, "-o", self.folder / "program"]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        if done.returncode:
-            raise NotCompiledError(self._named(done.stderr))
+        linking = ["-Wl,--allow-multiple-definition", made, *parts, "-o", self.folder / "program"]
+        for words in (["-std=c++20", *flags, *includes, "-c", own, "-o", made], linking):
+            done = subprocess.run([compiler, *map(str, words)], capture_output=True, text=True)
+            if done.returncode:
+                raise NotCompiledError(self._named(done.stderr))
 
     def _named(self, text: str) -> str:
         """Of a compiler's text the lines that say what is wrong, with the file's own name."""

@@ -21,7 +21,7 @@ RIGHT, WRONG, NO_KERNEL = 0, 1, 2
 
 def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
     """`mnist-cuda judge`; the exit code is the worst of the files'."""
-    code = RIGHT
+    code, out = RIGHT, console.make_console()
     for file in files:
         found = judge_file(file, gpu)
         code = max(code, found["exit_code"])
@@ -29,7 +29,7 @@ def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)
         else:
             for line in found["lines"]:
-                console.make_console().print(line, soft_wrap=True)
+                out.print(line, soft_wrap=True)
     return code
 
 

@@ -61,8 +61,8 @@ class EarlyStopping(Callback):
         if not isinstance(record.get(self.key), int | float):
             raise UsageError(f"early stopping: an epoch's record has no number {self.key}")
         self._epochs.append(record)
-        if since_best(self._epochs, self.key) >= self.patience:
-            raise StopTraining(f"no better {self.key.replace('_', ' ')} for {plural(self.patience, 'epoch')}")
+        if reason := impatience(self._epochs, self.key, self.patience):
+            raise StopTraining(reason)
 
 
 def since_best(epochs: Sequence[Mapping[str, Any]], key: str) -> int:
@@ -70,6 +70,12 @@ def since_best(epochs: Sequence[Mapping[str, Any]], key: str) -> int:
     sign = -1 if key.endswith("loss") else 1
     values = [sign * row[key] for row in epochs]
     return len(values) - 1 - values.index(max(values))
+
+
+def impatience(epochs: Sequence[Mapping[str, Any]], key: str, patience: int) -> str:
+    """Why it is in vain to go on, after `patience` epochs without a better `key`; empty before that."""
+    in_vain = since_best(epochs, key) >= patience
+    return f"no better {key.replace('_', ' ')} for {plural(patience, 'epoch')}" if in_vain else ""
 
 
 class TensorBoard(Callback):

@@ -15,7 +15,7 @@ from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.errors import CheckpointError
 from mnist_cuda.run import progress
-from mnist_cuda.run.callbacks import since_best
+from mnist_cuda.run.callbacks import impatience
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
 from mnist_cuda.run.results import Model
@@ -89,9 +89,8 @@ class TrainingRun:
     def _impatient(self) -> bool:
         """Whether it is in vain to go on."""
         epochs = self.trainer.epochs
-        complete = self.patience and epochs and not self.trainer.step
-        if complete and since_best(epochs, "validation_accuracy") >= self.patience:
-            self.stopped = f"no better validation accuracy for {console.plural(self.patience, 'epoch')}"
+        if self.patience and epochs and not self.trainer.step:
+            self.stopped = impatience(epochs, "validation_accuracy", self.patience)
         return bool(self.stopped)
 
     def _show(self, now: Progress) -> None:

@@ -197,24 +197,13 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
     for line in lines:
         key = (line["file"], line["line"], line["array"], line["write"])
         unit = "turns" if "turns" in line else "sectors"
+        none = dict.fromkeys(("accesses", "cost", "least", "lanes"), 0)
         sum_ = sums.setdefault(
-            key,
-            {
-                "file": line["file"],
-                "line": line["line"],
-                "array": line["array"],
-                "write": line["write"],
-                "unit": unit,
-                "accesses": 0,
-                "cost": 0,
-                "least": 0,
-                "lanes": 0,
-            },
+            key, dict(zip(("file", "line", "array", "write"), key, strict=True)) | {"unit": unit} | none
         )
-        for name, value in (("accesses", line["accesses"]), ("cost", line[unit])):
-            sum_[name] += value
-        sum_["least"] += line["least"]
-        sum_["lanes"] += line["lanes"]
+        sum_["cost"] += line[unit]
+        for name in ("accesses", "least", "lanes"):
+            sum_[name] += line[name]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
     needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)

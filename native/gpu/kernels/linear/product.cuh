@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kProductThreads, 3)
     next_a.store(a_tiles[stage]);
     next_b.store(b_tiles[stage]);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
-    if (k0 + kProductDepth < end) load(k0 + kProductDepth);
+    if (k0 + kProductDepth < end) load(k0 + kProductDepth);  // latency hiding: they travel while the loop multiplies
 #pragma unroll
     for (int k = 0; k < kProductDepth; ++k) {
       const Eight left = eight(&a_tiles[stage][k][ty], kProductRows / 2);

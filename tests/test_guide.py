@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, plain_blocks
 
 from mnist_cuda.bench import emulate
 from mnist_cuda.judge.exercises import EXERCISES
@@ -58,7 +58,8 @@ def test_pictures_have_words_and_a_dark_mode(picture: Path) -> None:
 
 ELSEWHERE = (  # what no line of this file runs as it stands, and why
     ("mnist-cuda exercise start ", "tests/test_judge.py starts and judges every exercise"),
-    ("mnist-cuda judge ", "tests/test_judge.py; numba_linear.py is judged below"),
+    *((f"mnist-cuda judge {name}", "tests/test_judge.py") for name in (*EXERCISES, "mine")),
+    ("mnist-cuda judge docs/guide/exercises/", "below, where Numba is there"),
     ("python -m pip install ", "CI installs it"),
     ("source ", "an environment is active"),
     ("export ", "it is set"),
@@ -73,9 +74,8 @@ def commands() -> list[str]:
     found = []
     for page in (GUIDE / "README.md", *CHAPTERS):
         text = page.read_text()
-        lines = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
         spans = re.findall(r"\| `([^`]+)` \|$", text, re.MULTILINE)
-        found += [line.partition("  #")[0].rstrip() for line in (*lines, *spans)]
+        found += [line.partition("  #")[0].rstrip() for line in (*plain_blocks(text), *spans)]
     return [
         line for line in dict.fromkeys(found) if re.match(r"(mnist-cuda|python|\./scripts|git|source|export) ", line)
     ]

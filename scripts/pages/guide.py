@@ -26,7 +26,7 @@ import ast
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from mnist_cuda.terminal import console
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
 RECORDS = ROOT / "docs" / "records"
-WIDTH = 100  # columns of a table
+WIDTH = 200  # columns of a table, at most
 BLOCK = re.compile(
     r"(<!-- (code|is|seen|us|ops|kernels|transcript|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)",
     re.DOTALL,
@@ -192,18 +192,21 @@ class Documents:
     def _ops(self, op: str, *variants: str) -> str:
         rows = [self.rows[op, variant] for variant in variants]
         cells = [ops.cells(row, rows[0])[:-1] for row in rows]
-        output = Console(file=io.StringIO(), width=WIDTH)
-        console.print_table(output, ops.COLUMNS[:-1], cells, right=ops.COLUMNS[1:-1])
-        return f"```\n{output.file.getvalue()}```"  # type: ignore[attr-defined]
+        return self._table(ops.COLUMNS[:-1], cells, right=ops.COLUMNS[1:-1])
+
+    def _table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str]) -> str:
+        output = io.StringIO()
+        console.print_table(Console(file=output, width=WIDTH), columns, rows, right=right)
+        return f"```\n{output.getvalue()}```"
 
     def _kernels(self, op: str, *variants: str) -> str:
-        table = ["| row | kernel | grid | threads | registers |", "| --- | --- | --- | ---: | ---: |"]
+        cells = []
         for variant in variants:
             for kernel in self.rows[op, variant]["kernels"]:
                 name = re.split(r"[<(]", kernel["name"].replace("cutlass::Kernel2<", ""))[0].rstrip(">")
                 grid, threads = " x ".join(map(str, kernel["grid"])), math.prod(kernel["block"])
-                table.append(f"| `{variant}` | `{name}` | {grid} | {threads} | {kernel['registers']} |")
-        return "\n".join(table)
+                cells.append((variant, grid, str(threads), str(kernel["registers"]), name))
+        return self._table(("row", "grid", "threads", "registers", "kernel"), cells, right=("threads", "registers"))
 
     def _transcript(self, file: str) -> str:
         return tables.render_text((RECORDS / "transcripts" / file).read_text()).rstrip()

@@ -83,7 +83,7 @@ def paths() -> Picture:
     machines = {  # how far: 2 with times, 1 in the emulator, 0 on paper
         "no GPU": (1, 1, 0),
         "T4, RTX 20, GTX 16": (2, 1, 0),
-        "A100, RTX 30 to 50, L4": (2, 2, 0),
+        "A100, L4, RTX 30-50": (2, 2, 0),
         "H100, H200": (2, 2, 2),
     }
     how = ("on paper", "in the emulator", "with times")
@@ -437,7 +437,7 @@ def butterfly(count: int = 8) -> Picture:
 
 def deciders() -> Picture:
     """Who decides what about a kernel."""
-    questions = ("kernel", "tile, grid", "who loads", "barriers", "instruction")
+    questions = ("kernel", "tile", "loads", "barriers", "units")
     makers = {  # the questions that are left to you
         "CUDA C++": (True, True, True, True, True),
         "Numba": (True, True, True, True, False),
@@ -450,14 +450,17 @@ def deciders() -> Picture:
         f"{maker}: " + (", ".join(q for q, mine in zip(questions, yours, strict=True) if mine) or "nothing")
         for maker, yours in makers.items()
     )
-    picture = Picture("What is left to you to decide", f"What you decide. {said}.")
+    picture = Picture(
+        "What is left to you to decide",
+        f"What you decide: which kernel, its tile, who loads what, barriers, which units multiply. {said}.",
+    )
     for k, question in enumerate(questions):
-        picture.text(138 + 57 * k, 14, question.split(", ")[0], "s c")
+        picture.text(146 + 55 * k, 14, question, "s c")
     for row, (maker, yours) in enumerate(makers.items()):
         y = 24 + 28 * row
         picture.text(8, y + 15, maker)
         for k, mine in enumerate(yours):
-            picture.box(112 + 57 * k, y, 52, 20, "on" if mine else "off")
+            picture.box(121 + 55 * k, y, 50, 20, "on" if mine else "off")
     picture.text(8, 210, "full: you decide; dashed: it is decided for you", "s")
     return picture
 

@@ -79,7 +79,8 @@ def line_of(report: Report, array: str, write: bool = False) -> Mapping[str, Any
 
 def paths() -> Picture:
     """What a machine can do, by its GPU."""
-    parts = ("chapters 1 to 12", "tensor cores, 13", "Hopper, 14")
+    parts = {"chapters 1 to 12": ("1 to 12", "chapters"), "tensor cores": ("tensor cores", "chapter 13"),
+             "Hopper's kernels": ("Hopper", "chapter 14")}  # fmt: skip
     machines = {  # how far: 2 with times, 1 in the emulator, 0 on paper
         "no GPU": (1, 1, 0),
         "T4, RTX 20, GTX 16": (2, 1, 0),
@@ -92,11 +93,9 @@ def paths() -> Picture:
         for machine, far in machines.items()
     )
     picture = Picture("What you can do, by your GPU", f"{said}.")
-    for k, part in enumerate(parts):
-        picture.text(205 + 75 * k, 14, part.split(", ")[0].replace("chapters ", ""), "s c")
-        if ", " in part:
-            picture.text(205 + 75 * k, 28, f"chapter {part.split(', ')[1]}", "s c")
-    picture.text(205, 28, "chapters", "s c")
+    for k, lines in enumerate(parts.values()):
+        for line, words in enumerate(lines):
+            picture.text(205 + 75 * k, 14 + 14 * line, words, "s c")
     for row, (machine, far) in enumerate(machines.items()):
         y = 38 + 32 * row
         picture.text(8, y + 16, machine)

@@ -79,7 +79,7 @@ def line_of(report: Report, array: str, write: bool = False) -> Mapping[str, Any
 
 def paths() -> Picture:
     """What a machine can do, by its GPU."""
-    parts = {"chapters 1 to 12": ("1 to 12", "chapters"), "tensor cores": ("tensor cores", "chapter 13"),
+    parts = {"chapters 1 to 12": ("chapters", "1 to 12"), "tensor cores": ("tensor cores", "chapter 13"),
              "Hopper's kernels": ("Hopper", "chapter 14")}  # fmt: skip
     machines = {  # how far: 2 with times, 1 in the emulator, 0 on paper
         "no GPU": (1, 1, 0),

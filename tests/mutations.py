@@ -2166,6 +2166,12 @@ GAPS = [
     ),
     *of(
         "native/gpu/engines/fused/steps.cpp",
+        ("test_engine_state.py -k 'large_batch and {spec}'",),
+        ("terms-from-before-small-batches", "stale copy", "make_fc1_terms(step.state);", "(void)step;"),
+        precision="fp32",
+    ),
+    *of(
+        "native/gpu/engines/fused/steps.cpp",
         ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
         (
             "graph-of-other-images",

@@ -75,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="models trained at once (default: one per core; on a GPU one, but fused takes as many as fill it)",
     )
-    add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
+    add("--gpus", type=gpu, nargs="+", metavar="ID",
+        help="numbers of the GPUs to use, such as 0 1; each trains its own models")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("output")
     add = group.add_argument

@@ -1,4 +1,5 @@
 """Judge a kernel of your own: run it in an emulator, without a GPU, and say whether it is right, or where it is wrong.
+A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
 
 The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of ours, such
 as linear_forward; docs/judge.md shows one. It runs on cases of many sizes. The command says whether every number is
@@ -9,8 +10,6 @@ decides what runs it: Triton's interpreter, Numba's simulator, PyTorch on the CP
 
 Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no launcher; 4 no g++, or a
 package that is not here.
-
-A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
 """
 
 from __future__ import annotations

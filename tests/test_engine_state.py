@@ -151,7 +151,8 @@ def test_large_batch_after_small_ones(make_engine, spec):
     engine.train(np.arange(20), 5, 0.01)
     other.set_parameters(engine.parameters)
     losses = [float(each.train(np.arange(300), 300, 0.01)[0][0]) for each in (engine, other)]
-    assert losses[0] == losses[1] and parameter_hash(engine) == parameter_hash(other)
+    assert losses[0] == losses[1]
+    assert parameter_hash(engine) == parameter_hash(other)
 
 
 @ALL

@@ -2014,7 +2014,7 @@ SWEEPS = [
     ),
     *of(
         "mnist_cuda/sweeps/store.py",
-        ("test_sweep.py -k 'each_model or changed or replaced or survives'",),
+        ("test_sweep.py -k 'each_model or changed or replaced or survives or kept'",),
         (
             "all-weights-in-one-place",
             "index",
@@ -2024,8 +2024,14 @@ SWEEPS = [
         (
             "weights-believed-unread",
             "resume",
-            "row.weights is None or self._weights.digest(row.index) == row.weights",
-            "row.weights",
+            "digest(self._weights.read(row.index)) != row.weights",
+            "not row.weights",
+        ),
+        (
+            "hits-believed-unread",
+            "resume",
+            "sound = bits.sum(axis=1).tolist() == [round(count) for count in right]",
+            "sound = len(bits) == len(right)",
         ),
         ("table-in-the-order-of-time", "order", "for index in sorted(self._lines)", "for index in self._lines"),
     ),

@@ -104,6 +104,11 @@ TRAINING = [
         ),
     ),
     *of(
+        "mnist_cuda/run/training_run.py",
+        ("test_ranks_processes.py -k patience",),
+        ("patience-of-rank-0-alone", "hang", "trainer.train_epoch(stop=lambda: 1)", "pass"),
+    ),
+    *of(
         "mnist_cuda/run/progress.py",
         (REPORTED, "test_train.py"),
         (

@@ -78,6 +78,8 @@ class TrainingRun:
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
                     record = trainer.evaluate()
                 self._end_epoch(record, trainer.end_epoch(record))
+            if self.stopped:
+                trainer.train_epoch(stop=lambda: 1)  # no step, as a rule: it tells other ranks and leaves a sound state
             with self._saves():
                 if self.stopped:
                     self.keeper.save_state(trainer.state)

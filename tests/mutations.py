@@ -592,6 +592,11 @@ PICTURES = [
         ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),
     ),
     *of(
+        "mnist_cuda/data/likeness.py",
+        ("test_predict.py -k 'plain_loop or unlike'",),
+        ("nearest-of-any-class", "stale copy", "_form(among[labels == label])", "_form(among)"),
+    ),
+    *of(
         "mnist_cuda/commands/predict.py",
         ("test_predict.py",),
         (

@@ -28,6 +28,7 @@ from mnist_cuda.sweeps.store import SweepFiles
 from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_head, csv_row, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
+from mnist_cuda.terminal import console
 
 BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
 FUSED = find_engine("fused")
@@ -873,6 +874,31 @@ def test_what_it_prints(tiny, capsys):
     text = f"; test {mean:.2f} ± {deviation:.2f} %, {min(accuracies):.2f} to {max(accuracies):.2f}; saved out/sweep.csv"
     assert lines[-1].startswith("12 models in ")
     assert lines[-1].endswith(f" on tiny{text}")
+
+
+def test_a_long_sweep_begins_with_an_estimate(tiny, capsys, monkeypatch):
+    """By the images that are trained on, before a model is done."""
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    said = []
+    monkeypatch.setattr(console.Estimate, "say", lambda self, seconds: said.append(seconds))
+    with Sweep(tiny_dataset(), [replace(BASE, epochs=2, seed=seed) for seed in range(4)], engine="cpu") as task:
+        estimate, fractions = console.Estimate(console.make_console()), []
+        task.run(on_wait=lambda: (fractions.append(task.fraction), estimate.after(task.fraction)))
+    assert fractions == sorted(fractions)
+    work = 2 * 35 + (35 + 20) / 3
+    assert fractions[-1] == pytest.approx(2 * 35 / work)
+    assert len(said) == sum(fraction > 0 for fraction in fractions)
+
+
+def test_a_long_sweep_says_it_once(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    assert tiny(*GRID, "--seeds", 3, "--out", "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" about")[0] for line in lines].count("takes  ") == 1
+    assert tiny(*GRID, "--seeds", 3, "--out", "again", "--quiet") == 0
+    assert "takes" not in capsys.readouterr().out
 
 
 def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):

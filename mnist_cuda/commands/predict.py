@@ -125,12 +125,14 @@ def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digi
     """For each file its digits from left to right, or why it cannot be read. several: whether there may be more."""
     from mnist_cuda.data.digit import as_mnist, digits_of
     from mnist_cuda.data.picture_file import read_picture
-    from mnist_cuda.terminal.console import LiveLine
+    from mnist_cuda.terminal.console import Estimate, LiveLine
 
     digits: list[list[Digit] | DataError] = []
+    estimate = Estimate(out)
     with LiveLine(out, enabled=len(paths) > 1) as line:
         for count, path in enumerate(paths):
             line.show(count / len(paths), f"{count} of {len(paths)} pictures")
+            estimate.after(count / len(paths))
             try:
                 picture = read_picture(path)
                 digits.append(digits_of(picture) if several else [as_mnist(picture)])

@@ -27,7 +27,7 @@ from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.keeping import data_facts, engine_facts
 from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.results import Model
-from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, require_possible
+from mnist_cuda.run.training import DATASET_FROM, FORWARD, OPTIONS_FROM, require_possible
 from mnist_cuda.sweeps.grid import read_runs
 from mnist_cuda.sweeps.result import SweepResult
 from mnist_cuda.sweeps.store import RUNS_FILE, SAVES, SweepFiles
@@ -171,6 +171,7 @@ class Sweep:
             for device in self.gpus or (0,)
         ]
         self._trainers: list[OneByOne | SideBySide] = []
+        self._work = 1.0  # of all runs that `run` has to train
 
     def __enter__(self) -> Sweep:
         with self._stack:
@@ -233,10 +234,27 @@ class Sweep:
             return [[job] for job in jobs]
         return batches_of(jobs, lambda run: self._most(share_of(self.info, run)), len(self._setups))
 
+    @property
+    def fraction(self) -> float:
+        """How much of what `run` has to do is done."""
+        return sum(trainer.images for trainer in self._trainers) / self._work
+
+    def _work_of(self, run: TrainOptions) -> float:
+        """How many images a model is trained on, and as many more as its tests take the time of."""
+        tests, images = run.epochs if self.each_epoch else 1, len(self.data.train_labels)
+        return run.epochs * images + tests * FORWARD * (images + len(self.data.test_labels))
+
     def run(
-        self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never
+        self,
+        on_model: Callable[[SweptModel, Model | None], object] | None = None,
+        stop: Callable[[], bool] = never,
+        on_wait: Callable[[], object] | None = None,
     ) -> None:
-        """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
+        """Train what is not done yet; ends early after `stop`.
+
+        on_model: called with each model that is done; on_wait: some times a second.
+        """
+        self._work = sum(self._work_of(run) for index, run in enumerate(self.runs) if index not in self.rows) or 1.0
         left = self._batches(index for index in range(len(self.runs)) if index not in self.rows)
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
             for outcome in outcomes:
@@ -248,6 +266,8 @@ class Sweep:
                         on_model(*outcome)
                 if self._files:
                     self._files.tick()
+                if on_wait:
+                    on_wait()
 
     def close_files(self) -> None:
         """Write what is done and not written yet; the end of the block does that, too."""

@@ -194,8 +194,9 @@ class _Report:
         self._start = time.perf_counter()
         with StopRequest(self._heard) as stop, self.live:
             self.live.show(0.0, f"{self._before}/{len(sweep.runs)} models")
+            estimate = console.Estimate(self.out, "takes   about", enabled=not options.quiet)
             try:
-                sweep.run(self._show, lambda: stop.signal is not None)
+                sweep.run(self._show, lambda: stop.signal is not None, lambda: estimate.after(sweep.fraction))
                 self.live.stop()
                 sweep.close_files()
                 if options.parquet:

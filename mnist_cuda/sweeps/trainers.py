@@ -45,6 +45,10 @@ class Outcome(NamedTuple):
 class Trainers(Protocol):
     """What trains models on one device, or on a part of it; a sweep keeps several of them busy, a thread for each."""
 
+    @property
+    def images(self) -> int:
+        """How many images were trained on so far."""
+
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterable[Outcome]:
         """Train each model to the bits that `train` gives it, in any order; without those left when `stop` says so."""
 
@@ -100,6 +104,7 @@ class OneByOne:
         self.data, self.each_epoch, self.hits = setup.data, setup.each_epoch, setup.hits
         self.engine = Engine(setup.engine, setup.precision, threads=setup.threads, device=setup.device)
         self._placed: str | None = None  # where all training images are
+        self.images = 0  # that it has trained on
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers."""
@@ -161,10 +166,14 @@ class OneByOne:
 
     def _train(self, job: Job, stop: Callable[[], bool]) -> Outcome | None:
         self.engine.init_parameters(job.options.seed)
-        trainer, outcome = self.trainer(job.options), None
+        trainer, outcome, before = self.trainer(job.options), None, self.images
+
+        def count(_: object) -> None:
+            self.images = before + trainer.steps * job.options.batch_size
+
         try:
             while not trainer.finished:
-                if not trainer.train_epoch(stop=stop) or stop():
+                if not trainer.train_epoch(count, stop=stop) or stop():
                     return None
                 outcome = self.end_epoch(job, trainer)
         except DivergedError as error:
@@ -190,6 +199,11 @@ class SideBySide:
         self.engine.fleet(1, least + 1, least)
         self._fleet: Fleet | None = None  # the last one, and what it is for
         self._kind: tuple[int, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """See Trainers."""
+        return self.alone.images
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers; the models are one of `batches_of`, and `stop` is asked after each epoch."""
@@ -227,6 +241,7 @@ class SideBySide:
                 start = time.perf_counter()
                 losses, correct = fleet.train(order, rates)
                 seconds = (time.perf_counter() - start) / len(jobs)
+            self.alone.images += order.size
             for model in sorted(running):
                 job, trainer, weights = jobs[model], trainers[model], None
                 try:

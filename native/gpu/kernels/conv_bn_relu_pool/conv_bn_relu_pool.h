@@ -140,7 +140,9 @@ struct PooledGradient {
   const float *gamma, *mean, *var, *dgamma, *dbeta;
 };
 
-// gradient_in_conv_data: dx (B,I,14,14), as conv2d_with_statistics with the filters turned; O at most 128.
+inline constexpr int kMostGradientChannels = 128;  // of z, whose constants have a place in shared memory
+
+// gradient_in_conv_data: dx (B,I,14,14), as conv2d_with_statistics with the filters turned; O at most 128 (checked).
 //   launch   one block of 4 warps an image and 32 channels (up to 128 images: 16); a warp all positions of 8 (4)
 //   numerics 9 O terms added one after the other
 void gradient_in_conv_data(float* dx, const PooledGradient& of, const float* w, std::int64_t batch, int in, int out,

@@ -13,7 +13,6 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kWindows = kConvArea / 4;
-constexpr int kMostChannels = 128;  // of z, whose constants have a place in shared memory
 
 // dz of an image, made of z, da and route.
 struct GradientInput {
@@ -44,7 +43,7 @@ __global__ void __launch_bounds__(32 * kGroups, kEach == 8 ? 3 : 2)
   constexpr int kTapsFloats = Conv::kChannels * kConvArea + kLayer1Plane;
   constexpr int kFloats = kToTaps && kTapsFloats > Conv::kSharedFloats ? kTapsFloats : Conv::kSharedFloats;
   __shared__ __align__(16) float shared[kFloats];
-  __shared__ ChannelGradient channels[kMostChannels];
+  __shared__ ChannelGradient channels[kMostGradientChannels];
   const std::int64_t b = blockIdx.x;
   const int first = int(blockIdx.y) * Conv::kChannels, t = int(threadIdx.y) * 32 + int(threadIdx.x);
   for (int o = t; o < out; o += Conv::kThreads) channels[o] = channel_gradient(by, o);
@@ -191,7 +190,8 @@ BatchNormGradient gradient_of(const PooledGradient& of, std::int64_t batch) {
 }
 
 void require_channels(const char* what, int channels) {
-  MNIST_REQUIRE(channels <= kMostChannels, what << ": " << channels << " channels, expected at most " << kMostChannels);
+  MNIST_REQUIRE(channels <= kMostGradientChannels,
+                what << ": " << channels << " channels, expected at most " << kMostGradientChannels);
 }
 
 }  // namespace

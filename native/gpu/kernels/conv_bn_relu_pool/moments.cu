@@ -3,8 +3,8 @@
 
 #include "cuda/buffer.h"
 #include "cuda/check.h"
+#include "kernels/conv_bn_relu_pool/last_block.cuh"
 #include "kernels/conv_bn_relu_pool/moments.cuh"
-#include "kernels/device/last_block.cuh"
 #include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMomentBlock)
       for (int warp = 0; warp < kMomentWarps; ++warp) total += of_warp[warp][t];
   }
   if (t < kMoments) partial[std::int64_t(blockIdx.x) * kMoments + t] = total;
-  if (!device::is_last_block(finished)) return;
+  if (!is_last_block(finished)) return;
 
   if (t < 2 * kMoments) {
     const int half = t / kMoments, m = t % kMoments, chunks = int(gridDim.x);

@@ -1,7 +1,7 @@
 // last_block: the block of a grid that ends last, to which the results of all others are visible.
 #pragma once
 
-namespace mnist::kernels::device {
+namespace mnist::kernels {
 
 // Called once by all threads of all blocks after they wrote their results: true in the block that calls it last, which
 // may read what the others wrote. Its sums have a fixed order, whichever block it is. *finished is 0 before the launch
@@ -17,4 +17,4 @@ __device__ inline bool is_last_block(unsigned* finished) {
   return last;
 }
 
-}  // namespace mnist::kernels::device
+}  // namespace mnist::kernels

@@ -1,25 +1,17 @@
-"""What a network forgets: trained on the digits 0 to 4, then on 5 to 9 alone. `python examples/forgetting.py`"""
+"""What a network forgets: images right after one epoch and wrong after the next. `python examples/forgetting.py`"""
 
-from mnist_cuda import TrainOptions, dataset_of, evaluate, load_dataset, train
+from mnist_cuda import TrainOptions, load_dataset, sweep
 
 data = load_dataset()
-halves = []
-for digits in (range(5), range(5, 10)):
-    chosen = [k for k, label in enumerate(data.train_labels) if label in digits]
-    images, labels = data.train_images[chosen], data.train_labels[chosen]
-    halves.append(dataset_of(images, labels, data.test_images, data.test_labels))
-    print(f"{len(labels)} images of the digits {digits[0]} to {digits[-1]}")
-counts = [int((data.test_labels == digit).sum()) for digit in range(10)]
+runs = [TrainOptions(epochs=4, lr=0.1, seed=seed) for seed in range(2)]
+found = sweep(data, runs, each_epoch=True, hits=True).arrays
+hits = found["hits"]  # (networks, epochs, test images)
+forgotten = (hits[:, :-1] & ~hits[:, 1:]).any(axis=1)  # at least once
+for accuracies, lost, right in zip(found["test_accuracies"], forgotten, hits, strict=True):
+    print("accuracy by epoch:", *(f"{100 * accuracy:.2f} %" for accuracy in accuracies))
+    print(f"  forgotten at least once: {lost.sum()} images, of these right in the end: {(lost & right[-1]).sum()}")
+    print(f"  never right: {(~right.any(axis=0)).sum()} images")
 
-
-def print_shares(when, result):
-    right = evaluate(result, data.test_images, data.test_labels).correct_by_class
-    shares = (f"{digit}: {100 * right[digit] / counts[digit]:3.0f} %" for digit in range(10))
-    print(when, *shares, sep="  ")
-
-
-first = train(halves[0], TrainOptions(epochs=1))
-print_shares("after 0 to 4  ", first)
-for lr in (0.05, 0.002):
-    second = train(halves[1], TrainOptions(epochs=1, lr=lr, seed=1), init=first.model)
-    print_shares(f"then at {lr:5g} ", second)
+first, second = forgotten
+chance = first.mean() * second.sum()
+print(f"both networks forget {(first & second).sum()} images; by chance they would share {chance:.1f}")

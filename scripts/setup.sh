@@ -304,11 +304,11 @@ compile() {
     choice=$(grep -m 1 -e '-- mnist-cuda: CUDA code for ' "$log") || first=
     [ -n "$first" ] || stop "$problem"
     case $choice in
-      *" by the wheels' nvcc "*)
+      *" by PyPI's nvcc "*)
         say "$problem; without CUDA it may"
         arguments=${1:+$1 }-DMNIST_CUDA=OFF ;;
       *)
-        say "$problem; the wheels' nvcc may"
+        say "$problem; PyPI's nvcc may"
         arguments=${1:+$1 }-DMNIST_SYSTEM_NVCC=OFF ;;
     esac
     rm -rf build/CMakeCache.txt build/CMakeFiles/[0-9]*

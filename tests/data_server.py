@@ -44,7 +44,9 @@ def tiny_info(*mirrors, name="mnist"):
         for (raw, content), packed in zip(RAW.items(), GZIP.values(), strict=True)
     ]
     digest = hashlib.sha256(ARRAYS).hexdigest()
-    return DatasetInfo(name, "a tiny data set", *files, "MNIST", mirrors, (TRAIN, TEST), digest)
+    facts = {"name": name, "summary": "a tiny data set", "counts": (TRAIN, TEST), "digest": digest}
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return DatasetInfo(**facts, **dict(zip(names, files, strict=True)), torchvision="MNIST", mirrors=mirrors)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -104,6 +104,11 @@ TRAINING = [
         ),
     ),
     *of(
+        "mnist_cuda/run/training_run.py",
+        ("test_ranks_processes.py -k patience",),
+        ("patience-of-rank-0-alone", "hang", "trainer.train_epoch(stop=lambda: 1)", "pass"),
+    ),
+    *of(
         "mnist_cuda/run/progress.py",
         (REPORTED, "test_train.py"),
         (
@@ -585,6 +590,11 @@ PICTURES = [
         "mnist_cuda/run/onnx_export.py",
         ("test_export.py",),
         ("onnx-pixels-by-256", "unit", '(255 if kind == "uint8" else 1)', '(256 if kind == "uint8" else 1)'),
+    ),
+    *of(
+        "mnist_cuda/data/likeness.py",
+        ("test_predict.py -k 'plain_loop or unlike'",),
+        ("nearest-of-any-class", "stale copy", "_form(among[labels == label])", "_form(among)"),
     ),
     *of(
         "mnist_cuda/commands/predict.py",
@@ -2014,7 +2024,7 @@ SWEEPS = [
     ),
     *of(
         "mnist_cuda/sweeps/store.py",
-        ("test_sweep.py -k 'each_model or changed or replaced or survives'",),
+        ("test_sweep.py -k 'each_model or changed or replaced or survives or kept'",),
         (
             "all-weights-in-one-place",
             "index",
@@ -2024,8 +2034,14 @@ SWEEPS = [
         (
             "weights-believed-unread",
             "resume",
-            "row.weights is None or self._weights.digest(row.index) == row.weights",
-            "row.weights",
+            "digest(self._weights.read(row.index)) != row.weights",
+            "not row.weights",
+        ),
+        (
+            "hits-believed-unread",
+            "resume",
+            "sound = bits.sum(axis=1).tolist() == [round(count) for count in right]",
+            "sound = len(bits) == len(right)",
         ),
         ("table-in-the-order-of-time", "order", "for index in sorted(self._lines)", "for index in self._lines"),
     ),
@@ -2163,6 +2179,12 @@ GAPS = [
             "double(share.images) / double(batch) : 0);",
         ),
         precision="bf16",
+    ),
+    *of(
+        "native/gpu/engines/fused/steps.cpp",
+        ("test_engine_state.py -k 'large_batch and {spec}'",),
+        ("terms-from-before-small-batches", "stale copy", "make_fc1_terms(step.state);", "(void)step;"),
+        precision="fp32",
     ),
     *of(
         "native/gpu/engines/fused/steps.cpp",

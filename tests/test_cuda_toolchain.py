@@ -64,7 +64,7 @@ def test_no_toolkit_that_builds_leaves_the_engines_of_the_host(tmp_path: Path, s
     build = tmp_path / "build"
     code, lines, output = configure(build, nvcc=system, PYTHONPATH=str(wheels))
     why = "fails a test compile (nvcc fatal : Unsupported host compiler, see {}/cuda-probe/{}.log)"
-    expected = [f"{system} 12.4 " + why.format(build, "system"), "the wheels' nvcc 13.4 " + why.format(build, "wheels")]
+    expected = [f"{system} 12.4 " + why.format(build, "system"), "PyPI's nvcc 13.4 " + why.format(build, "wheels")]
     assert (code, lines) == (0, ["no CUDA code, engines for the host only: " + "; ".join(expected)]), output
     assert "Unsupported host compiler" in (build / "cuda-probe" / "system.log").read_text()
     assert len(output.splitlines()) < 30
@@ -81,7 +81,7 @@ def test_a_driver_too_old_for_a_toolkit_counts(tmp_path: Path, wheels: Path) -> 
     assert code == 0, output
     (line,) = lines
     assert line.endswith(
-        "the wheels' nvcc 13.4 needs a driver for CUDA 13 (580 or newer for 13, 525 for 12) and this one is for 12.4"
+        "PyPI's nvcc 13.4 needs a driver for CUDA 13 (580 or newer for 13, 525 for 12) and this one is for 12.4"
     )
     assert not (tmp_path / "build" / "cuda-probe").exists()
 
@@ -92,7 +92,7 @@ def test_what_was_named_is_not_replaced(tmp_path: Path, system: Path, wheels: Pa
     options = {"WHEELS": ["-DMNIST_CUDA=WHEELS"], "CMAKE_CUDA_COMPILER": [f"-DCMAKE_CUDA_COMPILER={system}"]}
     code, lines, output = configure(tmp_path / "build", *options.get(wish, []), **env)
     assert code != 0, output
-    name = "the wheels' nvcc 13.4" if wish == "WHEELS" else f"{wish}={system}"
+    name = "PyPI's nvcc 13.4" if wish == "WHEELS" else f"{wish}={system}"
     assert lines[0].startswith(f"no CUDA code, engines for the host only: {name} fails a test compile (nvcc fatal")
     assert len(lines) == 1
 
@@ -105,4 +105,4 @@ def test_the_wheels_follow_a_toolkit_that_fails(tmp_path: Path, system: Path) ->
     code, lines, output = configure(tmp_path / "build", "-DCMAKE_CUDA_ARCHITECTURES=80-real", nvcc=system)
     assert code == 0, output
     (line,) = lines
-    assert re.match(rf"CUDA code for 80-real by the wheels' nvcc \d+\.\d+: {system} 12.4 fails a test compile \(", line)
+    assert re.match(rf"CUDA code for 80-real by PyPI's nvcc \d+\.\d+: {system} 12.4 fails a test compile \(", line)

@@ -281,6 +281,36 @@ def test_synthetic_by_name_is_no_fallback():
     assert load("synthetic", seed=4).digest != data.digest
 
 
+def test_synthetic_digits_are_drawn_once(tmp_path, monkeypatch):
+    """Those of seed 0 are in the cache from then on, checked, and drawn again where they are damaged or not kept."""
+    first, other = load("synthetic"), load("synthetic", seed=1)
+    cache = tmp_path / "cache" / "synthetic"
+    assert not cache.exists(), "of 30 digits, which are not those of the catalogue"
+    info = replace(catalogue.SYNTHETIC, counts=(20, 10), digest=first.digest)
+    monkeypatch.setattr(dataset, "SYNTHETIC", info)
+    drawn, generate = [], synthetic.generate
+    monkeypatch.setattr(synthetic, "generate", lambda *a: (drawn.append(a), generate(*a))[1])
+    for expected in (2, 0, 0):
+        data = load("auto", offline=True)
+        assert (len(drawn), fields(data)) == (expected, fields(first))
+        assert (data.requested, bool(data.warning)) == ("auto", True)
+        drawn.clear()
+    assert load("synthetic", seed=1).digest == other.digest
+    assert len(drawn) == 2
+    file = cache / "arrays.u8"
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    assert fields(load("synthetic")) == fields(first)
+    assert (len(drawn), file.read_bytes()) == (4, content)
+    monkeypatch.delenv("MNIST_CUDA_CACHE")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: "~/.cache")
+    assert fields(load("synthetic")) == fields(first)
+
+
+def fields(data):
+    return data.name, data.source, data.hashes, data.digest, [array.tolist() for array in data.arrays]
+
+
 @pytest.mark.parametrize("watched", [False, True])
 def test_drawing_is_announced_where_people_watch(capsys, monkeypatch, watched):
     monkeypatch.setattr("sys.stderr.isatty", lambda: watched)

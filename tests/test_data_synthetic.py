@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from mnist_cuda.data.catalogue import SYNTHETIC
+from mnist_cuda.data.dataset import load
 from mnist_cuda.data.strokes import STYLES
 from mnist_cuda.data.synthetic import COUNTS, generate
 
@@ -52,6 +54,14 @@ def test_the_digits_do_not_depend_on_the_processor(disabled):
         [sys.executable, "-W", "ignore", "-c", DIGEST_CODE], env=environment, capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == "9a26827bd96543f5a94847beac6ac377f6ab816a1ecd87bc4aad1f0396e70f61"
+
+
+def test_the_catalogue_knows_all_of_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path))
+    data = load("synthetic")
+    assert (len(data.train_labels), len(data.test_labels)) == SYNTHETIC.counts
+    assert data.digest == SYNTHETIC.digest
+    assert (tmp_path / "synthetic" / "arrays.u8").stat().st_size == SYNTHETIC.array_bytes
 
 
 def test_layout_is_that_of_mnist(digits):

@@ -193,6 +193,20 @@ def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
     ]
 
 
+def test_a_sweep_over_schedules_has_a_map_for_each(tmp_path: Path) -> None:
+    """The best one first; the caption says the least of each, and the title names none."""
+    table = tmp_path / "schedules.csv"
+    cells = [(b, lr, s) for b in (32, 64) for lr in ("0.1", "0.2") for s in ("constant", "linear")]
+    rows = [f"{b},{lr},{s},{0.97 + 0.01 * (s == 'linear') + 0.001 * (lr == '0.2')}" for b, lr, s in cells]
+    table.write_text("\n".join(["batch_size,lr,schedule,test_accuracy", *rows, ""]))
+    svg, title, caption = tables.draw_sweep(table)
+    assert title == "Test error over learning rate and batch size, 2 x 2"
+    found = re.findall(r"The least is ([\d.]+) %, at batch size 32 and rate 0\.2, with schedule (\w+)\.", caption)
+    assert found == [("1.90", "linear"), ("2.90", "constant")]
+    texts = ["".join(element.itertext()).strip() for element in ET.fromstring(svg).iter(f"{SVG}text")]
+    assert [text for text in texts if text.startswith("schedule")] == ["schedule linear", "schedule constant"]
+
+
 def test_cards_have_rows_or_none(script: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "docs" / "cards.md"
     (tmp_path / "README.md").write_text("")

@@ -140,6 +140,21 @@ def test_goes_on_from_its_own_parameters(make_engine, spec):
     assert run(other, order[20:]) == at_end
 
 
+@FUSED
+def test_large_batch_after_small_ones(make_engine, spec):
+    """Kernels of large batches read what those of small ones do not: the bits of an engine given the weights."""
+    images, labels = cases.mixed(300), cases.labels(300)
+    engine, other = make_engine(*spec), make_engine(*spec)
+    engine.set_parameters(cases.signed_weights())
+    for each in (engine, other):
+        each.set_dataset(images, labels)
+    engine.train(np.arange(20), 5, 0.01)
+    other.set_parameters(engine.parameters)
+    losses = [float(each.train(np.arange(300), 300, 0.01)[0][0]) for each in (engine, other)]
+    assert losses[0] == losses[1]
+    assert parameter_hash(engine) == parameter_hash(other)
+
+
 @ALL
 def test_steps_of_engines_of_their_own(make_engine, spec):
     """k steps in one call are k engines of one step each, handed on as parameters."""

@@ -273,7 +273,7 @@ def test_a_right_file_and_its_words(tmp_path):
     assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
     words = " ".join(done.stdout.split())
     assert "right in all 19 cases; all elements exact" in words
-    assert "fast not run here" in words
+    assert "fast not judged" in words
     assert "expected void NAME(...)" in words
     assert "does not compile: broken.cu:6:" in words
     done = run("judge", "--json", str(tmp_path / "mine.cu"), str(tmp_path / "broken.cu"))
@@ -292,9 +292,10 @@ def test_no_compiler(tmp_path):
     assert done.stderr.splitlines()[-1].endswith("apt install g++")
 
 
-def test_help_says_first_whose_rights_a_file_has():
-    text = " ".join(run("judge", "--help").stdout.partition("\n\n")[2].split())
-    assert text.startswith("A judged file runs with your rights")
+def test_help_begins_with_what_it_does_and_whose_rights_a_file_has():
+    first = " ".join(run("judge", "--help").stdout.split("\n\n")[1].split())
+    assert first.startswith("Judge a kernel of your own")
+    assert "A judged file runs with your rights" in first
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,19 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from drawings import NO_DIGITS, PICTURES, of_mnist, of_pen
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from tiny import ENVIRONMENT, Terminal
 
 from mnist_cuda import TrainOptions, cli, dataset_from_folder, train
 from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
+from mnist_cuda.data.likeness import FAR, nearest
 from mnist_cuda.engine import Engine
 from mnist_cuda.run.checkpoint import load_model, save_model
 from mnist_cuda.run.evaluation import predict
@@ -118,6 +121,58 @@ def test_an_unsure_answer_is_warned_of(trained, pictures, monkeypatch, capsys):
     assert cli.main(["predict", str(pictures / "0.png"), "--model", str(trained), *CPU]) == 0
     err = capsys.readouterr().err
     assert err == f"WARNING: {pictures / '0.png'}: the network is not sure\n"
+
+
+def test_distances_are_those_of_a_plain_loop():
+    """Blurred by (1 2 1)/4 twice in both directions, every second pixel, the nearest of the class alone."""
+    rng = np.random.default_rng(0)
+    images, among = (rng.integers(0, 256, (count, 28, 28), np.uint8) for count in (4, 9))
+    for array in (images, among):
+        array[:, [0, 1, -2, -1]] = array[:, :, [0, 1, -2, -1]] = 0
+    labels, classes = np.array([0, 1, 2] * 3), np.array([2, 0, 1, 5])
+
+    def form(image):
+        wide = np.convolve([1, 2, 1], [1, 2, 1]) / 16
+        image = np.apply_along_axis(np.convolve, 0, image / 255, wide, "same")
+        return np.apply_along_axis(np.convolve, 1, image, wide, "same")[::2, ::2]
+
+    found = nearest(images, classes, among, labels)
+    for k in range(3):
+        distances = [np.linalg.norm(form(images[k]) - form(one)) for one in among[labels == classes[k]]]
+        assert found[k] == pytest.approx(min(distances), rel=1e-5)
+    assert found[3] == np.inf
+
+
+def test_what_is_unlike_the_training_images_is_doubted(trained, mnist, tmp_path, capsys):
+    """Though the network is sure of it; a digit is as near as they are to each other."""
+    font = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+    picture = Image.new("L", (90, 90), 255)
+    ImageDraw.Draw(picture).text((45, 45), "M", font=ImageFont.truetype(str(font), 60), anchor="mm")
+    picture.save(tmp_path / "M.png")
+    Image.fromarray(255 - mnist.test_images[0]).save(tmp_path / "7.png")
+    argv = ["predict", str(tmp_path / "M.png"), str(tmp_path / "7.png"), "--model", str(trained), *CPU]
+    assert cli.main([*argv, "--json"]) == 0
+    letter, digit = json.loads(capsys.readouterr().out)["images"]
+    assert letter["distance"] > FAR > 1.5 > digit["distance"] > 0
+    assert letter["doubt"] == f"it is unlike every {letter['digit']} of MNIST"
+    assert digit["doubt"] == ""
+    assert cli.main(argv) == 0
+    err = capsys.readouterr().err
+    assert err == f"WARNING: {tmp_path / 'M.png'}: this looks like no digit: {letter['doubt']}\n"
+
+
+def test_without_the_training_images_it_says_that_it_cannot_compare(trained, pictures, monkeypatch, capsys):
+    model = load_model(trained)
+    save_model(pictures / "alone.safetensors", model)  # no run's folder says where the data were
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(pictures / "empty"))
+    argv = ["predict", str(pictures / "0.png"), *CPU, "--json", "--model"]
+    assert cli.main([*argv, str(pictures / "alone.safetensors")]) == 0
+    out, err = capsys.readouterr()
+    assert err == "MNIST's training images are not here, so the pictures are not compared with them\n"
+    assert json.loads(out)["images"][0]["distance"] is None
+    save_model(pictures / "other.safetensors", replace(model, metadata=model.metadata | {"dataset": "synthetic"}))
+    assert cli.main([*argv, str(pictures / "other.safetensors")]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_object_for_programs(trained, pictures, mnist, capsys):

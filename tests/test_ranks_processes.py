@@ -193,6 +193,22 @@ def test_processes_are_shares_in_one_process(command, threads, tmp_path, ranks):
     assert config["ranks"] == config["options"]["processes"] == ranks
 
 
+def test_patience_of_rank_0_ends_all(command, tmp_path):
+    folder = tmp_path / "run"
+    flags = ("--processes", 3, "--out", folder, "--epochs", 50, "--lr", 0, "--validation", 9, "--patience", 2)
+    code, out, err = ended(start(command(*flags, "--json")))
+    assert code == 0, err
+    assert "3 epochs on idx; no better validation accuracy for 2 epochs" in err
+    report = json.loads(out)
+    assert (report["epochs_done"], report["stopped"]) == (3, "no better validation accuracy for 2 epochs")
+    assert json.loads((folder / "config.json").read_text())["ended"] == "stopped"
+    again = [sys.executable, "-m", "mnist_cuda", "train", "--resume", str(folder)]  # and no rank waits for more epochs
+    code, out, err = ended(start(again))
+    assert (code, err) == (0, "")
+    assert "(3 of 50 epochs)" in out
+    assert "ranks   3, started by --processes" in out
+
+
 def test_nothing_listens(command, tmp_path):
     """Neither rank 0 nor another one has a socket that a stranger could reach."""
     process = start(command("--processes", 2, "--out", tmp_path / "run", *MORE))

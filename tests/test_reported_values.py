@@ -263,8 +263,9 @@ def test_the_live_line(script, monkeypatch):
         assert f"train {100 * np.mean(script.correct[of_epoch]) / BATCH:.1f} %" in texts
         assert values["us/it"] == f"{us:.0f} us/it"
         assert values["img/s"] == f"{BATCH * 1e6 / us:.0f} img/s"
-        # evaluations to come are expected to take what those before took
-        evaluations = (EPOCHS - epoch + 1) * (STATISTICS_SECONDS + SCORING_SECONDS) if epoch > 1 else 0
+        # evaluations to come are expected to take what those before took, the first a third of the steps on as many
+        seconds = STATISTICS_SECONDS + SCORING_SECONDS if epoch > 1 else (IMAGES + TEST_IMAGES) / BATCH * us / 3e6
+        evaluations = (EPOCHS - epoch + 1) * seconds
         left = (EPOCHS * STEPS - done) * us / 1e6 + evaluations
         assert values["left"] == f"{left:.1f} s left"
 
@@ -688,6 +689,23 @@ def test_units_of_the_clock(monkeypatch):
 )
 def test_durations(seconds, text):
     assert console.format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "elapsed", "text"),
+    [(0.1, 0.9, ""), (0.0, 5, ""), (0.2, 1.9, ""), (0.1, 2.5, "about 25 s\n"), (0.1, 60, "about 10:00\n")],
+)
+def test_an_estimate_is_said_once_where_it_is_long(capsys, monkeypatch, fraction, elapsed, text):
+    """Not before a second has told the pace, and not of what takes less than ten seconds."""
+    now = [100.0]
+    monkeypatch.setattr(console.time, "perf_counter", lambda: now[0])
+    estimate = console.Estimate(console.make_console(), "about")
+    for _ in range(2):
+        now[0] = 100.0 + elapsed
+        estimate.after(fraction)
+    estimate = console.Estimate(console.make_console(), "about", enabled=False)
+    estimate.say(100.0)
+    assert capsys.readouterr().out == text
 
 
 @pytest.mark.parametrize(

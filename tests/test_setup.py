@@ -48,7 +48,7 @@ case "$*" in
   stop_at build
   case "$CMAKE_ARGS" in
   *MNIST_CUDA=OFF*) toolkit=none ;;
-  *MNIST_SYSTEM_NVCC=OFF*) toolkit=wheels && echo "-- mnist-cuda: CUDA code for 80 by the wheels' nvcc 13.4" ;;
+  *MNIST_SYSTEM_NVCC=OFF*) toolkit=wheels && echo "-- mnist-cuda: CUDA code for 80 by PyPI's nvcc 13.4" ;;
   *) toolkit=system && echo "-- mnist-cuda: CUDA code for 80 by /opt/nvcc 12.4" ;;
   esac
   echo "[3/9] Building CXX object mnist_native.dir/native/a.cpp.o"
@@ -208,11 +208,11 @@ FALLBACKS = {
     "": (["build "], ["CUDA code for 80 by /opt/nvcc 12.4"]),
     "system": (
         ["build ", "build -DMNIST_SYSTEM_NVCC=OFF"],
-        ["by /opt/nvcc 12.4", ".venv/build.log); the wheels' nvcc may", "by the wheels' nvcc 13.4"],
+        ["by /opt/nvcc 12.4", ".venv/build.log); PyPI's nvcc may", "by PyPI's nvcc 13.4"],
     ),
     "system wheels": (
         ["build ", "build -DMNIST_SYSTEM_NVCC=OFF", "build -DMNIST_CUDA=OFF"],
-        ["nvcc 12.4", "the wheels' nvcc may", "nvcc 13.4", ".venv/build-2.log); without CUDA it may"],
+        ["nvcc 12.4", "PyPI's nvcc may", "nvcc 13.4", ".venv/build-2.log); without CUDA it may"],
     ),
 }
 

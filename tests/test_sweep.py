@@ -16,7 +16,7 @@ from conftest import engine_params
 from safetensors.numpy import load_file
 from tiny import start, tiny_dataset
 
-from mnist_cuda import TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
+from mnist_cuda import Callback, TrainOptions, UnavailableError, UsageError, _native, cli, memory, sweep, train
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.engine.model import digest, init_parameters
@@ -28,6 +28,7 @@ from mnist_cuda.sweeps.store import SweepFiles
 from mnist_cuda.sweeps.sweep import Sweep, train_all
 from mnist_cuda.sweeps.table import SweptModel, cells, columns, csv_head, csv_row, read_table, write_parquet
 from mnist_cuda.sweeps.trainers import Job, Outcome, batches_of, share_of
+from mnist_cuda.terminal import console
 
 BASE = TrainOptions(epochs=1, batch_size=5, lr=0.02)
 FUSED = find_engine("fused")
@@ -59,7 +60,7 @@ def test_a_sweep_that_no_memory_holds_is_refused_at_once(tiny, capsys, monkeypat
     """Before a row is made: millions of epochs are as many columns, millions of seeds as many models."""
     monkeypatch.setattr(memory, "available", lambda: 10**8)
     assert tiny("--engine", "cpu", "--batch-size", "5", "--epochs", "3000000") == 5
-    error = "mnist-cuda: error: a table of 1 model with a column for each of 3000000 epochs needs about 0.6 GB, and 0.1"
+    error = "mnist-cuda: error: a table of 1 model with columns for each of 3000000 epochs needs about 1.2 GB, and 0.1"
     assert capsys.readouterr().err.startswith(error)
     assert os.listdir(tmp_path) == []
     with pytest.raises(OutOfMemoryError, match=r"a sweep of 200000 models needs about 0\.4 GB"):
@@ -136,6 +137,7 @@ def test_each_model_is_the_one_that_train_gives(spec, jobs, make_engine, tmp_pat
                 "statistics" if "running" in name else "parameters"
             ][name].tobytes() == value.tobytes(), (row.index, name)  # fmt: skip
         assert row.losses == tuple(epoch["loss"] for epoch in result.epochs)
+        assert row.train_accuracies == tuple(epoch["train_accuracy"] for epoch in result.epochs)
         last = result.epochs[-1]
         for name in ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss"):
             assert getattr(row, name) == last.get(name), name
@@ -436,6 +438,100 @@ def test_the_best_is_chosen_by_the_images_held_out():
     assert rank(0, 0.0) > SweptModel(1, BASE, (), fault="diverged").rank
 
 
+def hits_of(folder, images):
+    """What hits.safetensors says of each model and tested epoch."""
+    return np.unpackbits(load_file(folder / "hits.safetensors")["hits"], axis=2, count=images).astype(bool)
+
+
+def test_each_epoch_and_each_image_are_kept(fleets, tmp_path):
+    """By models side by side, too; epoch by epoch they are what `train` scores, image by image what its engine says."""
+    data, runs = tiny_dataset(), [*RUNS, replace(BASE, epochs=3, seed=2)]
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        found = sweep(data, runs, engine="cpu", jobs=jobs, out=folder, each_epoch=True, hits=True)
+        assert any(row.multiprocessors for row in found) == (jobs == 2)
+        kept, arrays = hits_of(folder, 20), found.arrays
+        np.testing.assert_array_equal(arrays["hits"], kept)
+        assert kept.shape == (len(runs), 3, 20)
+        for row, run in zip(found, runs, strict=True):
+            if row.fault:
+                assert (row.hits, row.test_accuracies, kept[row.index].any()) == (None, (), False)
+                continue
+            rights = []
+            result = train(data, run, engine="cpu", callbacks=[Scores(data, rights)])
+            np.testing.assert_array_equal(row.hits, rights)
+            np.testing.assert_array_equal(kept[row.index], np.pad(rights, ((0, 3 - run.epochs), (0, 0))))
+            for series, key in (("test_accuracies", "test_accuracy"), ("validation_accuracies", "validation_accuracy")):
+                assert getattr(row, series) == tuple(e[key] for e in result.epochs if key in e)
+            assert row.test_accuracies[-1] == row.test_accuracy == row.hits[-1].mean()
+        assert any(len({hits.tobytes() for hits in row.hits}) > 1 for row in found if row.hits is not None)
+        again = sweep(data, runs, engine="cpu", jobs=jobs, out=folder, each_epoch=True, hits=True, resume=True)
+        assert again == found
+        np.testing.assert_array_equal(again.arrays["hits"], kept)
+
+
+class Scores(Callback):
+    """Which test images are right after each epoch, by the engine's logits."""
+
+    def __init__(self, data, rights):
+        self.data, self.rights = data, rights
+
+    def on_start(self, trainer):
+        self.trainer = trainer
+
+    def on_epoch(self, record):
+        engine, by = self.trainer.engine, self.trainer.options.eval_bn
+        self.rights.append(engine.logits(self.data.test_images, by).argmax(axis=1) == self.data.test_labels)
+
+
+def test_hits_alone_are_of_the_last_epoch(tmp_path):
+    data, runs = tiny_dataset(), [replace(BASE, epochs=epochs) for epochs in (1, 3)]
+    found = sweep(data, runs, engine="cpu", out=tmp_path / "out", hits=True)
+    assert found.arrays["hits"].shape == (2, 1, 20)
+    assert [row.test_accuracies for row in found] == [(), ()]
+    assert [row.hits.mean() for row in found] == [row.test_accuracy for row in found]
+    assert "hits" not in sweep(data, runs[:1], engine="cpu").arrays
+
+
+def test_hits_that_changed_are_trained_again(tmp_path):
+    data, runs, again = tiny_dataset(), [replace(BASE, seed=seed, epochs=2) for seed in range(3)], []
+    common = {"engine": "cpu", "out": tmp_path / "out", "hits": True, "each_epoch": True}
+    found = sweep(data, runs, **common)
+    file = tmp_path / "out" / "hits.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-7] ^= 4  # model 1's last byte of the last epoch: 20 images are 3 bytes, 4 of whose bits say nothing
+    file.write_bytes(content)
+    assert sweep(data, runs, **common, resume=True, on_model=lambda *_: pytest.fail("nothing is said there")) == found
+    content[-7] ^= 64
+    file.write_bytes(content)
+    result = sweep(data, runs, **common, resume=True, on_model=lambda row, _: again.append(row.index))
+    assert again == [1]
+    np.testing.assert_array_equal(result.arrays["hits"], found.arrays["hits"])
+
+
+def test_the_command_keeps_them_as_the_library_does(tiny, capsys):
+    flags = ("--epochs", 2, "--each-epoch", "--hits")
+    assert tiny(*GRID, *flags, "--seeds", 2, "--out", "out", "--json", "out.json", "--quiet") == 0
+    report, rows = json.loads(Path("out.json").read_text()), read_table(Path("out/sweep.csv"), 2, True)
+    assert report["hits"] == "out/hits.safetensors"
+    assert report["best"]["test_accuracies"] in [list(row.test_accuracies) for row in rows]
+    want = sweep(tiny_dataset(), [row.options for row in rows], engine="cpu", each_epoch=True, hits=True)
+    assert [row.test_accuracies for row in want] == [row.test_accuracies for row in rows]
+    np.testing.assert_array_equal(hits_of(Path("out"), 20), want.arrays["hits"])
+    assert tiny("--resume", "out", "--quiet") == 0
+
+
+def test_hits_need_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2}))
+    with pytest.raises(CheckpointError, match=r"the hits need 0\.0 MB and 0\.0 MB are free; keep none of them"):
+        sweep(tiny_dataset(), [BASE], engine="cpu", out=tmp_path / "out", hits=True)
+    monkeypatch.setattr(memory, "available", lambda: 10**5)
+    data = tiny_dataset()
+    many = replace(data, test_images=data.test_images.repeat(100, axis=0), test_labels=data.test_labels.repeat(100))
+    with pytest.raises(OutOfMemoryError, match="an array of the hits of 60 models needs about"):
+        sweep(many, [BASE] * 60, engine="cpu", jobs=1, hits=True)
+
+
 def test_all_weights_need_room(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**6}))
     with pytest.raises(CheckpointError, match=r"all weights need 1\.7 MB and 1\.0 MB are free"):
@@ -570,6 +666,8 @@ def test_what_would_change_the_result_is_refused(tmp_path):
         ({"runs": runs[:1]}, "runs"),
         ({"engine": "reference"}, "engine, precision"),
         ({"save": "best"}, "save"),
+        ({"each_epoch": True}, "each_epoch"),
+        ({"hits": True}, "hits"),
         ({"data": replace(data, train_labels=data.train_labels[::-1].copy())}, "data"),
     ]:
         wanted = {"data": data, "runs": runs, "engine": "cpu"} | changed
@@ -625,8 +723,8 @@ def test_every_option_of_the_grid_is_kept_by_a_sweep_that_goes_on(tiny, capsys):
     assert tiny(*GRID, "--out", "out", "--quiet") == 0
     flags = {f"--{name.replace('_', '-')}": str(OTHER[name]) for name in OTHER}
     flags |= {"--runs": "runs.csv", "--precision": "fp32", "--engine": "cpu", "--save": "all", "--out": "x"}
-    for flag, value in (flags | {"--seeds": "3"}).items():
-        assert tiny("--resume", "out", flag, value) == 2
+    for flag, value in (flags | {"--seeds": "3", "--each-epoch": None, "--hits": None}).items():
+        assert tiny("--resume", "out", flag, *([] if value is None else [value])) == 2
         assert f"{flag}: a sweep that goes on keeps what it was begun with" in capsys.readouterr().err.replace("_", "-")
 
 
@@ -778,6 +876,31 @@ def test_what_it_prints(tiny, capsys):
     assert lines[-1].endswith(f" on tiny{text}")
 
 
+def test_a_long_sweep_begins_with_an_estimate(tiny, capsys, monkeypatch):
+    """By the images that are trained on, before a model is done."""
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    said = []
+    monkeypatch.setattr(console.Estimate, "say", lambda self, seconds: said.append(seconds))
+    with Sweep(tiny_dataset(), [replace(BASE, epochs=2, seed=seed) for seed in range(4)], engine="cpu") as task:
+        estimate, fractions = console.Estimate(console.make_console()), []
+        task.run(on_wait=lambda: (fractions.append(task.fraction), estimate.after(task.fraction)))
+    assert fractions == sorted(fractions)
+    work = 2 * 35 + (35 + 20) / 3
+    assert fractions[-1] == pytest.approx(2 * 35 / work)
+    assert len(said) == sum(fraction > 0 for fraction in fractions)
+
+
+def test_a_long_sweep_says_it_once(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    assert tiny(*GRID, "--seeds", 3, "--out", "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" about")[0] for line in lines].count("takes  ") == 1
+    assert tiny(*GRID, "--seeds", 3, "--out", "again", "--quiet") == 0
+    assert "takes" not in capsys.readouterr().out
+
+
 def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):
     argv = ("--engine", "cpu", "--batch-size", 5, 8, "--lr", 0.02, 0.1, 1e30, "--epochs", 2, "--seeds", 2)
     assert tiny(*argv, "--jobs", 1, "--out", "out", "--json", "out.json") == 0
@@ -821,7 +944,8 @@ def test_config_records_what_it_was(tiny):
     assert tiny(*GRID, "--seeds", 2, "--jobs", 2, "--save", "best", "--quiet") == 0
     (folder,) = Path("sweeps").iterdir()
     config = json.loads((folder / "config.json").read_text())
-    assert config["sweep"] == {"models": 2, "save": "best", "data_dir": None}
+    kept = {"save": "best", "each_epoch": False, "hits": False}
+    assert config["sweep"] == {"models": 2, **kept, "data_dir": None}
     assert config["engine"] == {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
     assert (config["at_once"], config["data"]["digest"]) == (2, tiny_dataset().digest)
     assert read_runs(folder / "runs.csv", {}) == grid({"seed": range(2)}, {"epochs": 1, "batch_size": 5, "lr": 0.02})
@@ -836,7 +960,8 @@ def test_what_a_sweep_returns_is_also_arrays_and_a_data_frame():
     columns = found.arrays
     assert columns["lr"].tolist() == [0.02, 1e30, 0.02]
     assert columns["correct"].shape == (3, 10)
-    assert columns["losses"].shape == (3, 2)
+    assert columns["losses"].shape == columns["train_accuracies"].shape == (3, 2)
+    assert columns["test_accuracies"].shape == (3, 0)
     for k, row in enumerate(found):
         assert np.isnan(columns["test_accuracy"][k]) == bool(row.fault)
         np.testing.assert_array_equal(columns["losses"][k][: len(row.losses)], row.losses)
@@ -851,4 +976,5 @@ def test_what_a_sweep_returns_is_also_arrays_and_a_data_frame():
     frame = found.frame()
     assert frame.shape[0] == 3
     assert frame["loss_2"].tolist()[2] == found[2].losses[1]
+    assert frame["train_accuracy_2"].tolist()[2] == found[2].train_accuracies[1]
     assert frame["correct_9"].tolist()[0] == found[0].correct[9]

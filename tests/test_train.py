@@ -24,6 +24,7 @@ from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import evaluate
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.training import epoch_order
+from mnist_cuda.terminal import console
 
 pytestmark = pytest.mark.usefixtures("tiny")
 
@@ -291,6 +292,21 @@ def test_a_quick_look_trains_on_the_first_images(capsys):
     assert Path("again/model.safetensors").read_bytes() == Path("some/model.safetensors").read_bytes()
     train("--limit", 36, "--out", "more", code=2)
     assert "there are 35 training images, and the first 36 are wanted" in capsys.readouterr().err
+
+
+def test_what_takes_long_begins_with_an_estimate(monkeypatch, capsys):
+    """Once, when the pace is known, with evaluations; and not where it is short."""
+    flags = ("--epochs", 3, "--batch-size", 5)
+    train(*flags, "--out", "short")
+    assert "takes" not in capsys.readouterr().out
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    train(*flags, "--out", "long")
+    lines = capsys.readouterr().out.splitlines()
+    assert [bool(re.fullmatch(r"takes   about \d+ s", line)) for line in lines[3:6]] == [False, True, False]
+    assert sum(line.startswith("takes") for line in lines) == 1
+    train(*flags, "--out", "quiet", "--quiet")
+    assert "takes" not in capsys.readouterr().out
 
 
 def test_patience_ends_a_training_that_does_not_get_better(capsys):

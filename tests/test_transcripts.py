@@ -86,3 +86,7 @@ def test_how_far_numbers_may_differ(one: str, other: str, same: bool, same_in_bi
 
 def test_a_missing_line_fails() -> None:
     assert transcripts.accepted(["two", "lines"], ["two"], same_bits=True) == ["two"]
+    slow = ["two", "takes   about 25 s", "lines"]
+    for found in (slow, ["two", "lines"], ["takes   about 1:05", "two", "lines"]):
+        assert transcripts.accepted(slow, found, same_bits=True) == slow
+        assert transcripts.accepted(["two", "lines"], found, same_bits=True) == ["two", "lines"]

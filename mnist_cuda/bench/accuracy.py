@@ -229,8 +229,9 @@ def write_files(folder: Path, data: Dataset, options: AccuracyOptions, steps: in
 
 
 def run_all(
-    rows: list[Row], setups: list[dict[str, Any]], epochs: int, steps: int, jobs: int, live: console.LiveLine
-) -> None:
+    rows: list[Row], setups: list[dict[str, Any]], epochs: int, steps: int, jobs: int, live: console.LiveLine,
+    estimate: console.Estimate,
+) -> None:  # fmt: skip
     """Fill the rows with a run for each set-up and a second one for the first, `jobs` at a time."""
     passes = [(setup, False) for setup in setups] + [(setups[0], True)]
     pool, group = ThreadPoolExecutor(jobs), CompetitorGroup()
@@ -243,6 +244,7 @@ def run_all(
         for done, task in enumerate(as_completed(tasks), 1):
             row, repeat = tasks[task]
             live.show(done / len(tasks), f"{done} of {console.plural(len(tasks), 'run')}", row.label)
+            estimate.after(max(done, min(jobs, len(tasks))) / len(tasks))
             try:
                 run = task.result()
             except CompetitorError as error:
@@ -306,7 +308,7 @@ def command(options: AccuracyOptions) -> int:
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
         common = {"batch_size": options.batch_size, "lr": options.lr, "threads": threads, "data": "device"}
         setups = [common | files for files in write_files(Path(folder), data, options, steps)]
-        run_all(rows, setups, options.epochs, steps, options.jobs, live)
+        run_all(rows, setups, options.epochs, steps, options.jobs, live, console.Estimate(out))
     print_rows(out, rows, options.epochs)
     if output:
         settings = {name: getattr(options, name) for name in ("epochs", "batch_size", "lr", "seeds", "jobs")}

@@ -114,12 +114,14 @@ def command(options: AroundOptions) -> int:
     commands: dict[str, list[float]] = {label: [] for label in COMMANDS}
     trainings: dict[str, list[dict[str, float]]] = {label_of(engine): [] for engine in made}
     calls: dict[str, dict[str, list[float]]] = {}
+    estimate = console.Estimate(console.make_console(stderr=output.on_stdout))
     with tempfile.TemporaryDirectory() as name:
         for run in range(options.runs + 1):
             for label, command in COMMANDS.items():
                 commands[label] += [seconds_of(command, Path(name))[0]][not run :]
             for engine in made:
                 trainings[label_of(engine)] += [stages_of(engine, options, Path(name))][not run :]
+            estimate.after((run + 1) / (options.runs + 1))
     for engine in made:
         work = calls_of(engine, data, options.batch_size)
         calls[label_of(engine)] = {

@@ -90,6 +90,7 @@ def command(options: BatchesOptions) -> int:
     engines = [Engine(info.name, name, threads=options.threads) for name in precisions]
     data = options.load()
     out = console.make_console()
+    estimate = console.Estimate(out, enabled=not output.on_stdout)
     rows: list[dict[str, Any]] = []
     faults: list[str] = []
     while engines:
@@ -106,6 +107,8 @@ def command(options: BatchesOptions) -> int:
                 except OutOfMemoryError as error:  # the larger ones would not fit either
                     faults.append(f"{info.name}, {engine.precision}: none of {size} images or more: {error}")
                     break
+                blocks = (max(BLOCK_SECONDS, 1e-6 * costs[0].an_image() * larger) for larger in sizes)
+                estimate.say(len(precisions) * BLOCKS * sum(blocks))
         rows += [{"engine": info.name, "precision": engine.precision} | asdict(cost) for cost in costs]
         if not output.on_stdout:
             _print(out, f"{info.name}, {engine.precision}", costs)

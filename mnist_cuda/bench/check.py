@@ -149,7 +149,9 @@ def command(options: CheckOptions) -> int:
 
     reference = Engine("reference")
     reference.set_parameters(weights)
+    estimate = console.Estimate(console.make_console(stderr=output.on_stdout))
     free = tensors_of(reference.probe(images, labels))
+    estimate.after(1 / (1 + len(engines)))
     results: list[tuple[str, str, list[Row]]] = []
     for engine in engines:
         engine.set_parameters(weights)

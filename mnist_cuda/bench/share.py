@@ -261,6 +261,7 @@ def command(options: ShareOptions) -> int:
     out = console.make_console(stderr=True)
     precisions = [name for name in info.precisions if name not in info.unavailable_precisions]
     steps, accuracy = [], []
+    estimate = console.Estimate(out)
     with console.LiveLine(out) as live:
         for done, name in enumerate(precisions):
             engine = Engine(info.name, name, threads=options.threads)
@@ -276,6 +277,7 @@ def command(options: ShareOptions) -> int:
                 result = train(data, TrainOptions(epochs=TRAINING.epochs, seed=seed), engine=engine, progress=False)
                 weights = digest(result.model.parameters)
                 runs.append({"seed": seed, "test_accuracy": result.accuracy, "parameters_sha256": weights})
+                estimate.after((done + (seed + 1) / SEEDS) / len(precisions))
             recipe = {"epochs": TRAINING.epochs, "batch_size": TRAINING.batch_size, "lr": TRAINING.lr}
             accuracy.append({"precision": name, **recipe, "runs": runs})
             del engine  # the next one's arrays take its place

@@ -275,6 +275,9 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
     if facts.busy():
         console.print_warning(facts.busy())
     tables.print_absent_peers(out, rows)
+    timed = [row for row in rows if not row.fault]
+    more = "; setting the peers up comes on top of that" if any(row.competitor.peer for row in timed) else ""
+    console.Estimate(out, "it takes at most").say(len(timed) * (WARM_UP_SECONDS + options.seconds), more)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
         write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)

@@ -128,7 +128,9 @@ def command(options: SubmitOptions) -> int:
             with CompetitorProcess(words) as process:
                 judge = Judge(process, data, Path(folder), np.random.default_rng(entropy))
                 live.show(0, "a training that does not count")
+                estimate = console.Estimate(out)
                 judge.run(options.seeds)
+                estimate.after(1 / (options.seeds + 1))
                 for seed in range(options.seeds):
                     live.show(seed / options.seeds, f"seed {seed}")
                     runs.append(judge.run(seed))

@@ -173,6 +173,15 @@ def add_record_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--busy", action="store_true", help=text)
 
 
+def add_peer_python_flag(group: argparse._ActionsContainer) -> None:
+    """What runs the other frameworks: competitors.PEER_PYTHON by default."""
+    text = (
+        "interpreter of the other frameworks (default: .venv-peers/bin/python in a checkout, else the Python that runs "
+        "this command)"
+    )
+    group.add_argument("--peer-python", type=Path, metavar="FILE", help=text)
+
+
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
     text = "keep the training images in the GPU's memory (device) or the host's (default: %(default)s)"

@@ -1,14 +1,15 @@
-"""A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
+"""Judge a kernel of your own: run it in an emulator, without a GPU, and say whether it is right, or where it is wrong.
+A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
 
-The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of the
-ladder's, such as linear_forward. It runs on the CPU, in the emulator, on cases of many sizes. The command says whether
-every number is right, where the memory is misused, by file and line, what the accesses cost, and what to try next.
+The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of ours, such
+as linear_forward; docs/judge.md shows one. It runs on cases of many sizes. The command says whether every number is
+right, where the memory is misused, by file and line, what the accesses cost, and what to try next.
 
 A .py file has a function of that name, which takes the arrays alone: linear_forward(y, x, w, bias). What it imports
 decides what runs it: Triton's interpreter, Numba's simulator, PyTorch on the CPU, or NumPy.
 
-Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no kernel of an op; 4 no g++,
-or a package that is not here.
+Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no launcher; 4 no g++, or a
+package that is not here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the digits in a picture of any size, colour and lighting.
 
 For a picture of one digit it prints the 28x28 pixels that the network saw and ten probabilities, for one of several the
-number that they make, for a folder a table. A picture that does not look like a digit gets a warning.
+number that they make, for a folder a table. A picture that does not look like a digit gets a warning, but a letter
+often passes for one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.data.digit import Digit
+    from mnist_cuda.run.results import Model
+
+    _Scores = tuple[NDArray[np.float64], float | None]  # probabilities, and the distance that `nearest` finds
 
 # A best probability below this is called unsure. After one epoch with the defaults that is so of 2.6 % of MNIST's test
 # images, and the network is wrong about 40 % of these; about the others it is wrong in 0.8 %.
 SURE = 0.7
+UNSURE = "the network is not sure"
 
 _BAR = 24  # characters of a bar for 100 %
 
@@ -44,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict."""
     import numpy as np
 
+    from mnist_cuda.data.likeness import nearest
     from mnist_cuda.data.picture_file import require_pillow
     from mnist_cuda.engine import Engine
     from mnist_cuda.run.checkpoint import load_model, no_statistics
@@ -68,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     set_model(engine, model)
     read = [digit for found in digits if not isinstance(found, DataError) for digit in found]
-    probabilities = predict(engine, np.stack([digit.pixels for digit in read])).probabilities if read else np.empty(0)
-    rows = iter(probabilities)
+    pixels = np.stack([digit.pixels for digit in read]) if read else np.empty((0, 28, 28), np.uint8)
+    answers, data = predict(engine, pixels), _training_images(file, model) if read else None
+    distances = nearest(pixels, answers.classes, data.train_images, data.train_labels).tolist() if data else None
+    rows = iter(zip(answers.probabilities, distances or [None] * len(read), strict=True))
     reports: list[dict[str, Any]] = []
     table: list[tuple[str, ...]] = []
     for (path, in_folder), found in zip(files, digits, strict=True):
@@ -79,16 +88,30 @@ def run(args: argparse.Namespace) -> int:
             continue
         of_picture = [next(rows) for _ in found]
         report = _report(path, found, of_picture, names)
+        probabilities = [row for row, _ in of_picture]
         reports.append(report)
         if in_folder:
             table.append((str(path), *_answer(report), report["doubt"]))
         elif not output.on_stdout:
-            _show(out, found, of_picture, report, names)
+            _show(out, found, probabilities, report, names)
     if table and not output.on_stdout:
         console.print_table(out, ("file", "digit", "probability", "doubt"), table, right=("digit", "probability"))
     facts = {"model": str(file), "engine": engine.info.name, "precision": engine.precision}
     output.write({**facts, "trained": model.metadata, "images": reports})
     return 0 if not any(isinstance(found, DataError) for found in digits) else DataError.exit_code
+
+
+def _training_images(file: Path, model: Model) -> Dataset | None:
+    """The images of MNIST that the model was trained on; None for another data set, and where they are not here."""
+    from mnist_cuda.run.confusion import load_data_of
+
+    if model.metadata.get("dataset") != "mnist":
+        return None
+    try:
+        return load_data_of(file, model, offline=True)
+    except DataError:
+        print("MNIST's training images are not here, so the pictures are not compared with them", file=sys.stderr)
+        return None
 
 
 def _files(named: Path) -> list[tuple[Path, bool]]:
@@ -102,12 +125,14 @@ def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digi
     """For each file its digits from left to right, or why it cannot be read. several: whether there may be more."""
     from mnist_cuda.data.digit import as_mnist, digits_of
     from mnist_cuda.data.picture_file import read_picture
-    from mnist_cuda.terminal.console import LiveLine
+    from mnist_cuda.terminal.console import Estimate, LiveLine
 
     digits: list[list[Digit] | DataError] = []
+    estimate = Estimate(out)
     with LiveLine(out, enabled=len(paths) > 1) as line:
         for count, path in enumerate(paths):
             line.show(count / len(paths), f"{count} of {len(paths)} pictures")
+            estimate.after(count / len(paths))
             try:
                 picture = read_picture(path)
                 digits.append(digits_of(picture) if several else [as_mnist(picture)])
@@ -116,11 +141,9 @@ def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digi
     return digits
 
 
-def _report(
-    path: Path, digits: list[Digit], probabilities: list[NDArray[np.float64]], names: Sequence[str]
-) -> dict[str, Any]:
+def _report(path: Path, digits: list[Digit], answers: list[_Scores], names: Sequence[str]) -> dict[str, Any]:
     """A picture's part of the object of `--json`: of one digit, and of each."""
-    each = [_one(digit, row, names) for digit, row in zip(digits, probabilities, strict=True)]
+    each = [_one(digit, answer, names) for digit, answer in zip(digits, answers, strict=True)]
     doubts = [f"{part['name']}: {part['doubt']}" if len(each) > 1 else part["doubt"] for part in each if part["doubt"]]
     known = [part for part in each if part["digit"] is not None]
     only: dict[str, Any] = each[0] if len(each) == 1 else {}
@@ -130,6 +153,7 @@ def _report(
         "digit": only.get("digit"),
         "probability": min((part["probability"] for part in known), default=None),
         "probabilities": only.get("probabilities"),
+        "distance": only.get("distance"),
         "doubt": "; ".join(doubts),
         "dark_on_light": digits[0].dark,
         "box": only.get("box"),
@@ -137,17 +161,22 @@ def _report(
     }
 
 
-def _one(digit: Digit, probabilities: NDArray[np.float64], names: Sequence[str]) -> dict[str, Any]:
+def _one(digit: Digit, answer: _Scores, names: Sequence[str]) -> dict[str, Any]:
     """What there is to say of one digit."""
+    from mnist_cuda.data.likeness import FAR
+
+    probabilities, distance = answer
     best = int(probabilities.argmax())
     blank = not digit.pixels.any()
-    unsure = "" if probabilities[best] >= SURE else "the network is not sure"
+    unsure = "" if probabilities[best] >= SURE else UNSURE
+    unlike = f"it is unlike every {best} of MNIST" if distance is not None and distance > FAR else ""
     return {
         "digit": None if blank else best,
         "name": "-" if blank else names[best],
         "probability": None if blank else float(probabilities[best]),
         "probabilities": None if blank else probabilities.tolist(),
-        "doubt": digit.doubt or unsure,
+        "distance": None if blank else distance,
+        "doubt": digit.doubt or unlike or unsure,
         "box": digit.box,
     }
 
@@ -178,8 +207,8 @@ def _show(
         else:
             _show_bars(out, digits[0], probabilities[0], report["digit"], names)
     if report["doubt"]:
-        shape = not several and digits[0].doubt
-        print_warning(f"{report['file']}: {'this looks like no digit: ' if shape else ''}{report['doubt']}")
+        no_digit = not several and report["doubt"] != UNSURE
+        print_warning(f"{report['file']}: {'this looks like no digit: ' if no_digit else ''}{report['doubt']}")
 
 
 def _show_bars(out: Console, digit: Digit, probabilities: NDArray[np.float64], best: int, names: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from mnist_cuda.run.options import TrainOptions
 EXAMPLES = (
     "mnist-cuda sweep --seeds 3 --lr 0.05 0.1 --epochs 1",
     "mnist-cuda sweep --runs models.csv --save best",
+    "mnist-cuda sweep --seeds 10 --epochs 3 --each-epoch --hits",
     "mnist-cuda sweep --resume latest",
 )
 
@@ -75,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="models trained at once (default: one per core; on a GPU one, but fused takes as many as fill it)",
     )
-    add("--gpus", type=gpu, nargs="+", metavar="N", help="GPUs to use; each trains its own models")
+    add("--gpus", type=gpu, nargs="+", metavar="ID",
+        help="numbers of the GPUs to use, such as 0 1; each trains its own models")  # fmt: skip
     add_placement_flag(add_data_flags(parser, "auto"))
     group = parser.add_argument_group("output")
     add = group.add_argument
@@ -83,6 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", choices=("all", "best", "none"), default="none",
         help="which weights to keep; all: in one file, the models as first dimension of each tensor; best: the one "
         "best on the held-out images, or without --validation on the test images (default: %(default)s)")  # fmt: skip
+    add("--each-epoch", action="store_true", help="test after each epoch, not only after the last")
+    add("--hits", action="store_true",
+        help="also keep which test images each model gets right, a bit for each, in hits.safetensors")  # fmt: skip
     add_json_flag(group)
     add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     add("--resume", nargs="?", type=run_path, const=LATEST, metavar="SWEEP",

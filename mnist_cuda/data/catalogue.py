@@ -29,17 +29,31 @@ class DataFile:
         return self.name.removesuffix(".gz")
 
 
-@dataclass(frozen=True)
-class DatasetInfo:
-    """One data set: its four files and where they are.
+@dataclass(frozen=True, kw_only=True)
+class ArraysInfo:
+    """The arrays of one data set.
 
-    torchvision: the folder torchvision keeps it in. mirrors: base URLs in order, the file names are appended.
     counts: images to train and to test on. digest: sha256 of the arrays train_images, train_labels, test_images and
-    test_labels one after the other, a byte each element; None where the files have not been at hand to compute it
-    (then nothing is kept unpacked).
+    test_labels one after the other, a byte each element; None where it is not known (then nothing is kept unpacked).
     """
 
     name: str
+    counts: tuple[int, int] = (60_000, 10_000)
+    digest: str | None = None
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of the four arrays: 28 x 28 pixels and a label for each image."""
+        return sum(self.counts) * (28 * 28 + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo(ArraysInfo):
+    """One published data set: its four files and where they are.
+
+    torchvision: the folder torchvision keeps it in. mirrors: base URLs in order, the file names are appended.
+    """
+
     summary: str
     train_images: DataFile
     train_labels: DataFile
@@ -47,18 +61,11 @@ class DatasetInfo:
     test_labels: DataFile
     torchvision: str
     mirrors: tuple[str, ...]
-    counts: tuple[int, int] = (60_000, 10_000)
-    digest: str | None = None
 
     @property
     def files(self) -> tuple[DataFile, ...]:
         """The four files, training set first, images before labels."""
         return (self.train_images, self.train_labels, self.test_images, self.test_labels)
-
-    @property
-    def array_bytes(self) -> int:
-        """Bytes of the four arrays: 28 x 28 pixels and a label for each image."""
-        return sum(self.counts) * (28 * 28 + 1)
 
 
 DATASETS = {
@@ -135,6 +142,9 @@ DATASETS = {
     )
 }
 
+# The digits of synthetic.py with seed 0, which are kept once they are drawn.
+SYNTHETIC = ArraysInfo(name="synthetic", digest="4c6a80c4e6ff63d7b662990a979ca0d63395358e9b3367d5fb5a656ba9f74493")
+
 # What `--dataset` takes, with a line of help each.
 CHOICES = {
     "auto": "mnist if it is cached or can be fetched, otherwise synthetic with a warning",
@@ -152,7 +162,7 @@ CLASS_NAMES = {
 }  # fmt: skip
 
 
-def cache_folder(info: DatasetInfo) -> Path:
+def cache_folder(info: ArraysInfo) -> Path:
     """Where a data set is kept: below $MNIST_CUDA_CACHE if that is set, else below the user's cache folder.
 
     Raises DataError where there is neither.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from dataclasses import InitVar, dataclass, field, replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.arrays import pair_of
-from mnist_cuda.data.catalogue import CHOICES, DATASETS, DataFile, DatasetInfo, without_password
+from mnist_cuda.data.catalogue import CHOICES, DATASETS, SYNTHETIC, ArraysInfo, DataFile, DatasetInfo, without_password
 from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels
 from mnist_cuda.errors import DataError, UsageError
@@ -19,6 +20,7 @@ from mnist_cuda.files import read_regular
 
 # Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
 _IMPATIENT = Timeouts(connect=4)
+GENERATED = "generated"  # where synthetic digits come from
 _OWN = "; --dataset idx takes files of your own as they are"
 
 
@@ -132,7 +134,7 @@ def _cached(
     """The data set from the cache: as it was unpacked before, or from the published files (so with a named mirror)."""
     if mirror is None and (content := unpacked.read(info)):
         path = unpacked.path(info)
-        return _split(info, requested, path.parent, {path.name: str(info.digest)}, content)
+        return _split(info, requested, str(path.parent), {path.name: str(info.digest)}, content)
     return _read(info, requested, fetch(info, offline=offline, mirror=mirror, timeouts=timeouts))
 
 
@@ -145,7 +147,7 @@ def _read(info: DatasetInfo, requested: str, folder: Path, *, checked: bool = Tr
     hashes = {path.name: sha256 for _, path, sha256 in files}
     zipped = any(path.suffix == ".gz" for _, path, _ in files)
     if zipped and (unzipped := unpacked.read(info)):
-        return _split(info, requested, folder, hashes, unzipped)
+        return _split(info, requested, str(folder), hashes, unzipped)
     train_images, test_images = (parse_images(content, str(path)) for content, path, _ in files[::2])
     train_labels, test_labels = (parse_labels(content, str(path)) for content, path, _ in files[1::2])
     check_pair(train_images, info.train_images.name, train_labels, info.train_labels.name)
@@ -165,7 +167,7 @@ def _read(info: DatasetInfo, requested: str, folder: Path, *, checked: bool = Tr
     return data
 
 
-def _split(info: DatasetInfo, requested: str, folder: Path, hashes: dict[str, str], content: bytes) -> Dataset:
+def _split(info: ArraysInfo, requested: str, source: str, hashes: dict[str, str], content: bytes) -> Dataset:
     """The data set from its arrays as `unpacked.read` gives them."""
     train, test = info.counts
     ends = np.cumsum((train * SIDE**2, train, test * SIDE**2))
@@ -173,7 +175,7 @@ def _split(info: DatasetInfo, requested: str, folder: Path, hashes: dict[str, st
     return Dataset(
         name=info.name,
         requested=requested,
-        source=str(folder),
+        source=source,
         train_images=train_images.reshape(-1, SIDE, SIDE),
         train_labels=train_labels,
         test_images=test_images.reshape(-1, SIDE, SIDE),
@@ -184,22 +186,33 @@ def _split(info: DatasetInfo, requested: str, folder: Path, hashes: dict[str, st
 
 
 def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
+    """Synthetic digits. Those of seed 0 are drawn once, and then read from the cache, if there is one."""
+    if seed == 0:
+        with contextlib.suppress(DataError):
+            if content := unpacked.read(SYNTHETIC):
+                return replace(
+                    _split(SYNTHETIC, requested, GENERATED, {}, content), warning=warning, known_digest=SYNTHETIC.digest
+                )
     from mnist_cuda.data import synthetic  # here, since it prepares its strokes when it is imported
 
     if sys.stderr.isatty():  # people would wonder; a log has the data's line soon after
         print(f"drawing {sum(synthetic.COUNTS.values())} synthetic digits, some seconds", file=sys.stderr)
     train_images, train_labels = synthetic.generate("train", seed)
     test_images, test_labels = synthetic.generate("test", seed)
-    return Dataset(
-        name="synthetic",
+    data = Dataset(
+        name=SYNTHETIC.name,
         requested=requested,
-        source="generated",
+        source=GENERATED,
         train_images=train_images,
         train_labels=train_labels,
         test_images=test_images,
         test_labels=test_labels,
         warning=warning,
     )
+    if data.digest == SYNTHETIC.digest:
+        with contextlib.suppress(DataError):
+            unpacked.write(SYNTHETIC, (array.data for array in data.arrays))
+    return data
 
 
 def find_folder(info: DatasetInfo, data_dir: Path) -> Path:

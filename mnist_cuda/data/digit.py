@@ -193,7 +193,7 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     for _ in range(_BLURS):
         if 2 * _NOISE * noise <= float(np.percentile(np.abs(difference), 99.5)):
             break
-        grey = _blurred(grey)
+        grey = blurred(grey)
         difference, noise = _without_paper(grey)
     threshold = max(_NOISE * noise, _CONTRAST, 0.25 * float(np.abs(difference).max()))
     sides = [_Side.of(ink, threshold) for ink in (-difference, difference)]
@@ -406,7 +406,7 @@ def _normalised(found: _Found) -> Digit:
     field = _full(field)
     stroke, length = _stroke(field)
     if stroke < _THIN:
-        field = _full(_blurred(field))
+        field = _full(blurred(field))
     doubt = ""
     if found.side_by_side:
         doubt = "several shapes stand side by side, and one digit is expected"
@@ -436,12 +436,12 @@ def _full(field: Floats) -> Floats:
     return full
 
 
-def _blurred(field: Floats) -> Floats:
-    """Each pixel spread over its neighbours, which makes strokes wider and noise less."""
-    padded = np.pad(field, 1, "edge")
-    rows = padded[:-2] + 2 * padded[1:-1] + padded[2:]
-    blurred: Floats = (rows[:, :-2] + 2 * rows[:, 1:-1] + rows[:, 2:]) / 16
-    return blurred
+def blurred(field: Floats) -> Floats:
+    """Each pixel of an image, or of several, spread over its neighbours: strokes become wider and noise less."""
+    padded = np.pad(field, [(0, 0)] * (field.ndim - 2) + [(1, 1)] * 2, "edge")
+    rows = padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]
+    spread: Floats = (rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:]) / 16
+    return spread
 
 
 def _stroke(field: Floats) -> tuple[float, float]:

@@ -1,9 +1,10 @@
 """The arrays of a data set as one file in the cache, so that nothing is unzipped twice.
 
-A load that unzips the published files leaves their four arrays here, one after the other. Every later load reads all of
+A load that unzips the published files, or draws the synthetic digits, leaves their four arrays here, one after the
+other. Every later load reads all of
 it into memory and compares its sha256 with the catalogue's digest. That fixes each byte of the arrays as the hashes of
 the published files do, so that nothing is taken on trust: neither the disk nor whoever wrote the file. If it is missing
-or damaged, or cannot be written, the files are unzipped as before.
+or damaged, or cannot be written, the files are unzipped, or the digits drawn, as before.
 
 Only the standard library is used, so that reading can begin before NumPy is imported.
 """
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from mnist_cuda.data.catalogue import DatasetInfo, cache_folder
+from mnist_cuda.data.catalogue import ArraysInfo, cache_folder
 from mnist_cuda.errors import DataError
 from mnist_cuda.files import open_at_once, replacing, take_lock
 
@@ -32,7 +33,7 @@ class Reading(threading.Thread):
     seconds: how long it took.
     """
 
-    def __init__(self, info: DatasetInfo) -> None:
+    def __init__(self, info: ArraysInfo) -> None:
         super().__init__(name=f"read {info.name}")
         self.info = info
         self.content: bytes | None = None
@@ -49,19 +50,19 @@ class Reading(threading.Thread):
 _begun: dict[Path, Reading] = {}
 
 
-def path(info: DatasetInfo) -> Path:
+def path(info: ArraysInfo) -> Path:
     """Where the file is."""
     return cache_folder(info) / NAME
 
 
-def begin(info: DatasetInfo) -> Reading:
+def begin(info: ArraysInfo) -> Reading:
     """Begin to read in a thread; the next `read` of this data set takes what comes of it."""
     reading = _begun[path(info)] = Reading(info)
     reading.start()
     return reading
 
 
-def read(info: DatasetInfo) -> bytes | None:
+def read(info: ArraysInfo) -> bytes | None:
     """Training images, training labels, test images and test labels, checked; None if there is no sound file."""
     reading = _begun.pop(path(info), None)
     if reading:
@@ -72,7 +73,7 @@ def read(info: DatasetInfo) -> bytes | None:
     return None
 
 
-def check(info: DatasetInfo) -> tuple[bytes, Path, str]:
+def check(info: ArraysInfo) -> tuple[bytes, Path, str]:
     """The content of the file, its path and sha256. Raises DataError if it is missing or not what it should be."""
     file = path(info)
     try:
@@ -91,7 +92,7 @@ def check(info: DatasetInfo) -> tuple[bytes, Path, str]:
     return content, file, sha256
 
 
-def write(info: DatasetInfo, arrays: Iterable[memoryview]) -> None:
+def write(info: ArraysInfo, arrays: Iterable[memoryview]) -> None:
     """Keep the arrays, whose sha256 is the catalogue's digest; where that cannot be done, nothing happens.
 
     Processes that do this at once do not disturb each other: each writes a file of its own and renames it. It is not

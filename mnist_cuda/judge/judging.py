@@ -74,7 +74,7 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     if not fitting:
         names = exercise.launcher if exercise else ", ".join(OPS)
         form = "void" if emulated else "def"
-        what = f"no function of an op is in it, expected {form} NAME(...) with NAME one of {names}"
+        what = f"it has no launcher, expected {form} NAME(...) with NAME one of {names}"
         return refuse(NO_KERNEL, others[0] if others else what)
     try:
         program: build.Program

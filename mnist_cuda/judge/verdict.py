@@ -298,7 +298,7 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         if verdict.deterministic
         else f"NOT the same in another {'order of threads and blocks' if emulated else 'call'}: two runs may differ",
     )
-    yield "fast", "not run here: it needs a GPU, and this judge takes no times yet"
+    yield "fast", "not judged: this judge runs nothing on a GPU yet, and takes no times"
     if verdict.counters and not (verdict.wrong or verdict.faults):
         yield from _because(verdict.counters)
     if verdict.goal:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from mnist_cuda.data import unpacked
-from mnist_cuda.data.catalogue import DATASETS
+from mnist_cuda.data.catalogue import DATASETS, SYNTHETIC
 from mnist_cuda.errors import DataError
 
 
@@ -67,7 +67,7 @@ class Startup:
         context = _Context(engine, device)
         context.start()
         self._threads: dict[str, unpacked.Reading | _Context] = {"gpu": context}
-        info = DATASETS.get("mnist" if dataset in ("auto", None) else dataset)
+        info = {**DATASETS, SYNTHETIC.name: SYNTHETIC}.get("mnist" if dataset in ("auto", None) else dataset)
         if info:
             with contextlib.suppress(DataError):  # no home: whoever loads from the cache says so
                 self._threads["data"] = unpacked.begin(info)

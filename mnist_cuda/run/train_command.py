@@ -126,8 +126,6 @@ def _train(
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
     if options.patience and not options.training.validation:
         raise UsageError("--patience waits for the images of --validation N, which is missing")
-    if options.patience and ranks:
-        raise UsageError("--patience is for one process; several ranks train all epochs")
     require_possible(options.training, len(data.train_labels))
     saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
     state, records = None, None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DATASET_FROM = "as load_dataset() or dataset_of(train_images, train_labels, test_images, test_labels) gives it"
 OPTIONS_FROM = "such as TrainOptions(epochs=3)"
 
+FORWARD = 1 / 3  # of a step's time; backward takes twice as much, and an evaluation is forward alone
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 
 
@@ -253,8 +254,11 @@ class Trainer:
         options, us = self.options, self.clock.recent()[0]
         recent = slice(max(0, self.step - REPORTED_ITERATIONS), self.step)
         left = (options.epochs * self.steps_per_epoch - self.steps) * us / 1e6
-        if self._evaluations:
-            left += (options.epochs - self.epoch + 1) * self._evaluation_seconds / self._evaluations
+        evaluation = self._evaluation_seconds / max(1, self._evaluations)
+        if not self._evaluations:
+            images = len(self.data.train_labels) + len(self.data.test_labels)
+            evaluation = FORWARD * us / 1e6 * images / options.batch_size
+        left += (options.epochs - self.epoch + 1) * evaluation
         return Progress(
             epoch=self.epoch,
             epochs=options.epochs,

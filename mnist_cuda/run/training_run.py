@@ -56,6 +56,7 @@ class TrainingRun:
             streams.outlive_stdout()
         self.out = console.make_console(stderr=output.on_stdout)
         self.live = console.LiveLine(self.out, enabled=not quiet)
+        self.estimate = console.Estimate(self.out, "takes   about", enabled=not quiet)
         self._start = time.perf_counter()
 
     def run(self, config: dict[str, Any] | None = None) -> int:
@@ -78,6 +79,8 @@ class TrainingRun:
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
                     record = trainer.evaluate()
                 self._end_epoch(record, trainer.end_epoch(record))
+            if self.stopped:
+                trainer.train_epoch(stop=lambda: 1)  # no step, as a rule: it tells other ranks and leaves a sound state
             with self._saves():
                 if self.stopped:
                     self.keeper.save_state(trainer.state)
@@ -96,6 +99,9 @@ class TrainingRun:
     def _show(self, now: Progress) -> None:
         self.startup.end("first_step")
         self.live.show(now.step / now.steps, *progress.parts(now))
+        seconds = time.perf_counter() - self._start
+        if seconds >= console.EARLY:
+            self.estimate.say(seconds + now.seconds_left)
         if self.keeper.due:
             with self._saves():
                 self.keeper.save_state(self.trainer.state)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.sweeps.grid import OPTIONS
 from mnist_cuda.sweeps.recipes import recipes_of, table
-from mnist_cuda.sweeps.table import CLASSES, SweptModel
+from mnist_cuda.sweeps.table import CLASSES, SERIES, SweptModel
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,8 +49,10 @@ class SweepResult(list[SweptModel]):
         """A column by its name, with a value for each of N models; NaN where a model has none.
 
         The options of TrainOptions, `test_accuracy`, `test_loss`, `validation_accuracy`, `validation_loss` and
-        `training_seconds` (N,), `correct` (N,10), the right test images of each class, and `losses` (N,E), the mean
-        training loss of each epoch.
+        `training_seconds` (N,), and `correct` (N,10), the right test images of each class. Of each of E epochs (N,E):
+        `losses` and `train_accuracies`, means over its steps, and of a sweep that tests after each epoch
+        `test_accuracies` and `validation_accuracies`. `hits`, if they were kept: bool (N,1,M), or (N,E,M) if each epoch
+        was tested, whether a model was right about test image 0 to M-1; False for an epoch that a model does not have.
         """
         columns: dict[str, NDArray[Any]] = {
             name: np.array([getattr(row.options, name) for row in self]) for name in OPTIONS
@@ -58,21 +60,29 @@ class SweepResult(list[SweptModel]):
         for name in NUMBERS:
             columns[name] = np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in self])
         columns["correct"] = np.array([row.correct or (np.nan,) * CLASSES for row in self]).reshape(-1, CLASSES)
-        columns["losses"] = np.full((len(self), max((len(row.losses) for row in self), default=0)), np.nan)
-        for losses, row in zip(columns["losses"], self, strict=True):
-            losses[: len(row.losses)] = row.losses
+        for name in SERIES.values():
+            found = [getattr(row, name) for row in self]
+            columns[name] = np.full((len(self), max(map(len, found), default=0)), np.nan)
+            for values, of_row in zip(columns[name], found, strict=True):
+                values[: len(of_row)] = of_row
+        kept = {k: row.hits for k, row in enumerate(self) if row.hits is not None}
+        if kept:
+            epochs, images = max(hits.shape for hits in kept.values())
+            columns["hits"] = np.zeros((len(self), epochs, images), bool)
+            for k, hits in kept.items():
+                columns["hits"][k, : len(hits)] = hits
         return columns
 
     def frame(self) -> DataFrame:
-        """The same as a data frame of pandas: a row for each model. Raises UnavailableError without pandas."""
+        """The same, without `hits`, as a data frame of pandas: a row per model. UnavailableError without pandas."""
         try:
             import pandas
         except ImportError as error:
             remedy = f"run `{sys.executable} -m pip install pandas`"
             raise UnavailableError(f"a data frame needs pandas ({error}): {remedy}") from error
         columns = self.arrays
-        wide = {"correct": range(CLASSES), "losses": range(1, columns["losses"].shape[1] + 1)}
-        flat = {name: values for name, values in columns.items() if name not in wide}
-        for name, prefix in (("correct", "correct"), ("losses", "loss")):
-            flat |= {f"{prefix}_{k}": columns[name][:, n] for n, k in enumerate(wide[name])}
+        wide = {"correct": ("correct", 0), **{name: (prefix, 1) for prefix, name in SERIES.items()}}
+        flat = {name: values for name, values in columns.items() if name not in wide and name != "hits"}
+        for name, (prefix, first) in wide.items():
+            flat |= {f"{prefix}_{first + n}": values for n, values in enumerate(columns[name].T)}
         return pandas.DataFrame(flat)

@@ -27,11 +27,11 @@ from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.keeping import data_facts, engine_facts
 from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.results import Model
-from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, require_possible
+from mnist_cuda.run.training import DATASET_FROM, FORWARD, OPTIONS_FROM, require_possible
 from mnist_cuda.sweeps.grid import read_runs
 from mnist_cuda.sweeps.result import SweepResult
 from mnist_cuda.sweeps.store import RUNS_FILE, SAVES, SweepFiles
-from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel
+from mnist_cuda.sweeps.table import BYTES_A_CELL, SweptModel, series
 from mnist_cuda.sweeps.trainers import (
     Job,
     OneByOne,
@@ -130,15 +130,20 @@ class Sweep:
         gpus: Sequence[int] = (),
         folder: RunFolder | None = None,
         save: str = "none",
+        each_epoch: bool = False,
+        hits: bool = False,
     ) -> None:
         require_a(Dataset, data, "data", DATASET_FROM)
-        self.data, self.runs, self.save = data, list(runs), save
+        self.data, self.runs, self.save, self.each_epoch, self.hits = data, list(runs), save, each_epoch, hits
         for run in self.runs:
             require_a(TrainOptions, run, "a run", OPTIONS_FROM)
         _require_possible(self.runs, len(data.train_labels))
         epochs, models = max(run.epochs for run in self.runs), plural(len(self.runs), "model")
-        table = f"a table of {models} with a column for each of {epochs} epochs"
-        memory.require((len(self.runs) + 1) * epochs * BYTES_A_CELL, table)
+        table = f"a table of {models} with columns for each of {epochs} epochs"
+        memory.require((len(self.runs) + 1) * epochs * len(series(each_epoch)) * BYTES_A_CELL, table)
+        if hits:
+            tests = sum(run.epochs if each_epoch else 1 for run in self.runs)
+            memory.require(tests * len(data.test_labels), f"an array of the hits of {models}")
         if save not in SAVES:
             raise UsageError(f"save is {save!r}, expected {', '.join(SAVES[:-1])} or {SAVES[-1]}")
         if len(set(gpus)) < len(gpus):
@@ -162,10 +167,11 @@ class Sweep:
             size = sum(array.nbytes for array in data.arrays)
             memory.require(self.at_once * size, f"the images of {self.at_once} models at once")
         self._setups = [
-            Setup(data, self.info.name, self.precision, max(1, cores // self.at_once), device)
+            Setup(data, self.info.name, self.precision, max(1, cores // self.at_once), device, each_epoch, hits)
             for device in self.gpus or (0,)
         ]
         self._trainers: list[OneByOne | SideBySide] = []
+        self._work = 1.0  # of all runs that `run` has to train
 
     def __enter__(self) -> Sweep:
         with self._stack:
@@ -185,7 +191,10 @@ class Sweep:
             if resume := isinstance(self.folder, ResumedFolder):
                 self._require_same(self.folder)
             dtype = np.float64 if self.precision == "fp64" else np.float32
-            self._files = SweepFiles(self.folder.path, self.runs, self.save, dtype, resume=resume)
+            images = len(self.data.test_labels) if self.hits else 0
+            self._files = SweepFiles(
+                self.folder.path, self.runs, self.save, dtype, resume=resume, each_epoch=self.each_epoch, images=images
+            )
             self._stack.callback(self.close_files)
             self.rows, self.unwritten = dict(self._files.rows), self._files.unwritten
 
@@ -225,10 +234,27 @@ class Sweep:
             return [[job] for job in jobs]
         return batches_of(jobs, lambda run: self._most(share_of(self.info, run)), len(self._setups))
 
+    @property
+    def fraction(self) -> float:
+        """How much of what `run` has to do is done."""
+        return sum(trainer.images for trainer in self._trainers) / self._work
+
+    def _work_of(self, run: TrainOptions) -> float:
+        """How many images a model is trained on, and as many more as its tests take the time of."""
+        tests, images = run.epochs if self.each_epoch else 1, len(self.data.train_labels)
+        return run.epochs * images + tests * FORWARD * (images + len(self.data.test_labels))
+
     def run(
-        self, on_model: Callable[[SweptModel, Model | None], object] | None = None, stop: Callable[[], bool] = never
+        self,
+        on_model: Callable[[SweptModel, Model | None], object] | None = None,
+        stop: Callable[[], bool] = never,
+        on_wait: Callable[[], object] | None = None,
     ) -> None:
-        """Train what is not done yet; ends early after `stop`. on_model: called with each model that is done."""
+        """Train what is not done yet; ends early after `stop`.
+
+        on_model: called with each model that is done; on_wait: some times a second.
+        """
+        self._work = sum(self._work_of(run) for index, run in enumerate(self.runs) if index not in self.rows) or 1.0
         left = self._batches(index for index in range(len(self.runs)) if index not in self.rows)
         with contextlib.closing(train_all(self._trainers, left, stop)) as outcomes:
             for outcome in outcomes:
@@ -240,6 +266,8 @@ class Sweep:
                         on_model(*outcome)
                 if self._files:
                     self._files.tick()
+                if on_wait:
+                    on_wait()
 
     def close_files(self) -> None:
         """Write what is done and not written yet; the end of the block does that, too."""
@@ -269,7 +297,13 @@ class Sweep:
             before = self.folder.config
             return before | {"resumed": [*before.get("resumed", []), begun | {"models": len(self.rows)}]}
         return begun | {
-            "sweep": {"models": len(self.runs), "save": self.save, **options},
+            "sweep": {
+                "models": len(self.runs),
+                "save": self.save,
+                "each_epoch": self.each_epoch,
+                "hits": self.hits,
+                **options,
+            },
             "engine": engine_facts(self.info, self.precision, by_auto=self.by_auto),
             "data": data_facts(self.data),
         }
@@ -282,7 +316,7 @@ class Sweep:
             "engine": config["engine"].get("name") == self.info.name,
             "precision": config["engine"].get("precision") == self.precision,
             "data": config["data"].get("digest") == self.data.digest,
-            "save": config["sweep"].get("save") == self.save,
+            **{name: config["sweep"].get(name) == getattr(self, name) for name in ("save", "each_epoch", "hits")},
         }
         other = [name for name, same in now.items() if not same]
         if other:
@@ -317,6 +351,8 @@ def sweep(
     gpus: Sequence[int] = (),
     out: str | Path | None = None,
     save: str = "none",
+    each_epoch: bool = False,
+    hits: bool = False,
     resume: bool = False,
     on_model: Callable[[SweptModel, Model | None], object] | None = None,
 ) -> SweepResult:
@@ -328,7 +364,9 @@ def sweep(
     it (`SweptModel.multiprocessors`). gpus: the GPUs of a CUDA engine, by default the first; each of several trains
     models of its own. out: a new folder for sweep.csv, which always holds what is done, and
     for weights: `save` is `all` (weights.safetensors, the models as first dimension), `best` (best.safetensors; the
-    best by the images held out, without any by the test images) or `none`. resume: go on with the sweep in `out`.
+    best by the images held out, without any by the test images) or `none`. each_epoch: test after each epoch, not only
+    after the last. hits: keep which test images are right, in `SweptModel.hits` and, with `out`, as a bit each in
+    hits.safetensors. resume: go on with the sweep in `out`.
     on_model: called with each row as it is done and its model, None where it diverged; what it raises ends the sweep,
     as Ctrl-C does, and `out` keeps what is done.
 
@@ -354,6 +392,8 @@ def sweep(
                 gpus=gpus,
                 folder=folder,
                 save=save,
+                each_epoch=each_epoch,
+                hits=hits,
             )
         )
         if folder:

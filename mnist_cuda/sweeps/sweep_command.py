@@ -23,7 +23,7 @@ from mnist_cuda.run.results import Model
 from mnist_cuda.run.training_run import with_recorded_warning
 from mnist_cuda.sweeps.grid import grid, read_runs
 from mnist_cuda.sweeps.recipes import Recipe, deviation, recipes_of, table
-from mnist_cuda.sweeps.store import BEST_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
+from mnist_cuda.sweeps.store import BEST_FILE, HITS_FILE, RUNS_FILE, TABLE_FILE, WEIGHTS_FILE
 from mnist_cuda.sweeps.sweep import HOME, PARTS, Sweep
 from mnist_cuda.sweeps.table import SweptModel, require_parquet, write_parquet
 from mnist_cuda.terminal import console, streams
@@ -35,7 +35,7 @@ REPORTS = 10  # lines while it runs
 MOST_RECIPES = 5  # in the table at the end
 # What a sweep that goes on keeps from its config.json and runs.csv.
 GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "placement")
-KEPT = (*GRID, "runs", "engine", "precision", "save", "out")
+KEPT = (*GRID, "runs", "engine", "precision", "save", "each_epoch", "hits", "out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,8 @@ class SweepOptions(EngineOptions, DataOptions, OutputOptions):
     gpus: Sequence[int] | None = None
     out: Path | None = None
     save: str = "none"
+    each_epoch: bool = False
+    hits: bool = False
     parquet: bool = False
     quiet: bool = False
     resume: Path | None = None
@@ -98,6 +100,8 @@ def command(options: SweepOptions) -> int:
             gpus=gpus,
             folder=folder,
             save=options.save,
+            each_epoch=options.each_epoch,
+            hits=options.hits,
         )
         with sweep:
             return _Report(sweep, folder.path, options, output).run()
@@ -150,6 +154,7 @@ def _begun_with(options: SweepOptions, config: dict[str, Any]) -> SweepOptions:
     """The options of a sweep that goes on, by its config.json."""
     engine, sweep = config["engine"], config["sweep"]
     options = replace(options, engine=engine.get("name"), precision=engine.get("precision"), save=sweep.get("save"))
+    options = replace(options, each_epoch=bool(sweep.get("each_epoch")), hits=bool(sweep.get("hits")))
     if options.given & {"dataset", "data_dir", "mirror"}:
         return options
     data_dir = sweep.get("data_dir")
@@ -189,12 +194,14 @@ class _Report:
         self._start = time.perf_counter()
         with StopRequest(self._heard) as stop, self.live:
             self.live.show(0.0, f"{self._before}/{len(sweep.runs)} models")
+            estimate = console.Estimate(self.out, "takes   about", enabled=not options.quiet)
             try:
-                sweep.run(self._show, lambda: stop.signal is not None)
+                sweep.run(self._show, lambda: stop.signal is not None, lambda: estimate.after(sweep.fraction))
                 self.live.stop()
                 sweep.close_files()
                 if options.parquet:
-                    write_parquet(self.path / PARQUET_FILE, self._rows(), max(run.epochs for run in sweep.runs))
+                    epochs = max(run.epochs for run in sweep.runs)
+                    write_parquet(self.path / PARQUET_FILE, self._rows(), epochs, sweep.each_epoch)
             except CheckpointError:
                 self.live.stop()
                 for row in sweep.unwritten:
@@ -308,7 +315,7 @@ class _Report:
                 "recipes": len(found),
                 "mean_accuracy": math.fsum(accuracies) / len(accuracies) if len(found) == 1 else None,
                 "best_recipe": found[0].as_dict() if found else None,
-                "best": best and asdict(best),
+                "best": best and {name: value for name, value in asdict(best).items() if name != "hits"},
                 "dataset": sweep.data.name,
                 "warning": sweep.data.warning,
                 "engine": sweep.info.name,
@@ -316,6 +323,7 @@ class _Report:
                 "folder": str(self.path),
                 "table": str(self.path / TABLE_FILE),
                 "weights": file and str(self.path / file),
+                "hits": str(self.path / HITS_FILE) if sweep.hits else None,
             }
             self.output.write(report)
 

@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.engine import Engine, EngineInfo, Fleet, Steps
+from mnist_cuda.engine import BatchNorm, Engine, EngineInfo, Fleet, Steps
 from mnist_cuda.engine.model import digest
 from mnist_cuda.errors import DivergedError
+from mnist_cuda.run.confusion import answers_of
 from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.training import Trainer, epoch_order
-from mnist_cuda.sweeps.table import SweptModel
+from mnist_cuda.sweeps.table import SweptModel, series
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Outcome(NamedTuple):
 class Trainers(Protocol):
     """What trains models on one device, or on a part of it; a sweep keeps several of them busy, a thread for each."""
 
+    @property
+    def images(self) -> int:
+        """How many images were trained on so far."""
+
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterable[Outcome]:
         """Train each model to the bits that `train` gives it, in any order; without those left when `stop` says so."""
 
@@ -57,6 +62,8 @@ class Setup:
     precision: str
     threads: int = 0
     device: int = 0
+    each_epoch: bool = False  # whether the images are tested after each epoch, or after the last alone
+    hits: bool = False  # whether rows have which test images were right
 
 
 def share_of(info: EngineInfo, options: TrainOptions) -> int:
@@ -94,9 +101,10 @@ class OneByOne:
     """Trainers of one Engine, which keeps the images from one model to the next."""
 
     def __init__(self, setup: Setup) -> None:
-        self.data = setup.data
+        self.data, self.each_epoch, self.hits = setup.data, setup.each_epoch, setup.hits
         self.engine = Engine(setup.engine, setup.precision, threads=setup.threads, device=setup.device)
         self._placed: str | None = None  # where all training images are
+        self.images = 0  # that it has trained on
 
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers."""
@@ -117,11 +125,15 @@ class OneByOne:
     ) -> Outcome | None:
         """End an epoch, whose steps the engine's parameters have made; the outcome after the last.
 
-        As `train` does, but the test images are scored only then. weights_of: what the row says of the parameters.
-        Raises DivergedError.
+        As `train` does, but unless each epoch is tested the test images are scored only then. weights_of: what the row
+        says of the parameters. Raises DivergedError.
         """
         options, last = job.options, trainer.epoch == job.options.epochs
-        record = trainer.evaluate() if last else trainer.record()
+        tested = last or self.each_epoch
+        record = trainer.evaluate() if tested else trainer.record()
+        if tested and self.hits:
+            images, labels, by = self.data.test_images, self.data.test_labels, cast(BatchNorm, options.eval_bn)
+            record["hits"] = answers_of(self.engine, images, labels, by).predicted == labels
         model = trainer.end_epoch(record)
         if not last:
             return None
@@ -129,7 +141,7 @@ class OneByOne:
         row = SweptModel(
             job.index,
             options,
-            tuple(record["loss"] for record in trainer.epochs),
+            **self._series(trainer),
             test_accuracy=trainer.evaluation.accuracy,
             test_loss=trainer.evaluation.loss,
             correct=trainer.evaluation.correct_by_class,
@@ -137,21 +149,31 @@ class OneByOne:
             validation_loss=record.get("validation_loss"),
             training_seconds=trainer.training_seconds,
             weights=weights_of(model.parameters),
+            hits=np.stack([record["hits"] for record in trainer.epochs if "hits" in record]) if self.hits else None,
         )
         return Outcome(row, model)
 
-    @staticmethod
-    def diverged(job: Job, trainer: Trainer, error: DivergedError) -> Outcome:
+    def diverged(self, job: Job, trainer: Trainer, error: DivergedError) -> Outcome:
         """The outcome of a training that diverged."""
-        losses = tuple(record["loss"] for record in trainer.epochs)
-        return Outcome(SweptModel(job.index, job.options, losses, fault=str(error)), None)
+        return Outcome(SweptModel(job.index, job.options, **self._series(trainer), fault=str(error)), None)
+
+    def _series(self, trainer: Trainer) -> dict[str, Any]:
+        """The numbers of each completed epoch."""
+        return {
+            name: tuple(record[key] for record in trainer.epochs if key in record)
+            for key, name in series(self.each_epoch).items()
+        }  # fmt: skip
 
     def _train(self, job: Job, stop: Callable[[], bool]) -> Outcome | None:
         self.engine.init_parameters(job.options.seed)
-        trainer, outcome = self.trainer(job.options), None
+        trainer, outcome, before = self.trainer(job.options), None, self.images
+
+        def count(_: object) -> None:
+            self.images = before + trainer.steps * job.options.batch_size
+
         try:
             while not trainer.finished:
-                if not trainer.train_epoch(stop=stop) or stop():
+                if not trainer.train_epoch(count, stop=stop) or stop():
                     return None
                 outcome = self.end_epoch(job, trainer)
         except DivergedError as error:
@@ -178,6 +200,11 @@ class SideBySide:
         self._fleet: Fleet | None = None  # the last one, and what it is for
         self._kind: tuple[int, ...] = ()
 
+    @property
+    def images(self) -> int:
+        """See Trainers."""
+        return self.alone.images
+
     def train(self, batch: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Outcome]:
         """See Trainers; the models are one of `batches_of`, and `stop` is asked after each epoch."""
         share = share_of(self.engine.info, batch[0].options)
@@ -191,6 +218,7 @@ class SideBySide:
         self, jobs: Sequence[Job], share: int, stop: Callable[[], bool], *, closely: bool = False
     ) -> Iterator[Outcome]:
         """Train models of one kind. closely: look at each after every epoch, as `train` does to see one diverge."""
+        closely = closely or self.alone.each_epoch
         fleet, epochs = self._fleet_for(len(jobs), jobs[0].options.batch_size, share), jobs[0].options.epochs
         trainers = [self.alone.trainer(job.options) for job in jobs]
         orders, made = self._orders(trainers, 1)
@@ -213,6 +241,7 @@ class SideBySide:
                 start = time.perf_counter()
                 losses, correct = fleet.train(order, rates)
                 seconds = (time.perf_counter() - start) / len(jobs)
+            self.alone.images += order.size
             for model in sorted(running):
                 job, trainer, weights = jobs[model], trainers[model], None
                 try:

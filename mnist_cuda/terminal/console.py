@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import IO, Any, cast
@@ -24,6 +25,8 @@ SHORTEST_BAR, ROOMY = 15, 80  # columns of a live line's bar, on a terminal of s
 SHORTEST_NARROW_BAR = 5  # and on a narrower one
 NARROWEST = 8  # columns that text wraps to, if not shorter
 _UNBOUNDED = 10_000
+LONG = 10.0  # seconds; a command that takes longer begins by saying so
+EARLY = 1.0  # seconds after which the pace of a command is known
 
 
 class _Styled:
@@ -149,6 +152,29 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+class Estimate:
+    """Says how long a command takes, once, on a line that stays, and only if that is LONG or more.
+
+    label: what comes before the time. enabled: whether anything is to be said.
+    """
+
+    def __init__(self, console: Console, label: str = "it takes about", *, enabled: bool = True) -> None:
+        self._console, self._label, self._wanted = console, label, enabled
+        self._start = time.perf_counter()
+
+    def after(self, fraction: float) -> None:
+        """Say it by the fraction that is done since the estimate was made, as soon as that tells the pace."""
+        seconds = time.perf_counter() - self._start
+        if fraction > 0 and seconds >= EARLY:
+            self.say(seconds / fraction)
+
+    def say(self, seconds: float, more: str = "") -> None:
+        """Say that all of it takes so many seconds, and `more`."""
+        if self._wanted and seconds >= LONG:
+            self._console.print(f"{self._label} {format_duration(round(seconds)).replace('.0 s', ' s')}{more}")
+        self._wanted = False
 
 
 def _in_notebook() -> bool:

@@ -24,6 +24,7 @@ CHECKS = {
     "wheel": "a wheel's promises, in a clean environment",
     "cuda12": "a build by nvcc 12.4",
     "trace": "when the thread blocks of a step of `fused` pass its trace points",
+    "doubt": "how often `predict` doubts digits, letters and noise, and is right",
     "emulator-speed": "the emulator's time beside other emulators'",
 }
 

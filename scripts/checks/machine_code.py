@@ -4,7 +4,7 @@ OLD and NEW are each a cubin, an object, a library, or a folder that holds some.
 Kernels are told apart by architecture and machine code, because a rename changes their names: every kernel of OLD must
 have one of NEW with the same instructions, registers, stack and static shared memory, and the other way round. What
 differs is listed with its size, and then the exit code is 1; 2 is a wrong call, 4 a missing tool. Objects are opened by
-cuobjdump, which comes with a CUDA toolkit and with the wheels' nvcc; a cubin needs no tool.
+cuobjdump, which comes with a CUDA toolkit and with PyPI's nvcc; a cubin needs no tool.
 
 A kernel whose arguments moved differs in the offsets at which it reads them. `--arguments` leaves these, the bank of
 constants 0, out of the comparison; that needs nvdisasm, too.

@@ -55,6 +55,8 @@ ENGINE_FILES = {  # below native/: what only this engine uses, or what it was wr
     "gpu/kernels/relu/float4.cu gpu/kernels/log_softmax/online.cu gpu/kernels/log_softmax/float4.cu "
     "gpu/kernels/linear/prefetched.cu gpu/kernels/linear/coalesced.cu gpu/kernels/linear/product.cuh "
     "gpu/kernels/linear/slices.*",
+    "layerwise": "gpu/engines/layerwise.cpp gpu/kernels/layerwise/*.* gpu/kernels/conv_bn_relu_pool/*.cuh "
+    "gpu/kernels/conv_bn_relu_pool/[acgm]*.cu",
     "cudnn": "gpu/engines/cudnn.cpp gpu/libraries/cudnn_layers.*",
     "fused": "gpu/engines/fused/*.* gpu/kernels/fused/**/*.* host/kernels/fused/*.* gpu/kernels/device/*.*",
     "cpu": "host/engines/cpu.cpp host/cpu/kernels*.* host/cpu/layer1.* host/cpu/network.* "
@@ -264,15 +266,24 @@ def draw_bench(records: Sequence[Record]) -> str:
 
 def draw_sweep(path: Path) -> tuple[str, str, str]:
     """The picture of a sweep's table as SVG, its title, and the sentences below it."""
+    import numpy as np
+
     from mnist_cuda.report import charts, panels, sources
 
     swept = sources.read_sweep(path)
-    (panel,) = (*panels.luck(swept, 1), *panels.accuracy_map(swept, 1))
+    found = [*panels.luck(swept, 1), *panels.accuracy_map(swept, 1)]  # several maps are of one option more
+    first, columns = found[0], min(len(found), 2)
     with charts.style():
-        figure = charts.new_figure(560, 340)
+        figure = charts.new_figure(560 + 240 * (columns - 1), 340 * -(-len(found) // columns))
         figure.set_layout_engine("constrained")
-        panel.draw(figure)
-        return charts.to_svg(figure, panel.title), panel.title, panel.caption
+        parts = [figure] if len(found) == 1 else np.ravel(figure.subfigures(-(-len(found) // columns), columns))
+        for part, panel in zip(parts, found, strict=False):
+            panel.draw(part)
+            if len(found) > 1:
+                part.suptitle(panel.title.rpartition(", ")[2])
+        rest = [panel.note[panel.note.index("The least is ") :] for panel in found[1:]]
+        title = first.title if len(found) == 1 else first.title.rpartition(", ")[0]
+        return charts.to_svg(figure, title), title, " ".join([first.note, *rest, first.legend]).strip()
 
 
 def render_cards(folder: Path, link: Callable[[Path], str]) -> str:

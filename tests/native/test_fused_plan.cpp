@@ -102,9 +102,10 @@ void test_fc1_backward() {
   const auto by_wgmma = [](const Rows& rows, const Limits& gpu, int batch) {
     return plan_for(rows, gpu, batch).value()[Phase::kFc1Backward].wgmma;
   };
-  CHECK(!by_wgmma(kBf16, {132, kHopper, true}, 128) && by_wgmma(kBf16, {132, kHopper, true}, 129));
-  CHECK(!by_wgmma(kBf16, {132, kHopper, false}, 129));
-  CHECK(by_wgmma(kFp32, {132, kHopper, true}, 1) && !by_wgmma(kFp32, {132, kHopper, false}, 129));
+  for (const Rows& rows : {kBf16, kTf32, kFp32}) {
+    CHECK(!by_wgmma(rows, {132, kHopper, true}, 128) && by_wgmma(rows, {132, kHopper, true}, 129));
+    CHECK(!by_wgmma(rows, {132, kHopper, false}, 129));
+  }
 }
 
 // A share of an H200, for one of several models.

@@ -6,11 +6,11 @@ Lists take commas or spaces.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from mnist_cuda.bench.variants import words_of_peers
 from mnist_cuda.commands.flags import (
     add_data_flags,
+    add_peer_python_flag,
     add_rare_group,
     add_record_flags,
     options_of,
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["torch", "jax"],
         metavar="NAME",
-        help="other frameworks (default: torch jax; `--peers` alone: none). `torch`: its usual variants. "
+        help="other frameworks (default: torch jax; `--peers` without a name: none). `torch`: its usual variants. "
         "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
         f"Words {words_of_peers()}",
     )
@@ -80,8 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     add_record_flags(group)
-    add = add_rare_group(parser).add_argument
-    add("--peer-python", type=Path, metavar="FILE", help="peers' interpreter (default: .venv-peers/bin/python or ours)")
+    group = add_rare_group(parser)
+    add = group.add_argument
+    add_peer_python_flag(group)
     add("--per-octave", type=positive, default=4, metavar="N",
         help="how many sizes --all-batches takes between one and its double (default: %(default)s)")  # fmt: skip
     text = "competitors to set up at the same time; more are faster, but disturb each other (default: %(default)s)"

@@ -7,12 +7,12 @@ The step starts from the same weights and batch everywhere; its loss, activation
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from mnist_cuda.commands.flags import (
     RUN,
     add_data_flags,
     add_json_flag,
+    add_peer_python_flag,
     gpu,
     non_negative,
     options_of,
@@ -33,9 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
-    add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default, and `--peers` alone: none)")
-    text = "the peer's interpreter (default: .venv-peers/bin/python or ours)"
-    add("--peer-python", type=Path, metavar="FILE", help=text)
+    add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default: neither)")
+    add_peer_python_flag(group)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of CPU engines (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")

@@ -8,9 +8,8 @@ variant's code.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positive
+from mnist_cuda.commands.flags import add_peer_python_flag, add_record_flags, gpu, options_of, positive
 
 OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build has
     *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
@@ -36,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
     add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="kernels in other languages (default: triton numba; `--peers` alone: none)")  # fmt: skip
-    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+        help="kernels in other languages (default: triton numba; `--peers` without a name: none)")  # fmt: skip
+    add_peer_python_flag(parser)
     add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
         "memory accesses")  # fmt: skip

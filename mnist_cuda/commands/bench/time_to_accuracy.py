@@ -13,7 +13,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnist_cuda.commands.flags import add_data_flags, add_engine_flags, add_record_flags, options_of, percent, positive
+from mnist_cuda.commands.flags import (
+    add_data_flags,
+    add_engine_flags,
+    add_peer_python_flag,
+    add_record_flags,
+    options_of,
+    percent,
+    positive,
+)
 from mnist_cuda.errors import UsageError
 
 EXAMPLES = (
@@ -38,12 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=positive, default=20, metavar="N", help=text)
     add("--selection-seeds", type=positive, default=5, metavar="N", help="seeds per candidate (default: %(default)s)")
     add("--hold-out", type=positive, default=5000, metavar="N", help="images to choose by (default: %(default)s)")
-    text = "take the shortest budget that gets P per cent of held-out images right (default: by test images, --target)"
+    text = (
+        "choose the budget by held-out images: the shortest that gets P per cent of them right (default: choose it by "
+        "test images: the shortest that reaches --target)"
+    )
     add("--freeze-at", type=percent, metavar="P", help=text)
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("--peers", nargs="+", default=[], metavar="NAME", help="also train the result in torch:graph, jax, ...")
-    add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
+    add_peer_python_flag(group)
     text = "judge this program only: Python for --peer-python if it ends in .py, else an executable"
     add("--submit", type=Path, metavar="FILE", help=text)
     add_engine_flags(parser)

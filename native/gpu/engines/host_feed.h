@@ -1,4 +1,4 @@
-// Feeds a GPU from a data set in the host's memory: threads gather samples, the copy engine brings them.
+// Feeds a GPU from a data set in the host's memory: threads gather samples, asynchronous copies bring them.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace mnist {
 //   copy stream    copy n + 2                            once chunk n - 1 is over, which was in that slot
 //   compute        steps of chunk n
 //
-// The copies are the copy engine's. The GPU could fetch the images from pinned memory by itself, but the blocks of the
+// The copies are cudaMemcpyAsync's. The GPU could fetch the images from pinned memory by itself, but the blocks of the
 // fused kernels take an SM each: one that waits for the bus would make a whole phase wait.
 //
 // Every method is called with the GPU selected. `compute` is the stream of the steps.

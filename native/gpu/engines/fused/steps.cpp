@@ -83,19 +83,27 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
     // With the other ranks, where a phase leaves sums over the batch.
     if (share && phase == Phase::kConvForward) ranks_->exchange_z2(s, *share);
     if (share && phase == Phase::kFc1Backward) ranks_->exchange_dy2(s, *share);
-    if (share && phase == Phase::kConv2Backward) ranks_->exchange_gradients(s, *share);
+    if (share && phase == Phase::kConv2Backward) {
+      ranks_->exchange_gradients(s, *share);
+      make_fc1_terms(s);
+    }
   }
   timer_.end_step();
+}
+
+void Steps::queue_training(const PlannedStep& step, int steps, const Batch& batch) {
+  for (int k = 0; k < steps; ++k) {
+    queue(step, k, ranks_ ? &batch : nullptr);
+    if (check_every_step_) stream_.synchronize();
+  }
+  if (!ranks_ && !step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(step.state);
 }
 
 // `steps` steps over a window, captured once for each batch size, count and data set.
 const cuda::Graph& Steps::graph(const PlannedStep& step, int steps, const Batch& batch) {
   const Samples& samples = step.state.samples;
   auto& graph = graphs_[{batch.images, batch.whole, steps, samples.images, samples.labels, samples.moments}];
-  if (!graph)
-    graph = cuda::capture(stream_.get(), [&] {
-      for (int k = 0; k < steps; ++k) queue(step, k, ranks_ ? &batch : nullptr);
-    });
+  if (!graph) graph = cuda::capture(stream_.get(), [&] { queue_training(step, steps, batch); });
   return graph;
 }
 
@@ -128,10 +136,7 @@ void Steps::run(const Samples& samples, const std::int32_t* order, const Batch& 
       start_batch_norm(first);
     }
     if (check_every_step_ || (ranks_ && !ranks_->in_graphs()))
-      for (int k = 0; k < now; ++k) {
-        queue(step, k, ranks_ ? &batch : nullptr);
-        stream_.synchronize();
-      }
+      queue_training(step, now, batch);
     else
       graph(step, now, batch).launch(stream);
     if (models_ == 1)

@@ -87,6 +87,12 @@ class Steps {
   PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
   void queue(const KernelRow& row, const State& s, int k);
   void queue(PlannedStep step, int k, const Batch* share);
+  // `steps` steps of a training, and what only later batches read.
+  void queue_training(const PlannedStep& step, int steps, const Batch& batch);
+  // Of the weights as they are now. fc1_backward by wgmma leaves them itself, of its own rank.
+  void make_fc1_terms(const State& s) {
+    if (s.fc1_terms) queue(row_of(rows_, Phase::kFc1Terms), s, 0);
+  }
   const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
 
   cuda::Stream& stream_;

@@ -86,7 +86,9 @@ void launch(const KernelRow& row, const Pack& models, int graph_step, cudaStream
 
 void repack_weights(std::span<const KernelRow> rows, const State& state, cudaStream_t stream) {
   for (const KernelRow& row : rows)
-    if (row.phase == Phase::kLargestFc1 || row.phase == Phase::kRepackWeights) launch(row, state, 0, stream);
+    if (row.phase == Phase::kLargestFc1 || row.phase == Phase::kRepackWeights ||
+        (row.phase == Phase::kFc1Terms && state.wgmma))
+      launch(row, state, 0, stream);
 }
 
 }  // namespace mnist::fused

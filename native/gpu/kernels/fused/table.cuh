@@ -82,19 +82,18 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   add({.phase = kHead, .rows = kThreads / 32, .other_rows = kThreads / 64}, kThreads, head_kernel<P, Models>,
       sizeof(float[8][kHeadValues]) + sizeof(double[4][64]) + (P::kScaled ? sizeof(float[kThreads / 32]) : 0), 0);
 
-  const auto add_fc1_backward = [&]<class Shared>(auto* kernel, bool wgmma, int min_batch) {
+  const auto add_fc1_backward = [&]<class Shared>(auto* kernel, bool wgmma) {
     constexpr int kRows = Shared::kSamplesPerTile;
     KernelRow row{.phase = kFc1Backward, .rows = kRows, .stages = Shared::kStages, .wgmma = wgmma};
-    row.min_batch = min_batch, row.blocks = kFc1Groups;
+    row.min_batch = wgmma ? 129 : 0, row.blocks = kFc1Groups;
     add(row, kConvThreads, kernel, Shared::kFixed, Shared::kBytes);
   };
-  // In fp32 on Hopper all batches take one kernel, so that one alone leaves the terms of fc1.weight.
   if constexpr (P::kFp16Terms > 0)
-    add_fc1_backward.template operator()<Fc1BackwardTermsShared>(fc1_backward_terms_kernel<P, Models>, true, 0);
+    add_fc1_backward.template operator()<Fc1BackwardTermsShared>(fc1_backward_terms_kernel<P, Models>, true);
   else
-    add_fc1_backward.template operator()<Fc1BackwardWgmmaShared>(fc1_backward_wgmma_kernel<P, Models>, true, 129);
-  add_fc1_backward.template operator()<Fc1BackwardShared<P, 3>>(fc1_backward_kernel<P, 3, Models>, false, 0);
-  add_fc1_backward.template operator()<Fc1BackwardShared<P, 2>>(fc1_backward_kernel<P, 2, Models>, false, 0);
+    add_fc1_backward.template operator()<Fc1BackwardWgmmaShared>(fc1_backward_wgmma_kernel<P, Models>, true);
+  add_fc1_backward.template operator()<Fc1BackwardShared<P, 3>>(fc1_backward_kernel<P, 3, Models>, false);
+  add_fc1_backward.template operator()<Fc1BackwardShared<P, 2>>(fc1_backward_kernel<P, 2, Models>, false);
 
   if constexpr (P::kFp16Terms > 0) {
     for (const int of_image : {kWhole, kHalf})
@@ -126,9 +125,11 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
 
   if constexpr (kOne) {
     if constexpr (P::kScaled) add({.phase = kLargestFc1, .blocks = kFc1MaxThreads / 256}, 256, fc1_max_kernel<P>, 0, 0);
-    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>,
-        P::kFp16Terms > 0 ? sizeof(float[256 / 32]) : 0, 0);
+    add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>, 0, 0);
   }
+  if constexpr (P::kFp16Terms > 0)
+    add({.phase = kFc1Terms, .wgmma = true, .blocks = kFc1Groups}, kConvThreads, fc1_terms_kernel<Models>,
+        sizeof(float[kConvThreads / 32]), 0);
   add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, start_bn1_kernel<P, Models>,
       sizeof(Bn1Scratch), 0);
   return rows;

@@ -30,6 +30,7 @@ enum class Phase {
   kUpdate,
   kLargestFc1,      // |fc1.weight|, where weights have scales
   kRepackWeights,   // from the parameters to the kernels' copies of them
+  kFc1Terms,        // of fc1.weight, where wgmma multiplies terms: after steps that did not leave them, too
   kStartBatchNorm,  // bn1 for the first batch
 };
 inline constexpr std::array kStepPhases = {Phase::kConvForward, Phase::kFc1Forward,    Phase::kHead,

@@ -255,12 +255,6 @@ __global__ void __launch_bounds__(kBlock, 2) exchange_gradients_kernel(Totals* t
   }
 }
 
-// fc1.weight in the terms that wgmma multiplies, from the weights that exchange_gradients_kernel() has updated.
-__global__ void __launch_bounds__(kBlock) fc1_terms_kernel(State s) {
-  wait_for_predecessor();
-  leave_fc1_terms<kBlock>(s, int(blockIdx.x));
-}
-
 // As launch() of launch.cpp, for kernels that are no rows of a table.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, bool overlap, cudaStream_t stream, Arguments... arguments) {
@@ -295,7 +289,6 @@ void exchange_gradients(Precision precision, Totals* to, const State& from, cons
                       : precision == Precision::kTf32 ? exchange_gradients_kernel<Policy<Precision::kTf32>>
                                                       : exchange_gradients_kernel<Policy<Precision::kFp32>>;
   launch(kernel, kGradientBlocks, from.overlap, stream, to, from, parts);
-  if (from.fc1_terms && parts.takes) launch(fc1_terms_kernel, kFc1Groups, from.overlap, stream, from);
 }
 
 }  // namespace mnist::fused

@@ -25,8 +25,6 @@ __global__ void repack_weights_kernel(State s) {
   wait_for_predecessor();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int lane = threadIdx.x & 31;
-  if constexpr (P::kFp16Terms > 0)
-    if (s.wgmma && blockIdx.x < kFc1Groups) leave_fc1_terms<256>(s, int(blockIdx.x));
   float fc1_scale = 1;
   if constexpr (P::kScaled) {
     fc1_scale = weight_scale(largest_of<2 * kCells2 * kGradientWarps>(s.fc1_max(), lane));
@@ -51,6 +49,14 @@ __global__ void repack_weights_kernel(State s) {
     const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
     repack_conv2<P>(s, sign * s.parameters[kParameters[kConv2Weight].offset + i], tap, out, in, inverse_of(scale));
   }
+}
+
+// fc1.weight in the terms that wgmma multiplies, where fc1_backward by terms did not leave them; a block a group.
+template <class Models>
+__global__ void __launch_bounds__(kConvThreads) fc1_terms_kernel(Models models) {
+  const auto& s = state_of_block(models);
+  wait_for_predecessor();
+  leave_fc1_terms<kConvThreads>(s, int(blockIdx.x));
 }
 
 // kConv1Blocks blocks: the moments of a graph step's batch, then their channels of conv1 as update leaves them.

@@ -1,6 +1,8 @@
 // conv_bn_relu_pool, apply_pool: batch norm, relu and pool in one pass over z; backward, two passes without dy.
 #include "cuda/check.h"
+#include "kernels/batch_norm/batch_norm.h"
 #include "kernels/chunks.h"
+#include "kernels/conv2d/conv2d.h"
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/conv_bn_relu_pool/gradient.cuh"
 #include "kernels/device/block_sum.cuh"
@@ -160,6 +162,28 @@ void dz_of_pooled(float* dz, const float* da, const float* z, const std::uint8_t
   const BatchNormGradient by{gamma, mean, var, dgamma, dbeta, float(1 / (double(batch) * side * side))};
   dz_kernel<<<grid, kBlock, 0, stream>>>(dz, da, z, route, by, batch, side / 2);
   MNIST_CHECK_LAUNCH();
+}
+
+void conv_bn_relu_pool_forward_apply_pool(float* a, std::uint8_t* route, float* z, float* statistics, float* scratch,
+                                          const float* x, const float* w, const float* bias, const float* gamma,
+                                          const float* beta, std::int64_t batch, int in, int out, int side,
+                                          cudaStream_t stream) {
+  float *mean = statistics, *var = statistics + out;
+  conv2d_forward_register_tiled(z, x, w, bias, batch, in, out, side, stream);
+  batch_norm_statistics_groups(mean, var, scratch, z, batch, out, side * side, stream);
+  apply_pool(a, route, z, gamma, beta, mean, var, batch, out, side, stream);
+}
+
+void conv_bn_relu_pool_backward_pooled_sums(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
+                                            const float* da, const float* x, const float* z, const float* statistics,
+                                            const std::uint8_t* route, const float* w, const float* gamma,
+                                            std::int64_t batch, int in, int out, int side, cudaStream_t stream) {
+  const float *mean = statistics, *var = statistics + out;
+  float *dz = scratch, *partial = dz + aligned_floats(batch * out * side * side);
+  pooled_sums(dgamma, dbeta, da, z, route, mean, var, batch, out, side, stream);
+  dz_of_pooled(dz, da, z, route, gamma, mean, var, dgamma, dbeta, batch, out, side, stream);
+  conv2d_backward_weight_register_tiled(dw, partial, dz, x, batch, in, out, side, stream);
+  if (dx) conv2d_backward_data_register_tiled(dx, dz, w, batch, in, out, side, stream);
 }
 
 }  // namespace mnist::kernels

@@ -64,4 +64,12 @@ void conv2d_with_statistics(float* z, float* of_images, const float* x, const fl
   run(z, of_images, x, w, bias, batch, in, out, stream);
 }
 
+void conv_bn_relu_pool_forward_conv_statistics(float* a, std::uint8_t* route, float* z, float* statistics,
+                                               float* scratch, const float* x, const float* w, const float* bias,
+                                               const float* gamma, const float* beta, std::int64_t batch, int in,
+                                               int out, int side, cudaStream_t stream) {
+  conv2d_with_statistics(z, scratch, x, w, bias, batch, in, out, side, stream);
+  merge_apply_pool(a, route, statistics, statistics + out, z, scratch, gamma, beta, batch, out, side, stream);
+}
+
 }  // namespace mnist::kernels

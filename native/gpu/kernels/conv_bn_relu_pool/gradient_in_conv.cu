@@ -222,4 +222,17 @@ void gradient_in_conv_weight(float* partial, const PooledGradient& of, const flo
   MNIST_CHECK_LAUNCH();
 }
 
+void conv_bn_relu_pool_backward_gradient_in_conv(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
+                                                 const float* da, const float* x, const float* z,
+                                                 const float* statistics, const std::uint8_t* route, const float* w,
+                                                 const float* gamma, std::int64_t batch, int in, int out, int side,
+                                                 cudaStream_t stream) {
+  const float *mean = statistics, *var = statistics + out;
+  const PooledGradient of{da, z, route, gamma, mean, var, dgamma, dbeta};
+  pooled_sums(dgamma, dbeta, da, z, route, mean, var, batch, out, side, stream);
+  gradient_in_conv_weight(scratch, of, x, batch, in, out, side, stream);
+  conv2d_add_chunks(dw, scratch, in, out, int(gradient_in_conv_chunks(batch)), stream);
+  if (dx) gradient_in_conv_data(dx, of, w, batch, in, out, side, stream);
+}
+
 }  // namespace mnist::kernels

@@ -1,6 +1,7 @@
 // conv_bn_relu_pool, moments: layer 1 in one launch behind one that sums pixels; z and dz do not exist.
 #include <algorithm>
 
+#include "cuda/buffer.h"
 #include "cuda/check.h"
 #include "kernels/conv_bn_relu_pool/moments.cuh"
 #include "kernels/device/last_block.cuh"
@@ -250,6 +251,28 @@ void layer_gradient_from_moments(float* dw, float* dgamma, float* dbeta, float* 
   gradient_kernel<<<unsigned(out), kGradientBlock, 0, stream>>>(dw, dgamma, dbeta, taps, moments, batch, w, gamma, var,
                                                                 1.0);
   MNIST_CHECK_LAUNCH();
+}
+
+void conv_bn_relu_pool_forward_moments(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
+                                       const float* x, const float* w, const float* bias, const float* gamma,
+                                       const float* beta, std::int64_t batch, int in, int out, int side,
+                                       cudaStream_t stream) {
+  MNIST_REQUIRE(in == 1, "conv_bn_relu_pool moments: " << in << " input channels, expected 1");
+  auto* moments = reinterpret_cast<double*>(kept);
+  auto* partial = reinterpret_cast<double*>(scratch);
+  auto* finished = reinterpret_cast<unsigned*>(partial + pixel_moments_partial_size(batch));
+  cuda::fill_bytes(finished, 0, 1, stream);
+  pixel_moments(moments, partial, finished, x, batch, side, {statistics, statistics + out, w, bias, out}, stream);
+  layer_of_one_channel(a, route, x, w, bias, gamma, beta, statistics, statistics + out, batch, out, side, stream);
+}
+
+void conv_bn_relu_pool_backward_moments(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
+                                        const float* da, const float* x, const float* kept, const float* statistics,
+                                        const std::uint8_t* route, const float* w, const float* gamma,
+                                        std::int64_t batch, int in, int out, int side, cudaStream_t stream) {
+  MNIST_REQUIRE(in == 1 && !dx, "conv_bn_relu_pool moments: expected one input channel, and no gradient of it");
+  layer_gradient_from_moments(dw, dgamma, dbeta, scratch, da, x, route, reinterpret_cast<const double*>(kept), w, gamma,
+                              statistics + out, batch, out, side, stream);
 }
 
 }  // namespace mnist::kernels

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, plain_blocks
+from pages import guide_pictures
 
 from mnist_cuda.bench import emulate
 from mnist_cuda.judge.exercises import EXERCISES
@@ -155,6 +156,36 @@ def test_the_exercise_of_chapter_14() -> None:
     judge = runpy.run_path(str(file))["judge"]
     assert judge(lambda latency, copy, product: -(-(copy + latency + product) // product)) is None
     assert judge(lambda latency, copy, product: (copy + latency + product) // product) is not None  # rounded down
+
+
+def test_the_exercise_of_chapter_12() -> None:
+    file = GUIDE / "exercises" / "moments.py"
+    as_it_is = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert as_it_is.returncode == 1
+    assert as_it_is.stdout.count("WRONG") == 4
+    judge = runpy.run_path(str(file))["judge"]
+
+    def statistics(w: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+        return w @ mean, w @ covariance @ w
+
+    def gradient(w: Any, gamma: Any, var: Any, mean: Any, c: Any, taps: Any, dbeta: Any, again: int = 1) -> Any:
+        sigma, routed = np.sqrt(var + 1e-5), taps - dbeta * mean
+        return gamma / sigma * (routed - again * (w @ routed) / sigma**2 * (c @ w)), w @ routed / sigma
+
+    assert all(judge(statistics, gradient).values())
+    wrong = judge(lambda w, mean, c: (w @ mean, w @ w), lambda *given: gradient(*given, again=0))
+    assert [name for name, right in wrong.items() if not right] == ["variance", "dw"]
+
+
+def test_what_chapter_12_says_a_layer_carries() -> None:
+    page = (GUIDE / "12-fusion.md").read_text()
+    forward = guide_pictures.carried()["forward"]
+    assert [each for _, _, each in forward] == [20, 12, 8, 0]
+    values = 256 * 32 * 28 * 28
+    assert f"z has {values / 1e6:.1f} million values" in page
+    record = json.loads((ROOT / "docs" / "records" / "ops" / "256.json").read_text())["roofs"]
+    taken = 20 * values / record["bytes_per_second"]
+    assert f"are {20 * values / 1e6:.0f} MB, which take {1e6 * taken:.0f} µs" in page
 
 
 TILED = """

@@ -497,6 +497,48 @@ def launches(kernels: int = 6, each: float = 2) -> Picture:
     return picture
 
 
+# ---- chapter 12 ------------------------------------------------------------------------------------------------------
+
+FUSION = ROOT / "native" / "gpu" / "kernels" / "conv_bn_relu_pool" / "conv_bn_relu_pool.h"
+
+
+def carried() -> dict[str, list[tuple[str, int, int]]]:
+    """By direction: row, launches, and bytes that it carries for each value of z, as the header of the op says."""
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for line in FUSION.read_text().splitlines():
+        if start := re.match(r"//   (forward|backward) +launches", line):
+            found[direction := start[1]] = []
+        elif row := re.match(r"//   (\w+) (\(I = 1\))? +(\d) .*?(?:(\d+)n( less)?)?[^n]*$", line):
+            before = found[direction]
+            left = 0 if row[2] else before[-1][2] - int(row[4]) if row[5] else int(row[4])
+            before.append((row[1] + (", layer 1" if row[2] else ""), int(row[3]), left))
+    return found
+
+
+def traffic() -> Picture:
+    """What a layer carries through memory, row by row."""
+    rows = carried()
+    said = "; ".join(
+        f"{direction}: " + ", ".join(f"{name} {each} bytes in {count} launches" for name, count, each in of)
+        for direction, of in rows.items()
+    )
+    picture = Picture("What a layer carries through memory, for each value of z", f"For each value of z. {said}.")
+    most, y = max(each for of in rows.values() for _, _, each in of), 14.0
+    for direction, of in rows.items():
+        picture.text(8, y, direction, "b")
+        picture.text(200, y, "launches", "s e")
+        picture.text(392, y, "bytes", "s e")
+        for name, count, each in of:
+            y += 24
+            picture.text(8, y, name)
+            picture.text(192, y, str(count), "e")
+            picture.box(210, y - 13, max(1.5, 150 * each / most), 16, "half")
+            picture.text(392, y, str(each), "e")
+        y += 30
+    picture.text(8, y - 6, "z, y and their gradients alone, per value of z", "s")
+    return picture
+
+
 # ---- chapter 13 ------------------------------------------------------------------------------------------------------
 
 
@@ -653,6 +695,7 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("butterfly", butterfly()),
         ("deciders", deciders()),
         ("launches", launches()),
+        ("traffic", traffic()),
         ("fragments", fragments()),
         ("stages", stages()),
         ("rounding", rounding()),

@@ -584,7 +584,7 @@ def stages(tiles: int = 6, latency: int = 5, copy: int = 1, product: int = 2) ->
     picture = Picture(
         "Copies and products with one, two and four stages",
         f"{tiles} tiles. A copy takes {copy}, its data arrive {latency} later, a product takes {product}. "
-        + ", ".join(f"with {count} stage{'s' * (count > 1)} all is done after {end}" for count, end in ends.items())
+        + ", ".join(f"{count} stage{'s' * (count > 1)}: done after {end}" for count, end in ends.items())
         + ".",
     )
     scale, y = 330 / ends[1], 14.0

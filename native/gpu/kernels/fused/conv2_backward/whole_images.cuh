@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
   if (items.lane == 0) {
     images.copy_forward(item, sample, 0, warp, kConvWarps);
     if (warp == Images::kPieces)
-      copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, DgradFilter::kBytes, filter_arrived);
+      copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad, DgradFilter::kBytes, filter_arrived);
   }
   items.scales = begin_scales<P>(s);
   float dy2_scale = 1;

@@ -44,9 +44,6 @@ void launch(const EntryPoint& entry, const KernelRow& row, dim3 grid, const Stat
   MNIST_REQUIRE(entry.kernel, "launch: a kernel of phase " << int(row.phase) << " is not for so many models");
   if (row.dynamic > 0)
     MNIST_CHECK(cudaFuncSetAttribute(entry.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row.dynamic));
-  if (any.wgmma && !any.fc1_terms && !getenv("NO_CARVEOUT"))
-    MNIST_CHECK(cudaFuncSetAttribute(entry.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                     cudaSharedmemCarveoutMaxShared));
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(unsigned(row.threads));

@@ -3,11 +3,10 @@
 //
 // It computes what mma.cuh says, and its blocks own the same items. Operands lie as wgmma reads them (see
 // device/wgmma.cuh): chunks of 8 channels apart, [chunk][row][slot][16 bytes]. Roles are warpgroups:
-//   0, 1  dgrad of 7 image rows each, then their routed taps; once the weight gradient is done with the item, too,
-//         they start the copies that take its place
+//   0, 1  dgrad of 7 image rows each, then their routed taps
 //   2     conv2's weight gradient, all of it in registers over all items
-//   3     waits for the copies of an item and makes dz2 where z2 was, while the others work on the item before
-// Roles 0 and 1 wait longest for the others; so it is they who start the copies.
+//   3     waits for the copies of an item, makes dz2 where z2 was while the others work on the item before, and once
+//         they are done with that one starts the copies that take its place
 #pragma once
 
 #include "kernels/device/matrix.cuh"
@@ -55,7 +54,6 @@ struct WholeImages {
   using Shared = WholeImagesShared<P>;
   using Item = typename Shared::Item;
   using Items = Conv2BackwardItems<P, 14, 2, 1, Shared>;
-  using Done = NamedBarrier<4, 3 * kGroupThreads, 2>;  // of roles 0 to 2 with a stage, which may be overwritten
   static constexpr int kDgradRegisters = 104, kWeightGradientRegisters = 208,
                        kMakeDz2Registers = 96;  // 4 * 128 together
   static_assert(2 * kDgradRegisters + kWeightGradientRegisters + kMakeDz2Registers == 4 * 65536 / kConvThreads);
@@ -73,8 +71,10 @@ struct WholeImages {
       if (stage == 0) parity ^= 1;
     }
   }
-  // The item after next, which takes the stage of this one; negative: none.
-  __device__ __forceinline__ int next_in_stage(int item) const { return item - 2 * items.stride(); }
+  // No warp of this role reads the stage of this item any more. Nothing is copied over those of the last two.
+  __device__ __forceinline__ void release(int item, int stage) const {
+    if (item >= 2 * items.stride()) Items::Done::arrive(stage);
+  }
   // A role's points within an item, from `first` on.
   __device__ __forceinline__ TracedItem traced(int item, int first, bool thread) const {
     return TracedItem(items.s, Phase::kConv2Backward, {.first = first, .points = 4, .from = 8, .to = 12},
@@ -126,9 +126,9 @@ struct WholeImages {
               static_cast<const char*>(items.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,
               items.arrived[stage]);
   }
-  // All of an item, by dgrad's warps; the item after it comes as far as the L2 cache, except its image.
+  // All of an item, by role 3; the item after it comes as far as the L2 cache, except its image.
   __device__ __forceinline__ void copy(int item, int sample, int stage, int warp) const {
-    constexpr int kWarps = 2 * kGroupThreads / 32;
+    constexpr int kWarps = kGroupThreads / 32;
     wgmma_publish();  // orders the threads' reads and writes of this stage before the copies
     if (warp == 0) items.arrived[stage].expect(kForwardBytes + kGradientBytes);
     copy_forward(item, sample, stage, warp, kWarps);
@@ -152,19 +152,16 @@ struct WholeImages {
 };
 
 template <class P>
-__device__ __forceinline__ void dgrad_role(const WholeImages<P>& images, int tid, int second_sample) {
+__device__ __forceinline__ void dgrad_role(const WholeImages<P>& images, int tid) {
   using Shared = WholeImagesShared<P>;
   using Item = typename Shared::Item;
   const auto& items = images.items;
   const int lane = items.lane, warp = uniform(tid >> 5);
   const int half = warp & 1, plane = warp >> 1 & 1, first_row = (warp >> 2) * 7;
-  if (const int second = items.first_item() - items.stride(); lane == 0 && second >= 0)
-    images.copy(second, second_sample, 1, warp);
   images.filter_arrived->wait(0);
   float routed_taps[2][12] = {};
   int stage = 0, parity = 0;
   for (int item = items.first_item(); item >= 0; item -= items.stride()) {
-    const int next = images.next_in_stage(item), next_sample = items.sample(next, tid);  // thread 0's counts
     images.wait_for_dz2(item, stage, parity);
     const std::uint32_t here = images.address_of(stage);
     const std::uint32_t words = here + offsetof(Item, route) + ((first_row * 2 + half) * 64 + plane * 32 + lane) * 4;
@@ -181,11 +178,7 @@ __device__ __forceinline__ void dgrad_role(const WholeImages<P>& images, int tid
                                    here + offsetof(Item, pixel_lists) + first_row * Shared::Pixels::kCellsBytes,
                                    inverse_of(items.scales.da1));
     traced(2);
-    if (next >= 0) {
-      WholeImages<P>::Done::sync(stage);  // no warp reads this stage any more
-      traced(3);
-      if (lane == 0) images.copy(next, next_sample, stage, warp);
-    }
+    images.release(item, stage);
     stage ^= 1;
   }
   trace(items.s, Phase::kConv2Backward, 4, tid == 0);
@@ -247,7 +240,7 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) wgmma_results(dw[tap]);
     traced(1);
-    if (images.next_in_stage(item) >= 0) WholeImages<P>::Done::arrive(stage);
+    images.release(item, stage);
     stage ^= 1;
   }
 #pragma unroll
@@ -261,13 +254,16 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
 
 // The kernel has made dz2 of the first item already.
 template <class P>
-__device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int tid) {
+__device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int tid, int second_sample) {
   const auto& items = images.items;
+  const int warp = uniform(tid >> 5), second = items.first_item() - items.stride();
+  if (items.lane == 0 && second >= 0) images.copy(second, second_sample, 1, warp);
   int stage = 1, parity = 0;
-  for (int item = items.first_item() - items.stride(); item >= 0; item -= items.stride()) {
+  for (int item = second; item >= 0; item -= items.stride()) {
     // Opaque to the compiler, which would compute all addresses before the loop, and spill them.
     int thread = tid;
     asm volatile("" : "+r"(thread));
+    const int next = item - items.stride(), next_sample = items.sample(next, thread);  // thread 0's counts
     const TracedItem traced = images.traced(item, 32, tid == 0);
     traced(0);
     items.arrived[stage].wait(parity);
@@ -279,6 +275,11 @@ __device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int 
     if (items.lane == 0) images.dz2_ready[stage].arrive();
     traced(2);
     stage ^= 1;
+    if (next >= 0) {
+      WholeImages<P>::Items::Done::sync(stage);  // no warp reads this stage any more
+      traced(3);
+      if (items.lane == 0) images.copy(next, next_sample, stage, warp);
+    }
   }
 }
 
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
   const Images images{items, dz2_ready, &filter_arrived};
 
   trace(s, Phase::kConv2Backward, 0, tid == 0);
-  const int item = items.first_item(), second_sample = items.sample(item - items.stride(), tid);
+  const int item = items.first_item(), second_sample = items.sample(item - items.stride(), tid % kGroupThreads);
   if (tid == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       arrived[stage].init(1);
@@ -339,13 +340,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
 
   if (group < 2) {
     give_registers<Images::kDgradRegisters>();
-    dgrad_role(images, tid, second_sample);
+    dgrad_role(images, tid);
   } else if (group == 2) {
     take_registers<Images::kWeightGradientRegisters>();
     weight_gradient_role(images, tid - 2 * kGroupThreads);
   } else {
     give_registers<Images::kMakeDz2Registers>();
-    make_dz2_role(images, tid - 3 * kGroupThreads);
+    make_dz2_role(images, tid - 3 * kGroupThreads, second_sample);
   }
 #endif
 }

@@ -141,7 +141,7 @@ def test_of_equal_scores_the_first_class_is_taken(spec, make_engine, tmp_path):
         found = answers_of(engine, images, labels)
         assert found.matrix[:, first].tolist() == found.counts.tolist()
         digit = Digit(images[0], (0, 0, 28, 28), False, "")
-        report = _report(tmp_path, [digit], [answers.probabilities[0]], [str(k) for k in range(10)])
+        report = _report(tmp_path, [digit], [(answers.probabilities[0], None)], [str(k) for k in range(10)])
         assert report["digit"] == first
 
 

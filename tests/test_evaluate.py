@@ -21,6 +21,7 @@ from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.confusion import answers_of
 from mnist_cuda.run.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
 from mnist_cuda.run.results import Model
+from mnist_cuda.terminal import console
 
 
 class FixedScores(Engine):
@@ -113,6 +114,13 @@ def test_statistics_are_those_of_the_parameters(spec, make_engine):
             assert value.tobytes() == engine.statistics[name].tobytes(), (what, name)
         assert fresh.logits(images).tobytes() == engine.logits(images).tobytes(), what
         assert fresh.evaluate() == engine.evaluate(), what
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (1e9, False)])
+def test_an_evaluation_that_takes_long_begins_with_an_estimate(trained, monkeypatch, capsys, seconds, said):
+    monkeypatch.setattr(console, "LONG", seconds)
+    assert cli.main(["evaluate", str(trained), "--engine", "cpu"]) == 0
+    assert ("it takes about " in capsys.readouterr().out) == said
 
 
 @pytest.mark.parametrize("spec", engine_params())

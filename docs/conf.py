@@ -58,7 +58,7 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
             *("docs/operators", "docs/ranks", "docs/wheels"),
         ],
         "Understand": [
-            *("docs/network", "native/README", "docs/ladder", "docs/emulator", "docs/fused"),
+            *("docs/network", "native/README", "docs/ladder", "docs/emulator", "docs/debugging", "docs/fused"),
             *("native/gpu/kernels/fused/README", "docs/glossary"),
         ],
         "Compare and check": [

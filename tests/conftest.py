@@ -92,6 +92,17 @@ def make_engine():
     return make
 
 
+def plain_blocks(markdown):
+    """The lines within code blocks that name no language."""
+    lines, language = [], None
+    for line in markdown.splitlines():
+        if line.startswith("```"):
+            language = line[3:] if language is None else None
+        elif language == "":
+            lines.append(line)
+    return lines
+
+
 def require_gpus(count):
     """A skip where there are fewer."""
     found = _native.cuda_status()["device_count"]

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import plain_blocks
 
 from mnist_cuda import cli, errors
 from mnist_cuda.commands import COMMANDS
@@ -77,10 +78,10 @@ def test_every_exit_code_is_documented() -> None:
 def commands(page: Path) -> list[str]:
     """The lines of code blocks and the words in backticks that start the program, without what stands before it."""
     text = page.read_text()
-    lines = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     found = (
-        re.match(r"!?(?:\w+=\S+ )*((?:mnist-cuda (?=\w)|\./scripts/train\b).*)$", line) for line in [*lines, *spans]
+        re.match(r"!?(?:\w+=\S+ )*((?:mnist-cuda (?=\w)|\./scripts/train\b).*)$", line)
+        for line in [*plain_blocks(text), *spans]
     )
     return [match[1] for match in found if match]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, plain_blocks
+from pages import guide_pictures
 
 from mnist_cuda.bench import emulate
 from mnist_cuda.judge.exercises import EXERCISES
@@ -39,7 +42,7 @@ def test_every_exercise_that_a_page_names_is_there(page: Path) -> None:
     named = set(re.findall(r"mnist-cuda exercise start (\S+?)[`\s]", text))
     judged = set(re.findall(r"mnist-cuda judge (\S+?)\.(?:cu|py)", text))
     assert named - {"NAME"} <= set(EXERCISES)
-    assert judged <= named | {"mine", "docs/guide/tile"}
+    assert judged <= named | {"mine", "docs/guide/tile", "docs/guide/exercises/numba_linear"}
 
 
 @pytest.mark.parametrize("picture", sorted(GUIDE.glob("*.svg")), ids=lambda picture: picture.stem)
@@ -50,6 +53,67 @@ def test_pictures_have_words_and_a_dark_mode(picture: Path) -> None:
     styles = set(re.findall(r'class="([^"]*)"', text))
     assert all(f".{name}{{" in text for style in styles for name in style.split())
     assert any(f"({picture.name})" in page.read_text() for page in CHAPTERS), "no page shows it"
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+ELSEWHERE = (  # what no line of this file runs as it stands, and why
+    ("mnist-cuda exercise start ", "tests/test_judge.py starts and judges every exercise"),
+    *((f"mnist-cuda judge {name}", "tests/test_judge.py") for name in (*EXERCISES, "mine")),
+    ("mnist-cuda judge docs/guide/exercises/", "below, where Numba is there"),
+    ("python -m pip install ", "CI installs it"),
+    ("source ", "an environment is active"),
+    ("export ", "it is set"),
+    ("./scripts/train", "CI's step `set-up`; below, a GPU's"),
+    ("git ", "it undoes what the reader did"),
+)
+GPU = re.compile(r"mnist-cuda (?:bench (?:ops(?! --emulate)|share)|sweep|.*(?:-e|--engine) (?!cpu))")
+
+
+def commands() -> list[str]:
+    """The lines of code blocks of the guide that start a program, and those of the README's tables, each once."""
+    found = []
+    for page in (GUIDE / "README.md", *CHAPTERS):
+        text = page.read_text()
+        spans = re.findall(r"\| `([^`]+)` \|$", text, re.MULTILINE)
+        found += [line.partition("  #")[0].rstrip() for line in (*plain_blocks(text), *spans)]
+    return [
+        line for line in dict.fromkeys(found) if re.match(r"(mnist-cuda|python|\./scripts|git|source|export) ", line)
+    ]
+
+
+def test_commands_without_a_gpu_run_and_the_others_say_what_they_lack(tmp_path: Path, emulator_cache: str) -> None:
+    data = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
+    if not data.is_dir() or not shutil.which("g++"):
+        pytest.skip("no MNIST or no g++ here")
+    cache, folder = tmp_path / "cache", tmp_path / "work"
+    (cache / "mnist").mkdir(parents=True)
+    for file in data.glob("*.gz"):
+        (cache / "mnist" / file.name).symlink_to(file.resolve())
+    folder.mkdir()
+    (folder / "docs").symlink_to(ROOT / "docs")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "MNIST_CUDA_CACHE": str(cache), "XDG_CACHE_HOME": emulator_cache, "CUDA_VISIBLE_DEVICES": ""}
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        words = ["bash", "-c", command]
+        return subprocess.run(words, cwd=folder, env=os.environ | own, capture_output=True, text=True, timeout=600)
+
+    assert run("mnist-cuda train --engine cpu --epochs 1").returncode == 0  # what ./scripts/train has left
+    ran, refused = [], []
+    for command in commands():
+        if any(command.startswith(start) for start, _ in ELSEWHERE):
+            continue
+        done = run(command)
+        if GPU.match(command):
+            refused.append(command)
+            assert done.returncode == 4, (command, done.returncode, done.stderr)
+        else:
+            ran.append(command)
+            hole = command.startswith("python docs/guide/exercises/")
+            assert done.returncode == int(hole), (command, done.stdout, done.stderr)
+    assert len(ran) >= 10
+    assert len(refused) >= 6
 
 
 # ---- exercises -------------------------------------------------------------------------------------------------------
@@ -82,6 +146,81 @@ def test_the_exercise_of_chapter_1() -> None:
         "dz sums to 0",
         "dz by finite differences",
     ]
+
+
+def test_the_exercise_of_chapter_14() -> None:
+    file = GUIDE / "exercises" / "stages.py"
+    as_it_is = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert as_it_is.returncode == 1
+    assert as_it_is.stdout.startswith("WRONG: latency 0, copy 1, product 1: 0, expected ")
+    judge = runpy.run_path(str(file))["judge"]
+    assert judge(lambda latency, copy, product: -(-(copy + latency + product) // product)) is None
+    assert judge(lambda latency, copy, product: (copy + latency + product) // product) is not None  # rounded down
+
+
+def test_the_exercise_of_chapter_12() -> None:
+    file = GUIDE / "exercises" / "moments.py"
+    as_it_is = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert as_it_is.returncode == 1
+    assert as_it_is.stdout.count("WRONG") == 4
+    judge = runpy.run_path(str(file))["judge"]
+
+    def statistics(w: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+        return w @ mean, w @ covariance @ w
+
+    def gradient(w: Any, gamma: Any, var: Any, mean: Any, c: Any, taps: Any, dbeta: Any, again: int = 1) -> Any:
+        sigma, routed = np.sqrt(var + 1e-5), taps - dbeta * mean
+        return gamma / sigma * (routed - again * (w @ routed) / sigma**2 * (c @ w)), w @ routed / sigma
+
+    assert all(judge(statistics, gradient).values())
+    wrong = judge(lambda w, mean, c: (w @ mean, w @ w), lambda *given: gradient(*given, again=0))
+    assert [name for name, right in wrong.items() if not right] == ["variance", "dw"]
+
+
+def test_what_chapter_12_says_a_layer_carries() -> None:
+    page = (GUIDE / "12-fusion.md").read_text()
+    forward = guide_pictures.carried()["forward"]
+    assert [each for _, _, each in forward] == [20, 12, 8, 0]
+    values = 256 * 32 * 28 * 28
+    assert f"z has {values / 1e6:.1f} million values" in page
+    record = json.loads((ROOT / "docs" / "records" / "ops" / "256.json").read_text())["roofs"]
+    taken = 20 * values / record["bytes_per_second"]
+    assert f"are {20 * values / 1e6:.0f} MB, which take {1e6 * taken:.0f} µs" in page
+
+
+TILED = """
+    x_tile = cuda.shared.array((TILE, TILE), numba.float32)
+    w_tile = cuda.shared.array((TILE, TILE), numba.float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    b, o, row = cuda.blockIdx.y * TILE + ty, cuda.blockIdx.x * TILE + tx, cuda.blockIdx.x * TILE + ty
+    total = np.float32(0)
+    for first in range(0, x.shape[1], TILE):
+        i = first + tx
+        x_tile[ty, tx] = x[b, i] if b < x.shape[0] and i < x.shape[1] else np.float32(0)
+        w_tile[ty, tx] = w[row, i] if row < w.shape[0] and i < x.shape[1] else np.float32(0)
+        cuda.syncthreads()
+        for k in range(TILE):
+            total += x_tile[ty, k] * w_tile[tx, k]
+        cuda.syncthreads()
+    if b < y.shape[0] and o < y.shape[1]:
+        y[b, o] = total + bias[o]
+
+"""
+
+
+def test_the_exercise_of_chapter_10(tmp_path: Path) -> None:
+    """As it is, and with tiles: both are right."""
+    pytest.importorskip("numba")
+    text = (GUIDE / "exercises" / "numba_linear.py").read_text()
+    start, end = text.index("    o = cuda.blockIdx.x"), text.index("\ndef linear_forward")
+    tiled = text[:start] + TILED.lstrip("\n") + text[end:]
+    (tmp_path / "tiled.py").write_text("import numba\nimport numpy as np\n" + tiled)
+    for file in (GUIDE / "exercises" / "numba_linear.py", tmp_path / "tiled.py"):
+        command = [sys.executable, "-m", "mnist_cuda", "judge", "--json", file]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        assert found["exit_code"] == 0, found
+        assert found["verdicts"][0]["by"] == "Numba's simulator"
 
 
 def test_the_teachers_program_grades(tmp_path: Path) -> None:
@@ -233,3 +372,60 @@ def test_what_chapter_6_says(emulated: Any) -> None:
     assert turns_and_sectors(file.read_text()) == (2, 4)
     mended = ("const int k = n % kDepth, row = n / kDepth;", "const int k = n % 8 + n / 512 * 8, row = n / 8 % kTile;")
     assert turns_and_sectors(replaced(file, mended)) == (1, 4)
+
+
+# ---- what pages work out ---------------------------------------------------------------------------------------------
+
+
+def test_what_chapter_11_says_of_the_least_time_of_a_step() -> None:
+    """The sums over the ops of a step, by the formulas of native/host/profile/cost.h."""
+    batch, element = 256, 4
+    costs: list[tuple[float, float]] = [(batch * (2.0 * 785 + 4), 0), (5.0 * batch * 784, 2.0 * batch * 784)]
+
+    def product(i: int, o: int, rows: float, weights: int) -> tuple[float, float]:
+        return element * (rows * (i + o) + weights), 2.0 * rows * weights
+
+    for i, o, side, gradients in ((1, 32, 28, 1), (32, 64, 14, 2)):
+        n = batch * o * side * side
+        costs += [product(i, o, batch * side * side, 9 * i * o)] * (1 + gradients)
+        costs += [(element * n, 4 * n), (2 * element * n, 4 * n), (5 * element * n, 11 * n)]
+        costs += [((1 + 5 * element) * n / 4, n), ((1 + 5 * element) * n / 4, 0)]
+    for i, o in ((3136, 128), (128, 10)):
+        forward = product(i, o, batch, i * o)
+        backward = (element * (2 * batch * i + batch * o + 2 * i * o), 2 * forward[1])
+        costs += [forward, backward]
+    costs += [(9 * batch * 128, batch * 128)] * 2 + [(2 * element * batch * 10, 4 * batch * 10)] * 2
+    costs += [(81 * batch, 12 * batch), (12 * 421834, 2 * 421834)]
+    assert len(costs) == 27
+    record = json.loads((ROOT / "docs" / "records" / "ops" / "256.json").read_text())["roofs"]
+    rates = record["bytes_per_second"], record["fma_flops"]
+    bound = {"bytes": [0.0, 0.0], "operations": [0.0, 0.0]}
+    counts = {"bytes": 0, "operations": 0}
+    for bytes_, flops in costs:
+        by = "operations" if flops / rates[1] > bytes_ / rates[0] else "bytes"
+        bound[by][0] += bytes_
+        bound[by][1] += flops
+        counts[by] += 1
+    page = (GUIDE / "11-step.md").read_text()
+    for by in bound:
+        million = f"{bound[by][1] / batch / 1e6:.1f} million |"
+        assert f"{counts[by]} ops | {bound[by][0] / batch / 1e6:.2f} MB | {million}" in page
+    least = [1e6 * bound["operations"][1] / rates[1], 1e6 * bound["bytes"][0] / rates[0]]
+    assert f"= {least[0]:.1f} + {least[1]:.1f} = {sum(least):.0f} " in page
+    assert f"27 perfect kernels would take {sum(least):.0f} µs" in page
+
+
+def test_the_words_of_courses_stand_in_the_glossary_and_at_the_code() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text().partition("## Words of CUDA courses")[2]
+    entries = dict(re.findall(r"^- \*\*(.+?)\*\*: (.*)$", text, re.MULTILINE))
+    wanted = ["privatisation", "coarsening", "divergence", "sector", "wave"]
+    assert set(entries) == {*wanted, "latency hiding", "tail effect", "arithmetic intensity"}
+    for word, entry in entries.items():
+        files = re.findall(r"\]\((.+?)\)", entry)
+        assert files
+        assert all(word in (ROOT / "docs" / file).read_text() for file in files), word
+
+
+def test_the_debugger_stops_at_the_line_that_the_page_means() -> None:
+    (line,) = re.findall(r"^break tile\.cu:(\d+)$", (ROOT / "docs/debugging/commands.gdb").read_text(), re.MULTILINE)
+    assert "sum += x_tile[ty][k] * w_tile[tx][k]" in (GUIDE / "tile.cu").read_text().splitlines()[int(line) - 1]

@@ -1,5 +1,6 @@
 """scripts/docs ladder: docs/ladder.md holds the tables of the code and the times of the record."""
 
+import re
 import shutil
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import pytest
 from conftest import ROOT
 from pages import ladder as script
 
+from mnist_cuda.bench import op_tables
 from mnist_cuda.bench.op_peers import OP_PEERS
 from mnist_cuda.commands.bench.ops import OPS
 
@@ -43,6 +45,24 @@ def test_every_rung_is_faster_than_the_one_before_or_says_at_which_size():
         far = [t for t, row in last if (row["library_ratio"] or 0) > 1.3]
         offenders += [f"{op} {t.name}: {t.why}" for t in (*slower, *far) if "B=" not in t.why]
     assert offenders == []
+
+
+def test_every_step_of_the_ladder_is_explained():
+    """A comment above each row of a table of ours but the first says why it is faster than the one before, or not."""
+    for name, (first, *others) in op_tables.own_tables(ROOT).items():
+        assert not first.step, f"{name}: {first.name} has no row above it"
+        for row in others:
+            assert re.fullmatch(r"[A-Za-z0-9].*\.", row.step), f"{name}: no sentence above {row.name}"
+    assert "- `naive` to `coalesced`: A warp's load of w takes 4 sectors" in script.page()
+
+
+def test_a_comment_above_a_row_is_its_step(copied):
+    table = "native/gpu/kernels/relu/relu.cpp"
+    copied(table, "  };", '      // One,\n      // and two.\n      {"float8", relu_forward_float4, "wider"},\n  };')
+    assert [row.step for row in script.ladders()["relu"][1:3]] == [
+        "The same bytes take a quarter of the loads, stores and threads.",
+        "One, and two.",
+    ]
 
 
 def test_a_new_row_and_a_lost_file_are_noticed(copied):

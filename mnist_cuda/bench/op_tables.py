@@ -22,11 +22,12 @@ class StaleError(Exception):
 
 @dataclass(frozen=True)
 class Technique:
-    """A row of an op's ladder."""
+    """A row of an op's ladder. step: why it is faster than the row above it, or not; the comment above it."""
 
     name: str
     why: str
     file: Path
+    step: str = ""
 
 
 def body(text: str, start: str) -> str:
@@ -37,10 +38,12 @@ def body(text: str, start: str) -> str:
     return match[0]
 
 
-def rows_of(table: str) -> Iterator[tuple[str, str, str]]:
-    """Name, what runs it, and reason of each row of a C++ table that has the three."""
-    for name, run, why in re.findall(r'\{"(\w+)",\s*([^"]+?),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', table):
-        yield name, run, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why))
+def rows_of(table: str) -> Iterator[tuple[str, str, str, str]]:
+    """Name, what runs it, reason, and the comment above it of each row of a C++ table that has the first three."""
+    row = r'((?:^ *// .*\n)*) *\{"(\w+)",\s*([^"]+?),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)'
+    for comment, name, run, why in re.findall(row, table, re.MULTILINE):
+        step = " ".join(re.findall(r"// (.*)", comment))
+        yield name, run, "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', why)), step
 
 
 def file_of(folder: Path, variant: str, run: str) -> Path:
@@ -63,7 +66,9 @@ def own_tables(root: Path) -> dict[str, list[Technique]]:
         text = path.read_text()
         for name in re.findall(r"std::span<const Variant<\w+>> (\w+)_variants\(\) \{", text):
             table = body(text, f" {name}_variants() {{")
-            tables[name] = [Technique(row, why, file_of(path.parent, row, run)) for row, run, why in rows_of(table)]
+            tables[name] = [
+                Technique(row, why, file_of(path.parent, row, run), step) for row, run, why, step in rows_of(table)
+            ]
             if len(tables[name]) != len(re.findall(r'^ *\{"', table, re.MULTILINE)):
                 raise StaleError(f"{path.relative_to(root)}: cannot read every row of {name}_variants")
     return tables
@@ -85,7 +90,7 @@ def ladders(root: Path, peers: Path) -> dict[str, list[Technique]]:
         own = re.search(r"own_rungs\(kernels::(\w+)_variants\(\)\)", inside)
         name = made[1] if made[2] == "variants" else own[1] if own else ""
         found[op] = list(tables.pop(name)) if name else []
-        for row, run, why in rows_of(inside):
+        for row, run, why, _ in rows_of(inside):
             if "kernels::" in run:  # our code, or of templates that we compile; the others call a library
                 found[op].append(Technique(row, why, file_of(root / "native" / "gpu" / "kernels", row, run)))
     if tables:

@@ -116,8 +116,8 @@ def command(options: OpsOptions) -> int:
     for op in (op for op in ops if any(row["op"] == op for row in rows)):
         ours = [row for row in rows if row["op"] == op]
         out.print(f"\n{op}, {ours[0]['shape']}")
-        cells = [_cells(row, ours[0]) for row in ours]
-        console.print_table(out, COLUMNS, cells, right=COLUMNS[1:-1], optional=OPTIONAL)
+        shown = [cells(row, ours[0]) for row in ours]
+        console.print_table(out, COLUMNS, shown, right=COLUMNS[1:-1], optional=OPTIONAL)
         for reason in dict.fromkeys(row["absent"] for row in ours if row["absent"]):
             out.print(f"absent: {', '.join(row['variant'] for row in ours if row['absent'] == reason)}: {reason}")
         for row in ours:
@@ -150,7 +150,8 @@ def _print_code(options: OpsOptions) -> int:
     return 0
 
 
-def _cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+def cells(row: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+    """A row of the report under COLUMNS. first: the row that `speed-up` is over."""
     if row["absent"]:
         return row["variant"], *["-"] * (len(COLUMNS) - 2), "absent, see below"
     seconds, ratio = row["cold_us"] / 1e6, row["library_ratio"]

@@ -3,33 +3,49 @@
 Markers enclose it in docs/guide/*.md:
 
 <!-- code:FILE NAME --> ... <!-- /code -->
-    a function or struct of a file, with its comment, and a link to its lines
+    a function, struct or alias of a file, with its comment or decorators, and a link to its lines
 <!-- is:OP/VARIANT WHAT [OTHER] --> ... <!-- /is -->
     a number of a row of the record of `bench ops`: VALUES says which
 <!-- seen:OP/VARIANT WHAT [ARRAY] --> ... <!-- /seen -->
     a number of docs/records/emulated: SEEN says which; with an array, what a warp's load of it costs, and the least
 <!-- us:RECORD ENGINE PRECISION BATCH --> ... <!-- /us -->
-    median microseconds of a training step
+    median microseconds of a training step; RECORD is a file or a folder
+<!-- ops:OP VARIANT... --> ... <!-- /ops -->
+    what `mnist-cuda bench ops` printed of these rows, but for the column `why`
+<!-- kernels:OP VARIANT... --> ... <!-- /kernels -->
+    what these rows launched, by the record of `bench ops`
+<!-- transcript:FILE --> ... <!-- /transcript -->
+    a command of docs/records/transcripts, and what it prints
 <!-- picture:NAME --> ... <!-- /picture -->
     NAME.svg, which guide_pictures.py draws, and the text for those who do not see it
 """
 
 from __future__ import annotations
 
+import ast
+import io
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import guide_pictures
-from pages.records import read_record, read_records
+from pages import guide_pictures, tables
+from pages.records import read_records
+from rich.console import Console
 
+from mnist_cuda.bench import ops
 from mnist_cuda.bench.op_tables import StaleError
+from mnist_cuda.terminal import console
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
 RECORDS = ROOT / "docs" / "records"
-BLOCK = re.compile(r"(<!-- (code|is|seen|us|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL)
+WIDTH = 200  # columns of a table, at most
+BLOCK = re.compile(
+    r"(<!-- (code|is|seen|us|ops|kernels|transcript|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)",
+    re.DOTALL,
+)
 
 Row = dict[str, Any]
 
@@ -40,19 +56,44 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:,.{max(0, count - whole)}f}"
 
 
-def function(file: str, name: str) -> str:
-    """The function or struct, from the comment above it to the brace at the margin, below a link to its lines."""
-    lines = (ROOT / file).read_text().splitlines()
-    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}(?:\(.*[,{{]| {{)$")
+def python_lines(text: str, name: str) -> tuple[int, int] | None:
+    """Where a function of Python begins, with its decorators, and ends: the first line and the one behind the last."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1, node.end_lineno or 0
+    return None
+
+
+def cpp_lines(lines: list[str], name: str) -> tuple[int, int] | None:
+    """As python_lines: from the comment to the brace at the margin, or to the semicolon of `using`."""
+    begins = re.compile(rf"(?!//|#)(?:\S.* )?(?:    )?{re.escape(name)}(?:\(.*[,{{}}]| {{)$|using {re.escape(name)} =")
     first = next((k for k, line in enumerate(lines) if begins.match(line)), None)
     if first is None:
-        raise StaleError(f"{file} has no function {name}")
-    last = next(k for k in range(first, len(lines)) if lines[k] in {"}", "};"})
+        return None
+    if lines[first].startswith("using "):
+        last = next(k for k in range(first, len(lines)) if lines[k].endswith(";"))
+    elif lines[first].endswith("}"):
+        last = first
+    else:
+        last = next(k for k in range(first, len(lines)) if lines[k] in {"}", "};"})
     while first and re.match(r"//|template|__global__", lines[first - 1]):
         first -= 1
-    language = "cuda" if Path(file).suffix in {".cu", ".cuh"} else "cpp"
+    return first, last + 1
+
+
+LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda"}  # of other files: C++
+
+
+def function(file: str, name: str) -> str:
+    """The function, struct or alias, below a link to its lines."""
+    text, suffix = (ROOT / file).read_text(), Path(file).suffix
+    lines = text.splitlines()
+    found = python_lines(text, name) if suffix == ".py" else cpp_lines(lines, name)
+    if found is None:
+        raise StaleError(f"{file} has no function {name}")
+    first, end = found
     link = f"[{file.removeprefix('native/')}](../../{file}#L{first + 1})"
-    return "\n".join([f"{link}:", "", f"```{language}", *lines[first : last + 1], "```"])
+    return "\n".join([f"{link}:", "", f"```{LANGUAGES.get(suffix, 'cpp')}", *lines[first:end], "```"])
 
 
 def roof(row: Row, roofs: dict[str, float]) -> float:
@@ -143,10 +184,32 @@ class Documents:
 
     def _us(self, record: str, engine: str, precision: str, batch: str) -> str:
         wanted = (engine, precision, int(batch), "device")
-        for row in read_record(RECORDS / record)["rows"]:
+        for row in (row for of in read_records(RECORDS / record) for row in of["rows"]):
             if (row["competitor"], row["precision"], row["batch_size"], row["data"]) == wanted:
                 return f"{row['us']['median']:,.0f}"
         raise StaleError(f"{record} has no {' '.join(map(str, wanted))}")
+
+    def _ops(self, op: str, *variants: str) -> str:
+        rows = [self.rows[op, variant] for variant in variants]
+        cells = [ops.cells(row, rows[0])[:-1] for row in rows]
+        return self._table(ops.COLUMNS[:-1], cells, right=ops.COLUMNS[1:-1])
+
+    def _table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str]) -> str:
+        output = io.StringIO()
+        console.print_table(Console(file=output, width=WIDTH), columns, rows, right=right)
+        return f"```\n{output.getvalue()}```"
+
+    def _kernels(self, op: str, *variants: str) -> str:
+        cells = []
+        for variant in variants:
+            for kernel in self.rows[op, variant]["kernels"]:
+                name = re.split(r"[<(]", kernel["name"].replace("cutlass::Kernel2<", ""))[0].rstrip(">")
+                grid, threads = " x ".join(map(str, kernel["grid"])), math.prod(kernel["block"])
+                cells.append((variant, grid, str(threads), str(kernel["registers"]), name))
+        return self._table(("row", "grid", "threads", "registers", "kernel"), cells, right=("threads", "registers"))
+
+    def _transcript(self, file: str) -> str:
+        return tables.render_text((RECORDS / "transcripts" / file).read_text()).rstrip()
 
     def _picture(self, name: str) -> str:
         return f"![{self.pictures[name].words}]({name}.svg)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import runpy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -71,6 +72,37 @@ def line_of(report: Report, array: str, write: bool = False) -> Mapping[str, Any
     (line,) = (line for line in report["lines"] if line["array"] == array and line["write"] == write)
     found: Mapping[str, Any] = line
     return found
+
+
+# ---- chapter 0 -------------------------------------------------------------------------------------------------------
+
+
+def paths() -> Picture:
+    """What a machine can do, by its GPU."""
+    parts = {"chapters 1 to 12": ("chapters", "1 to 12"), "tensor cores": ("tensor cores", "chapter 13"),
+             "Hopper's kernels": ("Hopper", "chapter 14")}  # fmt: skip
+    machines = {  # how far: 2 with times, 1 in the emulator, 0 on paper
+        "no GPU": (1, 1, 0),
+        "T4, RTX 20, GTX 16": (2, 1, 0),
+        "A100, L4, RTX 30-50": (2, 2, 0),
+        "H100, H200": (2, 2, 2),
+    }
+    how = ("on paper", "in the emulator", "with times")
+    said = "; ".join(
+        f"{machine}: " + ", ".join(f"{part} {how[each]}" for part, each in zip(parts, far, strict=True))
+        for machine, far in machines.items()
+    )
+    picture = Picture("What you can do, by your GPU", f"{said}.")
+    for k, lines in enumerate(parts.values()):
+        for line, words in enumerate(lines):
+            picture.text(205 + 75 * k, 14 + 14 * line, words, "s c")
+    for row, (machine, far) in enumerate(machines.items()):
+        y = 38 + 32 * row
+        picture.text(8, y + 16, machine)
+        for k, each in enumerate(far):
+            picture.box(172 + 75 * k, y, 66, 24, ("off", "half", "on")[each])
+    picture.text(8, 182, "full: with times; pale: in the emulator; dashed: on paper", "s")
+    return picture
 
 
 # ---- chapter 1 -------------------------------------------------------------------------------------------------------
@@ -399,6 +431,114 @@ def butterfly(count: int = 8) -> Picture:
     return picture
 
 
+# ---- chapter 10 ------------------------------------------------------------------------------------------------------
+
+
+def deciders() -> Picture:
+    """Who decides what about a kernel."""
+    questions = ("kernel", "tile", "loads", "barriers", "units")
+    makers = {  # the questions that are left to you
+        "CUDA C++": (True, True, True, True, True),
+        "Numba": (True, True, True, True, False),
+        "CUB": (True, True, True, False, False),
+        "CUTLASS": (True, True, False, False, True),
+        "Triton": (True, True, False, False, False),
+        "cuBLAS, cuDNN": (False, False, False, False, False),
+    }
+    said = "; ".join(
+        f"{maker}: " + (", ".join(q for q, mine in zip(questions, yours, strict=True) if mine) or "nothing")
+        for maker, yours in makers.items()
+    )
+    picture = Picture(
+        "What is left to you to decide",
+        f"What you decide: which kernel, its tile, who loads what, barriers, which units multiply. {said}.",
+    )
+    for k, question in enumerate(questions):
+        picture.text(146 + 55 * k, 14, question, "s c")
+    for row, (maker, yours) in enumerate(makers.items()):
+        y = 24 + 28 * row
+        picture.text(8, y + 15, maker)
+        for k, mine in enumerate(yours):
+            picture.box(121 + 55 * k, y, 50, 20, "on" if mine else "off")
+    picture.text(8, 210, "full: you decide; dashed: it is decided for you", "s")
+    return picture
+
+
+# ---- chapter 11 ------------------------------------------------------------------------------------------------------
+
+LAUNCH, NODE = 3.54, 0.74  # microseconds, as docs/ladder.md has them
+
+
+def launches(kernels: int = 6, each: float = 2) -> Picture:
+    """Short kernels, launched one by one and as a graph: when the GPU works."""
+    one_by_one = [LAUNCH * (k + 1) for k in range(kernels)]
+    as_graph = [LAUNCH + (NODE + each) * k for k in range(kernels)]
+    ends = [starts[-1] + each for starts in (one_by_one, as_graph)]
+    picture = Picture(
+        f"{kernels} kernels of {each:g} microseconds, launched one by one and as a graph",
+        f"Launched one by one, {LAUNCH} microseconds each, {kernels} kernels of {each:g} microseconds end after "
+        f"{ends[0]:.1f}: the GPU waits for the host. As a graph they end after {ends[1]:.1f}.",
+    )
+    scale = 300 / ends[0]
+    for title, starts, end, y, calls in (
+        ("one by one", one_by_one, ends[0], 14, kernels),
+        ("as a graph", as_graph, ends[1], 108, 1),
+    ):
+        picture.text(8, y, title, "b")
+        picture.text(8, y + 26, "host", "s")
+        picture.text(8, y + 54, "GPU", "s")
+        picture.text(392, y, f"{end:.1f} µs", "b e")
+        for k in range(calls):
+            picture.box(50 + scale * LAUNCH * k, y + 12, scale * LAUNCH - 2, 20, "half")
+        for start in starts:
+            picture.box(50 + scale * start, y + 40, scale * each, 20, "on")
+    picture.text(8, 196, f"a launch: {LAUNCH} µs of the host; a kernel: {each:g} µs", "s")
+    picture.text(8, 212, f"between two kernels of a graph: {NODE} µs", "s")
+    return picture
+
+
+# ---- chapter 12 ------------------------------------------------------------------------------------------------------
+
+FUSION = ROOT / "native" / "gpu" / "kernels" / "conv_bn_relu_pool" / "conv_bn_relu_pool.h"
+
+
+def carried() -> dict[str, list[tuple[str, int, int]]]:
+    """By direction: row, launches, and bytes that it carries for each value of z, as the header of the op says."""
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for line in FUSION.read_text().splitlines():
+        if start := re.match(r"//   (forward|backward) +launches", line):
+            found[direction := start[1]] = []
+        elif row := re.match(r"//   (\w+) (\(I = 1\))? +(\d) .*?(?:(\d+)n( less)?)?[^n]*$", line):
+            before = found[direction]
+            left = 0 if row[2] else before[-1][2] - int(row[4]) if row[5] else int(row[4])
+            before.append((row[1] + (", layer 1" if row[2] else ""), int(row[3]), left))
+    return found
+
+
+def traffic() -> Picture:
+    """What a layer carries through memory, row by row."""
+    rows = carried()
+    said = "; ".join(
+        f"{direction}: " + ", ".join(f"{name} {each} bytes in {count} launches" for name, count, each in of)
+        for direction, of in rows.items()
+    )
+    picture = Picture("What a layer carries through memory, for each value of z", f"For each value of z. {said}.")
+    most, y = max(each for of in rows.values() for _, _, each in of), 14.0
+    for direction, of in rows.items():
+        picture.text(8, y, direction, "b")
+        picture.text(200, y, "launches", "s e")
+        picture.text(392, y, "bytes", "s e")
+        for name, count, each in of:
+            y += 24
+            picture.text(8, y, name)
+            picture.text(192, y, str(count), "e")
+            picture.box(210, y - 13, max(1.5, 150 * each / most), 16, "half")
+            picture.text(392, y, str(each), "e")
+        y += 30
+    picture.text(8, y - 6, "z, y and their gradients alone, per value of z", "s")
+    return picture
+
+
 # ---- chapter 13 ------------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +570,36 @@ def fragments(lane: int = 9) -> Picture:
                 picture.box(x, y, 22, 16, "on" if owner == lane else "box")
                 picture.text(x + 11, y + 12, str(owner), "c")
     picture.height = top + 17 * 16 + 6
+    return picture
+
+
+# ---- chapter 14 ------------------------------------------------------------------------------------------------------
+
+
+def stages(tiles: int = 6, latency: int = 5, copy: int = 1, product: int = 2) -> Picture:
+    """Copies and products of tiles in rings of stages, by the schedule of the exercise."""
+    schedule = runpy.run_path(str(ROOT / "docs" / "guide" / "exercises" / "stages.py"))["schedule"]
+    times = {count: schedule(tiles, count, latency, copy, product) for count in (1, 2, 4)}
+    ends = {count: found[-1][3] for count, found in times.items()}
+    picture = Picture(
+        "Copies and products with one, two and four stages",
+        f"{tiles} tiles. A copy takes {copy}, its data arrive {latency} later, a product takes {product}. "
+        + ", ".join(f"with {count} stage{'s' * (count > 1)} all is done after {end}" for count, end in ends.items())
+        + ".",
+    )
+    scale, y = 330 / ends[1], 14.0
+    for count, found in times.items():
+        picture.text(8, y, f"{count} stage{'s' * (count > 1)}", "b")
+        picture.text(392, y, f"done after {ends[count]}", "s e")
+        picture.text(8, y + 21, "copies", "s")
+        picture.text(8, y + 47, "products", "s")
+        for start, arrived, begin, end in found:
+            picture.line((60 + scale * (start + copy), y + 17), (60 + scale * arrived, y + 17))
+            picture.box(60 + scale * start, y + 8, scale * copy, 18, "half")
+            picture.line((60 + scale * arrived, y + 17), (60 + scale * begin, y + 34))
+            picture.box(60 + scale * begin + 0.5, y + 34, scale * (end - begin) - 1, 18, "on")
+        y += 78
+    picture.text(8, y - 2, "pale: a copy starts; line: its data are on their way", "s")
     return picture
 
 
@@ -482,9 +652,36 @@ def rounding() -> Picture:
     return picture
 
 
+# ---- chapter 16 ------------------------------------------------------------------------------------------------------
+
+
+def ways() -> Picture:
+    """Ways on from a kernel."""
+    on = {
+        "a PyTorch operator": "others call it",
+        "many models": "one launch, ten networks",
+        "several GPUs": "one network, shared sums",
+        "larger networks": "llm.c, CUTLASS, Triton",
+        "contests": "KernelBot, GPU-Puzzles",
+    }
+    picture = Picture(
+        "Ways on from a kernel of yours", "From your kernel: " + "; ".join(f"{a}: {b}" for a, b in on.items()) + "."
+    )
+    picture.box(8, 82, 96, 30, "on")
+    picture.text(56, 101, "your kernel", "c")
+    for k, (way, what) in enumerate(on.items()):
+        y = 8 + 38 * k
+        picture.line((104, 97), (168, y + 15), style="green")
+        picture.box(168, y, 224, 30, "half")
+        picture.text(176, y + 13, way, "b")
+        picture.text(176, y + 26, what, "s")
+    return picture
+
+
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
     made: Iterable[tuple[str, Picture]] = (
+        ("paths", paths()),
         ("network", network()),
         ("threads", threads()),
         ("wide-loads", wide_loads(emulated)),
@@ -496,7 +693,12 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("tree", tree()),
         ("gather", gather()),
         ("butterfly", butterfly()),
+        ("deciders", deciders()),
+        ("launches", launches()),
+        ("traffic", traffic()),
         ("fragments", fragments()),
+        ("stages", stages()),
         ("rounding", rounding()),
+        ("next", ways()),
     )
     return dict(made)

@@ -1,12 +1,14 @@
 """docs/ladder.md: every technique with its file, its command and its measured time.
 
 The rows of the ops come from the tables in native/gpu and in mnist_cuda/bench/op_peers.py, the times from records of
-`mnist-cuda bench ops`. Rows without code of ours have the file that calls them.
+`mnist-cuda bench ops`, and why a row is faster than the one above it from the comment above its line of the table. Rows
+without code of ours have the file that calls them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ Ratios in a row's text, such as "2.4x at 65536", were measured once on an H200.
 
 `mnist-cuda bench ops` runs every row, `--op` and `--variant` select some, `--sass` and `--ptx` print a row's code.
 It checks each output against float64, and also prints registers, shared memory and occupancy.
+Below the table of an op, *step by step* says why each of our rows is faster than the one above it, or why not.
 The header of an op, such as [linear.h](../native/gpu/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
 """  # noqa: E501
 
@@ -117,6 +120,10 @@ def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str],
     for name, row in measured.items():
         if name not in named and row["library"]:
             yield f"| {link(f'`{name}`', ROOT / LADDERS)} | {row['why']} | {time_of(row)} |"
+    steps = [f"- `{above.name}` to `{row.name}`: {row.step}" for above, row in pairwise(techniques) if row.step]
+    if steps:
+        yield "\nStep by step:\n"
+        yield from steps
 
 
 def around_section() -> Iterator[str]:

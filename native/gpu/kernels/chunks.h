@@ -2,8 +2,8 @@
 //
 // One thread that walks a whole batch would leave most of the GPU idle: conv2's weight gradient has 18,432 elements,
 // each a sum over B * 196 products. So a batch is cut into chunks; a block sums one chunk into `partial[chunk]`, and a
-// second launch adds the chunks, one thread an output, first to last. Both orders are fixed, so the same batch gives
-// the same bits every time; atomicAdd would not.
+// second launch adds the chunks, one thread an output, first to last: privatisation, where each block has sums of its
+// own. Both orders are fixed, so the same batch gives the same bits every time; atomicAdd would not.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 //
 // Arrays have elements of `element` bytes, decisions (pass, route) and images of one byte. Each is read or written
 // once, and arrays by channel or by output, which are small compared with the rest, are left out. A multiply-add is two
-// operations. `n` is the number of elements of the op's result. What a kernel moves beyond this stands in its own
-// header.
+// operations; flops over bytes is the op's arithmetic intensity. `n` is the number of elements of the op's result. What
+// a kernel moves beyond this stands in its own header.
 #pragma once
 
 #include <cstdint>

@@ -33,16 +33,22 @@ void backward(float* dx, float* dgamma, float* dbeta, float* partial, const floa
 std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
   static constexpr Variant<BatchNormStatistics> kTable[] = {
       {"naive", naive::batch_norm_statistics, "two passes; blocks sum chunks as trees in shared memory"},
+      // Slower: 8,192 threads queue for each of 64 addresses.
       {"atomics", batch_norm_statistics_atomics,
        "one pass, two atomicAdd per thread: inexact, never the same twice, 12x naive's time at B=256 on an H200, 7x at "
        "1024",
        1e-4},
+      // No queue: a block adds its numbers in registers and stores one sum; naive, which does so too, waits for the
+      // same memory.
       {"shuffle", batch_norm_statistics_shuffle,
        "two passes; a block's sum takes one barrier. The reads decide: 0.99x naive's time at B=256 on an H200"},
+      // No change: NVIDIA's building block does the same shuffles.
       {"cub", batch_norm_statistics_cub,
        "shuffle's two passes, and its time at B=256 on an H200; a block's sum is one call of CUB, header only"},
+      // Slower: x is read once instead of twice, but every number costs a division.
       {"welford", batch_norm_statistics_welford,
        "one pass, exact; a division per number: 1.6x naive's time at B=256 on an H200, 1.2x at 1024"},
+      // One division serves 8 numbers, so that the single pass pays, and a load brings 16 bytes.
       {"groups", batch_norm_statistics_groups,
        "welford by 8 numbers in registers: a division for all, 16 bytes per load"},
   };
@@ -52,6 +58,7 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
 std::span<const Variant<BatchNormForward>> batch_norm_forward_variants() {
   static constexpr Variant<BatchNormForward> kTable[] = {
       {"naive", forward_naive, "the statistics in two passes over x, y in a third"},
+      // x is read twice instead of three times, 16 bytes per load.
       {"float4", forward_float4, "the statistics by groups in one pass, y in a second; 16 bytes per load"},
   };
   return kTable;
@@ -60,6 +67,7 @@ std::span<const Variant<BatchNormForward>> batch_norm_forward_variants() {
 std::span<const Variant<BatchNormBackward>> batch_norm_backward_variants() {
   static constexpr Variant<BatchNormBackward> kTable[] = {
       {"naive", backward<naive::batch_norm_backward<float>>, "two sums in a pass over dy and x, dx in another"},
+      // A load brings 16 bytes, and dx begins with what the sums left in the L2 cache.
       {"float4", backward<batch_norm_backward_float4>,
        "the same by 16 bytes per load; dx begins where the sums ended, in the L2 cache: 1.2x cuDNN's time at B=256 on "
        "an "

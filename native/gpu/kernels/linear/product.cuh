@@ -105,7 +105,7 @@ __device__ void multiply_tile(float* shared, float* __restrict__ c, const float*
     next_a.store(a_tiles[stage]);
     next_b.store(b_tiles[stage]);
     __syncthreads();  // both tiles are complete, and everyone is done with those before the last
-    if (k0 + kProductDepth < end) load(k0 + kProductDepth);
+    if (k0 + kProductDepth < end) load(k0 + kProductDepth);  // latency hiding: they travel while the loop multiplies
 #pragma unroll
     for (int k = 0; k < kProductDepth; ++k) {
       const Eight left = eight(&a_tiles[stage][k][ty], kProductRows / 2);

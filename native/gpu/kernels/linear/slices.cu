@@ -10,7 +10,7 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 128;
-constexpr std::int64_t kWantedBlocks = 256;  // two on every multiprocessor
+constexpr std::int64_t kWantedBlocks = 256;  // two on every multiprocessor: one wave, so no tail effect
 constexpr std::int64_t kMaxSlices = 64;      // each is written and read once more
 constexpr int kColumns = 32, kParts = 32;    // of a block of linear_backward_bias
 

@@ -13,7 +13,7 @@ struct Online {
   float top, sum;
 
   __device__ void add(float x) {
-    if (x > top) {
+    if (x > top) {  // divergence: where lanes differ, the warp runs both sides, one after the other
       sum = sum * expf(top - x) + 1;
       top = x;
     } else {

@@ -1549,8 +1549,8 @@ FUSED = [
         (
             "first-weights-of-dgrad-for-ever",
             "stale copy",
-            "if (wgmma) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;",
-            "if (wgmma && s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;",
+            "static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;",
+            "if (!wgmma || s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;",
         ),
         precision="bf16",
     ),

@@ -21,6 +21,7 @@ from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.confusion import answers_of
 from mnist_cuda.run.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
 from mnist_cuda.run.results import Model
+from mnist_cuda.terminal import console
 
 
 class FixedScores(Engine):
@@ -115,6 +116,13 @@ def test_statistics_are_those_of_the_parameters(spec, make_engine):
         assert fresh.evaluate() == engine.evaluate(), what
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (1e9, False)])
+def test_an_evaluation_that_takes_long_begins_with_an_estimate(trained, monkeypatch, capsys, seconds, said):
+    monkeypatch.setattr(console, "LONG", seconds)
+    assert cli.main(["evaluate", str(trained), "--engine", "cpu"]) == 0
+    assert ("it takes about " in capsys.readouterr().out) == said
+
+
 @pytest.mark.parametrize("spec", engine_params())
 def test_of_equal_scores_the_first_class_is_taken(spec, make_engine, tmp_path):
     """By every way to an answer, for any two classes that lead alike, and for all ten."""
@@ -141,7 +149,7 @@ def test_of_equal_scores_the_first_class_is_taken(spec, make_engine, tmp_path):
         found = answers_of(engine, images, labels)
         assert found.matrix[:, first].tolist() == found.counts.tolist()
         digit = Digit(images[0], (0, 0, 28, 28), False, "")
-        report = _report(tmp_path, [digit], [answers.probabilities[0]], [str(k) for k in range(10)])
+        report = _report(tmp_path, [digit], [(answers.probabilities[0], None)], [str(k) for k in range(10)])
         assert report["digit"] == first
 
 

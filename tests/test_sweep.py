@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -899,6 +900,25 @@ def test_a_long_sweep_says_it_once(tiny, capsys, monkeypatch):
     assert [line.split(" about")[0] for line in lines].count("takes  ") == 1
     assert tiny(*GRID, "--seeds", 3, "--out", "again", "--quiet") == 0
     assert "takes" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_library_shows_how_far_it_is(monkeypatch, fails):
+    """Where `display` shows it; taken away at the end, also by an error."""
+    wanted, shown, closed = [], [], []
+    line = SimpleNamespace(show=lambda *what: shown.append(what), close=lambda: closed.append(True))
+    module = sys.modules["mnist_cuda.sweeps.sweep"]
+    monkeypatch.setattr(module, "display", lambda progress: (wanted.append(progress), line)[1])
+    runs = [replace(BASE, seed=seed) for seed in range(3)]
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            sweep(tiny_dataset(), runs, engine="cpu", progress=True, on_model=lambda *_: 1 / 0)
+    else:
+        sweep(tiny_dataset(), runs, engine="cpu")
+        fractions, models, _ = zip(*shown, strict=True)
+        assert list(fractions) == sorted(fractions)
+        assert models[-1] == "3/3 models"
+    assert (wanted, closed) == ([True if fails else None], [True])
 
 
 def test_of_recipes_it_prints_the_best_and_no_mean_over_them(tiny, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from mnist_cuda.commands.flags import (
     add_data_flags,
@@ -13,6 +14,8 @@ from mnist_cuda.commands.flags import (
     add_rare_group,
     positive,
 )
+
+SAMPLE = 100  # images whose time says how long all take
 
 EXAMPLES = ("mnist-cuda evaluate", "mnist-cuda evaluate my-run --confusion", "mnist-cuda evaluate latest --mistakes 5")
 
@@ -57,6 +60,12 @@ def run(args: argparse.Namespace) -> int:
     if data.warning:
         console.print_warning(data.warning)
     computed = args.eval_bn == "population" and model.statistics is None
+    wanted = bool(output or args.confusion or args.mistakes)
+    if engine.info.device == "cpu":
+        start = time.perf_counter()
+        engine.logits(data.test_images[:SAMPLE], "batch")
+        images = (1 + wanted) * len(data.test_labels) + computed * len(data.train_labels)
+        console.Estimate(out).say((time.perf_counter() - start) * images / SAMPLE)
     if computed:
         out.print(
             f"{file} has no population statistics: computing them from the {len(data.train_labels)} training "
@@ -66,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         engine.compute_statistics()
     result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
     answers = None
-    if output or args.confusion or args.mistakes:
+    if wanted:
         answers = confusion.answers_of(engine, data.test_images, data.test_labels, args.eval_bn)
     if output and answers:
         report = {

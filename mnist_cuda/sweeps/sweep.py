@@ -26,6 +26,7 @@ from mnist_cuda.errors import UnavailableError, UsageError, require_a
 from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.keeping import data_facts, engine_facts
 from mnist_cuda.run.options import TrainOptions
+from mnist_cuda.run.progress import display
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.training import DATASET_FROM, FORWARD, OPTIONS_FROM, require_possible
 from mnist_cuda.sweeps.grid import read_runs
@@ -43,7 +44,7 @@ from mnist_cuda.sweeps.trainers import (
     share_of,
     side_by_side,
 )
-from mnist_cuda.terminal.console import plural
+from mnist_cuda.terminal.console import format_duration, plural
 
 HOME = Path("sweeps")  # where sweeps go that are given no folder
 PARTS = ("sweep", "engine", "data")  # of config.json
@@ -354,6 +355,7 @@ def sweep(
     each_epoch: bool = False,
     hits: bool = False,
     resume: bool = False,
+    progress: bool | None = None,
     on_model: Callable[[SweptModel, Model | None], object] | None = None,
 ) -> SweepResult:
     """Train a model for each of the runs, as `mnist-cuda sweep` does; each gets the bits that `train` gives it.
@@ -366,7 +368,8 @@ def sweep(
     for weights: `save` is `all` (weights.safetensors, the models as first dimension), `best` (best.safetensors; the
     best by the images held out, without any by the test images) or `none`. each_epoch: test after each epoch, not only
     after the last. hits: keep which test images are right, in `SweptModel.hits` and, with `out`, as a bit each in
-    hits.safetensors. resume: go on with the sweep in `out`.
+    hits.safetensors. resume: go on with the sweep in `out`. progress: whether to show it; by default in a notebook, and
+    on standard error if that is a terminal.
     on_model: called with each row as it is done and its model, None where it diverged; what it raises ends the sweep,
     as Ctrl-C does, and `out` keeps what is done.
 
@@ -398,5 +401,14 @@ def sweep(
         )
         if folder:
             folder.start(task.config({}, "mnist_cuda.sweep"))
-        task.run(on_model)
+        shown = display(progress)
+        stack.callback(shown.close)
+        before, start = len(task.rows), time.perf_counter()
+
+        def show() -> None:
+            seconds, fraction = time.perf_counter() - start, min(1.0, task.fraction)
+            left = f"{format_duration(seconds / fraction - seconds)} left" if fraction else "first steps"
+            shown.show(fraction, f"{len(task.rows) - before}/{len(task.runs) - before} models", left)
+
+        task.run(on_model, on_wait=show)
         return SweepResult(task.rows[index] for index in sorted(task.rows))

@@ -78,9 +78,9 @@ const struct {
 void test_h200() {
   const Limits h200{132, kHopper, true};
   using enum Layout;
-  check_plan(kBf16, h200, {1, 7, false, 16, 7, kPixels, 2, 50, 1, 2}, "bf16");
-  check_plan(kBf16, h200, {2, 7, false, 16, 7, kPixels, 4, 50, 1, 4}, "bf16");
-  check_plan(kBf16, h200, {66, 7, false, 16, 7, kPixels, 132, 26, 9, 132}, "bf16");
+  check_plan(kBf16, h200, {1, 7, false, 16, 14, kChunks, 2, 50, 1, 1}, "bf16");
+  check_plan(kBf16, h200, {2, 7, false, 16, 14, kChunks, 4, 50, 1, 2}, "bf16");
+  check_plan(kBf16, h200, {66, 7, false, 16, 14, kChunks, 132, 26, 9, 66}, "bf16");
   check_plan(kBf16, h200, {67, 14, false, 16, 14, kChunks, 67, 26, 9, 67}, "bf16");
   check_plan(kBf16, h200, {128, 14, false, 16, 14, kChunks, 128, 14, 20, 128}, "bf16");
   check_plan(kBf16, h200, {129, 14, false, 64, 14, kChunks, 129, 34, 30, 129}, "bf16");

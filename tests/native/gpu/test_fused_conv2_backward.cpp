@@ -135,7 +135,7 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
         }
       }
   if (storage.terms || pieces)
-    memory.give(static_cast<const std::uint16_t*>(s.conv2_dgrad_wgmma), halves);
+    memory.give(static_cast<const std::uint16_t*>(s.conv2_dgrad), halves);
   else
     memory.give_stored(s.conv2_dgrad, values, inputs.unit.filter);
 }

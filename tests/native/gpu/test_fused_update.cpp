@@ -253,15 +253,16 @@ void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<
   };
   if (terms > 0) {
     check_equal("conv2_forward", now.name, places, halves(s.conv2_forward, forward.size()), forward);
-    check_equal("conv2_dgrad_wgmma", now.name, places, halves(s.conv2_dgrad_wgmma, dgrad.size()), dgrad);
+    check_equal("conv2_dgrad", now.name, places, halves(s.conv2_dgrad, dgrad.size()), dgrad);
     return;
   }
   const std::string where = with_unit(now.name, now.precision, scale);
   check_equal("conv2_forward", where, places, memory.stored_result(s.conv2_forward, kValues, scale), forward);
-  check_equal("conv2_dgrad", where, places, memory.stored_result(s.conv2_dgrad, kValues, scale), dgrad);
-  if (in_16_bits(now.precision) && wgmma)
-    check_equal("conv2_dgrad_wgmma", now.name, {{"place", std::int64_t(pieces.size())}},
-                halves(s.conv2_dgrad_wgmma, pieces.size()), pieces);
+  if (wgmma)
+    check_equal("conv2_dgrad", now.name, {{"place", std::int64_t(pieces.size())}}, halves(s.conv2_dgrad, pieces.size()),
+                pieces);
+  else
+    check_equal("conv2_dgrad", where, places, memory.stored_result(s.conv2_dgrad, kValues, scale), dgrad);
 }
 
 // Element (out, in, tap) of value `e` of conv2_sums.

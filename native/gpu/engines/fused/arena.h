@@ -14,9 +14,7 @@ template <class Place>
 void for_arrays_of_engine(State& s, Precision precision, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision);
   place("conv2_forward", s.conv2_forward, kConv2Values * value_bytes);
-  place("conv2_dgrad", s.conv2_dgrad, kConv2Values * value_bytes);
-  place("conv2_dgrad_wgmma", s.conv2_dgrad_wgmma,
-        std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // its zeros stay
+  place("conv2_dgrad", s.conv2_dgrad, std::max<std::int64_t>(DgradFilter::kBytes, kConv2Values * 4));  // zeros stay
   place("scales", s.scales, kScales * 4);
   place("conv2_max", s.conv2_max, (kConv2Values / 32 + 2 * kCells2 * kGradientWarps) * 4);
   // fp32 computes with the parameters themselves, the others with a rounded copy of fc1.weight.

@@ -109,8 +109,8 @@ struct Arrays {
 
   void* conv2_forward;      // conv2.weight as conv_forward reads it: (64 permuted, 9, 32) T, or
                             // ([term,] 9, chunk of channels, 64, 16 bytes) for wgmma
-  void* conv2_dgrad;        // as conv2_backward's dgrad reads it: (32, 9 flipped, 64) T
-  void* conv2_dgrad_wgmma;  // the same for wgmma: DgradFilter, or (term, 3, chunk of channels, taps 2 to 0, 32, 8)
+  void* conv2_dgrad;        // as conv2_backward's dgrad reads it: (32, 9 flipped, 64) T; for wgmma DgradFilter, or
+                            // (term, 3, chunk of channels, taps 2 to 0, 32, 8)
   float* scales;            // (kScales)
   float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
                             // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward

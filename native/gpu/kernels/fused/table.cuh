@@ -37,12 +37,11 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     rows.push_back(row);
   };
 
-  {  // In bf16 half an image is left as mma.sync reads it.
+  {
     using Shared = ConvForwardWgmmaShared<P>;
-    constexpr Layout kOfWhole = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
-    constexpr Layout kOfHalf = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kPixels;
-    const KernelRow half{.phase = kConvForward, .rows = kHalf, .layout = kOfHalf, .wgmma = true};
-    const KernelRow whole{.phase = kConvForward, .rows = kWhole, .layout = kOfWhole, .wgmma = true};
+    constexpr Layout kLayout = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
+    const KernelRow half{.phase = kConvForward, .rows = kHalf, .layout = kLayout, .wgmma = true};
+    const KernelRow whole{.phase = kConvForward, .rows = kWhole, .layout = kLayout, .wgmma = true};
     KernelRow persistent = whole;
     persistent.persistent = true;
     if constexpr (kOne) {
@@ -101,7 +100,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
           conv2_backward_half_images_kernel<P, Models>, sizeof(Bn2Backward) + 7 * kBarrier,
           HalfImagesShared<P>::kBytes);
   } else {
-    add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks}, kConvThreads,
+    add({.phase = kConv2Backward, .rows = kWhole, .layout = Layout::kChunks, .wgmma = true}, kConvThreads,
         conv2_backward_whole_images_kernel<P, Models>, sizeof(Bn2Backward) + 5 * kBarrier,
         WholeImagesShared<P>::kBytes);
   }

@@ -35,7 +35,7 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
     return row.wgmma == gpu.wgmma && (row.persistent || batch <= sms / row.pieces());
   });
   const auto& conv2_backward = take(Phase::kConv2Backward, [&](const KernelRow& row) {
-    return row.pieces() <= sms && row.layout == conv_forward.layout && row.rows <= conv_forward.rows;
+    return row.pieces() <= sms && row.layout == conv_forward.layout && (row.wgmma || row.rows <= conv_forward.rows);
   });
   const auto of_fc1 = [&](const KernelRow& row) {
     const bool many = batch >= row.min_batch || sms < row.below_sms_per_16_samples * ceil_div(batch, 16);

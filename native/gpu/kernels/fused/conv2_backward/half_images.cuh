@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_half_images_ke
     for (int item = 0; item < 2; ++item) halves.copy_forward(item);
     if (tid == 0) {
       filter_arrived.expect(sizeof(Memory::filter));
-      copy_bulk(shared_address(shared) + offsetof(Memory, filter), s.conv2_dgrad_wgmma, sizeof(Memory::filter),
+      copy_bulk(shared_address(shared) + offsetof(Memory, filter), s.conv2_dgrad, sizeof(Memory::filter),
                 filter_arrived);
     }
     __syncwarp();

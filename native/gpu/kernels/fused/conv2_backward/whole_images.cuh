@@ -93,42 +93,48 @@ struct WholeImages {
     Shared::Pixels::clear(here + offsetof(Item, pixel_lists), tid);
   }
 
-  // ---- copies, by one thread ---------------------------------------------------------------------------------------
+  // ---- copies, by one thread of each of several warps --------------------------------------------------------------
 
-  // What is known of an item before fc1_backward has run, and dy2.
+  // What is known of an item before fc1_backward has run, in pieces; and dy2. Only the first warp needs the sample.
+  static constexpr int kPieces = 2 + Shared::kChunks2 + Shared::kChunks1;
   static constexpr int kForwardBytes =
       (Shared::kChunks1 + Shared::kChunks2) * kChunkedImage + kRoute1Words * 4 + kImagePixels;
   static constexpr int kGradientBytes = kCells2 * kConv2Channels * 2;
-  __device__ __forceinline__ void copy_forward(int item, int sample, int stage) const {
+  __device__ __forceinline__ void copy_forward(int item, int sample, int stage, int warp, int warps) const {
     const State& s = items.s;
     const std::uint32_t to = address_of(stage);
     const auto copy = [&](int at, const void* tensor, std::size_t item, int bytes) {
       copy_bulk(to + at, static_cast<const char*>(tensor) + item * bytes, bytes, items.arrived[stage]);
     };
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shared::kChunks2; ++chunk)
-      copy(offsetof(Item, dz2) + chunk * Shared::kDzChunkPitch + Shared::kRowBytes, s.z2,
-           std::size_t(item) * Shared::kChunks2 + chunk, kChunkedImage);
-#pragma unroll 1
-    for (int chunk = 0; chunk < Shared::kChunks1; ++chunk)
-      copy(offsetof(Item, a1) + chunk * Shared::kA1ChunkPitch + Shared::kRowBytes, s.a1,
-           std::size_t(item) * Shared::kChunks1 + chunk, kChunkedImage);
-    copy(offsetof(Item, route), s.route1, item, kRoute1Words * 4);
-    copy(offsetof(Item, image), s.samples.images, sample, kImagePixels);
+    for (int piece = warp; piece < kPieces; piece += warps) {
+      const int chunk2 = piece - 2, chunk1 = chunk2 - Shared::kChunks2;
+      if (piece == 0)
+        copy(offsetof(Item, image), s.samples.images, sample, kImagePixels);
+      else if (piece == 1)
+        copy(offsetof(Item, route), s.route1, item, kRoute1Words * 4);
+      else if (chunk1 < 0)
+        copy(offsetof(Item, dz2) + chunk2 * Shared::kDzChunkPitch + Shared::kRowBytes, s.z2,
+             std::size_t(item) * Shared::kChunks2 + chunk2, kChunkedImage);
+      else
+        copy(offsetof(Item, a1) + chunk1 * Shared::kA1ChunkPitch + Shared::kRowBytes, s.a1,
+             std::size_t(item) * Shared::kChunks1 + chunk1, kChunkedImage);
+    }
   }
   __device__ __forceinline__ void copy_gradient(int item, int stage) const {
     copy_bulk(address_of(stage) + offsetof(Item, dy2),
               static_cast<const char*>(items.s.dy2) + std::size_t(item) * kGradientBytes, kGradientBytes,
               items.arrived[stage]);
   }
-  __device__ __forceinline__ void copy(int item, int sample, int stage) const {
+  // All of an item, by role 3; the item after it comes as far as the L2 cache, except its image.
+  __device__ __forceinline__ void copy(int item, int sample, int stage, int warp) const {
+    constexpr int kWarps = kGroupThreads / 32;
     wgmma_publish();  // orders the threads' reads and writes of this stage before the copies
-    items.arrived[stage].expect(kForwardBytes + kGradientBytes);
-    copy_gradient(item, stage);
-    copy_forward(item, sample, stage);
+    if (warp == 0) items.arrived[stage].expect(kForwardBytes + kGradientBytes);
+    copy_forward(item, sample, stage, warp, kWarps);
+    if (warp == kWarps - 1) copy_gradient(item, stage);
+    if (warp == kWarps - 2) fetch(item - items.stride());
   }
-
-  // Brings all of an item except the image as far as the L2 cache.
   __device__ __forceinline__ void fetch(int item) const {
     const State& s = items.s;
     const auto fetch = [&](const void* tensor, int bytes) {
@@ -250,11 +256,8 @@ __device__ __forceinline__ void weight_gradient_role(const WholeImages<P>& image
 template <class P>
 __device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int tid, int second_sample) {
   const auto& items = images.items;
-  const int second = items.first_item() - items.stride();
-  if (tid == 0 && second >= 0) {
-    images.copy(second, second_sample, 1);
-    images.fetch(second - items.stride());
-  }
+  const int warp = uniform(tid >> 5), second = items.first_item() - items.stride();
+  if (items.lane == 0 && second >= 0) images.copy(second, second_sample, 1, warp);
   int stage = 1, parity = 0;
   for (int item = second; item >= 0; item -= items.stride()) {
     // Opaque to the compiler, which would compute all addresses before the loop, and spill them.
@@ -275,10 +278,7 @@ __device__ __forceinline__ void make_dz2_role(const WholeImages<P>& images, int 
     if (next >= 0) {
       WholeImages<P>::Items::Done::sync(stage);  // no warp reads this stage any more
       traced(3);
-      if (thread == 0) {
-        images.copy(next, next_sample, stage);
-        images.fetch(next - items.stride());
-      }
+      if (items.lane == 0) images.copy(next, next_sample, stage, warp);
     }
   }
 }
@@ -309,8 +309,13 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
     }
     filter_arrived.init(1);
     filter_arrived.expect(DgradFilter::kBytes);
-    images.copy_forward(item, items.sample(item, tid), 0);
-    copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad_wgmma, DgradFilter::kBytes, filter_arrived);
+  }
+  const int sample = items.sample(item, tid), warp = uniform(tid / 32);
+  __syncthreads();  // the barriers are ready
+  if (items.lane == 0) {
+    images.copy_forward(item, sample, 0, warp, kConvWarps);
+    if (warp == Images::kPieces)
+      copy_bulk(shared_address(shared) + Shared::kFilter, s.conv2_dgrad, DgradFilter::kBytes, filter_arrived);
   }
   items.scales = begin_scales<P>(s);
   float dy2_scale = 1;

@@ -62,21 +62,14 @@ __device__ __forceinline__ void store_stage(const State& s, const unsigned char*
           s.a1)[(std::size_t(image) * Operands::kFp16Terms * Operands::kChunks + plane) * (kChunkedImage / 16) + at] =
           *reinterpret_cast<const uint4*>(stage + plane * Operands::kPlane + Operands::kRow + at * 16);
     }
-  } else if constexpr (kChunked<P, kPieces == 1>) {
-    constexpr int kOfChunk = kChunkedImage / 16, kCount = Operands::kChunks * kOfChunk;
+  } else {
+    constexpr int kOfChunk = kChunkedImage / 16, kOfPiece = kOfChunk / kPieces, kCount = Operands::kChunks * kOfPiece;
 #pragma unroll 2  // registers are scarce
     for (int i = tid; i < kCount; i += kThreads) {
-      const int chunk = i / kOfChunk, row = i % kOfChunk / 16, slot = i % 16, column = 2 * (slot % 8) + slot / 8;
-      static_cast<uint4*>(s.a1)[std::size_t(image) * kCount + i] =
+      const int chunk = i / kOfPiece, at = piece * kOfPiece + i % kOfPiece;
+      const int row = at / 16, slot = at % 16, column = 2 * (slot % 8) + slot / 8;
+      static_cast<uint4*>(s.a1)[(std::size_t(image) * Operands::kChunks + chunk) * kOfChunk + at] =
           *reinterpret_cast<const uint4*>(stage + chunk * Operands::kPlane + (row + 1) * Operands::kRow + column * 16);
-    }
-  } else {
-    constexpr int kChunks = Operands::kChunks, kCount = kCells1 * kChunks / kPieces;
-#pragma unroll 2
-    for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
-      const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * 16 + pixel % kPool1Side + 1;
-      static_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
-          *reinterpret_cast<const uint4*>(stage + i % kChunks * Operands::kPlane + at * 16);
     }
   }
 #pragma unroll 2
@@ -183,7 +176,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_kernel(Sta
     wgmma_wait<0>();
     wgmma_results(conv2.acc);
     trace(s, Phase::kConvForward, 5, tid == 0);
-    conv2.template store<kChunked<P, kHalves == 2>>(s, image);
+    conv2.store(s, image);
     conv2.add_columns(warp_sums[warp]);
     trace(s, Phase::kConvForward, 6, tid == 0);
   } else {
@@ -373,8 +366,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         if (thread == 0) store_z2_bulk<P>(s, image, output);
         traced(8);
       } else {
-        left.template store<true>(s, image);
-        right.template store<true>(s, image);
+        left.store(s, image);
+        right.store(s, image);
       }
     }
     if (thread == 0) store_bulk_wait();

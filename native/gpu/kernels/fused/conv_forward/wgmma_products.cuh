@@ -27,10 +27,6 @@ struct WgmmaOperands {
 // plane][slot][16 bytes].
 inline constexpr int kPatchRows = 2 * kPool1Side, kPatchHalf = kPatchRows * 8 * 16, kPatchBytes = 2 * kPatchHalf;
 
-// Whether conv_forward leaves z2 chunked, and a1 chunked or in terms: exactly if conv2_backward then works by wgmma.
-template <class P, bool kWholeImages>
-inline constexpr bool kChunked = P::kFp16Terms > 0 || (kWholeImages && sizeof(typename P::T) == 2);
-
 template <class P>
 struct ConvForwardWgmmaShared;  // where things lie in shared memory: wgmma.cuh
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -308,7 +304,6 @@ struct Conv2Columns {
   }
 
   // z2 and pooled_z2 to global memory.
-  template <bool kChunks>
   __device__ __forceinline__ void store(const State& s, int image) {
     const auto [g, t] = fragment_place(lane);
     if constexpr (sizeof(T) == 2) {
@@ -321,12 +316,9 @@ struct Conv2Columns {
         return Four<P>{odd ? got : low, odd ? high : got};
       };
       const int x = side * 8 + g, channel = quarter * 16 + 8 * odd + 4 * (t >> 1);
-      T* const z2 = static_cast<T*>(s.z2) +
-                    (kChunks  // padding is stored, too; column 16 does not exist, but 0 does
-                         ? (std::size_t(image) * (kConv2Channels / 8) + channel / 8) * (kChunkedImage / 2) +
-                               first_row * (kChunkedRow / 2) + slot_of((x + 1) % 16) * 8 + channel % 8
-                         : (std::size_t(image) * kCells1 + first_row * kPool1Side + x) * kConv2Channels + channel);
-      constexpr int kRow = kChunks ? kChunkedRow / 2 : kPool1Side * kConv2Channels;
+      T* const z2 = static_cast<T*>(s.z2) +  // padding is stored, too; column 16 does not exist, but 0 does
+                    (std::size_t(image) * (kConv2Channels / 8) + channel / 8) * (kChunkedImage / 2) +
+                    first_row * (kChunkedRow / 2) + slot_of((x + 1) % 16) * 8 + channel % 8;
       const int window_row = first_row / 2 + (g & 1), window_column = side * 4 + (g >> 1);
       T* const pooled_z2 = static_cast<T*>(s.pooled_z2) +
                            (std::size_t(image) * kCells2 + window_row * kPool2Side + window_column) * kConv2Channels +
@@ -336,7 +328,7 @@ struct Conv2Columns {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
               const Four<P> values = four(z[r]);
-              if (kChunks || x < kPool1Side) values.store(z2 + (2 * q + r) * kRow);
+              values.store(z2 + (2 * q + r) * (kChunkedRow / 2));
             }
           },
           [&](int q, const Pair(&top)[2]) {
@@ -345,7 +337,6 @@ struct Conv2Columns {
               values.store(pooled_z2 + q * kPool2Side * kConv2Channels);
           });
     } else {  // four lanes have four pixels of a chunk: whole sectors
-      static_assert(kChunks);
       constexpr int kOfChunk = kChunk<P>, kChunkValues = kChunkedImage / 4, kRow = kChunkedRow / 4;
       const int x = side * 8 + 2 * t, channel = quarter * 16 + g, window_column = side * 4 + t;
       T* const z2 = static_cast<T*>(s.z2) +

@@ -66,10 +66,9 @@ __device__ __forceinline__ int conv2_forward_row(int channel) {
 
 // Stores a weight of conv2 in the copies that the next step's products read. A chunk is 16 bytes, here 8 values:
 //
-//                       mma.sync               wgmma, 16 bits            wgmma, fp16 terms
-//   conv2_forward       [row of out][tap][in]  [tap][in / 8][out][8]     [term][tap][in / 8][out][8]
-//   conv2_dgrad         [in][flipped][out]     [in][flipped][out]        -
-//   conv2_dgrad_wgmma   -                      DgradFilter, see below    [term][v][out / 8][2 - u][in][8]
+//                   mma.sync               wgmma, 16 bits            wgmma, fp16 terms
+//   conv2_forward   [row of out][tap][in]  [tap][in / 8][out][8]     [term][tap][in / 8][out][8]
+//   conv2_dgrad     [in][flipped][out]     DgradFilter, see below    [term][v][out / 8][2 - u][in][8]
 //
 // `flipped` is the tap of dgrad's filter, 8 - tap: filter row v = flipped / 3, column u = flipped % 3.
 // DgradFilter has a piece for each [v][out / 8], with zeros ahead of its taps (state.h):
@@ -94,7 +93,7 @@ __device__ __forceinline__ void repack_conv2(const State& s, float value, int ta
             s.conv2_forward)[(((term * kTaps + tap) * (kConv1Channels / 8) + in / 8) * kConv2Channels + out) * 8 +
                              in % 8] = terms[term].x;
         const int piece = (term * 3 + flipped / 3) * (kConv2Channels / 8) + out / 8;
-        static_cast<__half*>(s.conv2_dgrad_wgmma)[((piece * 3 + 2 - flipped % 3) * kConv1Channels + in) * 8 + out % 8] =
+        static_cast<__half*>(s.conv2_dgrad)[((piece * 3 + 2 - flipped % 3) * kConv1Channels + in) * 8 + out % 8] =
             terms[term].x;
       }
       return;
@@ -103,13 +102,14 @@ __device__ __forceinline__ void repack_conv2(const State& s, float value, int ta
   const int forward = wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + out) * kChunk<P> + in % kChunk<P>
                             : (conv2_forward_row(out) * kTaps + tap) * kConv1Channels + in;
   static_cast<T*>(s.conv2_forward)[forward] = stored;
-  static_cast<T*>(s.conv2_dgrad)[(in * kTaps + flipped) * kConv2Channels + out] = stored;
-  if constexpr (sizeof(T) == 2) {
+  int dgrad = (in * kTaps + flipped) * kConv2Channels + out;
+  if (sizeof(T) == 2 && wgmma) {
     using Filter = DgradFilter;
     const int piece = flipped / 3 * Filter::kChunks + out / 8;
-    const int at = piece * Filter::kPieceBytes + Filter::kZeroBytes + (2 - flipped % 3) * Filter::kTapBytes + in * 16;
-    if (wgmma) static_cast<T*>(s.conv2_dgrad_wgmma)[at / 2 + out % 8] = stored;
+    dgrad = (piece * Filter::kPieceBytes + Filter::kZeroBytes + (2 - flipped % 3) * Filter::kTapBytes + in * 16) / 2 +
+            out % 8;
   }
+  static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;
 }
 
 // The power of two below a channel's largest weight, by a warp that holds the weights as filtered() expects them. The

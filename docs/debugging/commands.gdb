@@ -11,8 +11,9 @@ break tile.cu:25
 continue
 print i0
 print x_tile[0]
-cuda block 1,0 thread 5,3
+cuda block (0,0,0) thread (5,3,0)
 print first_b + ty
+print x_tile[ty][tx]
 print sum
 delete
 continue

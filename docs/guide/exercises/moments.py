@@ -1,4 +1,4 @@
-"""Exercise of chapter 12: batch norm behind a filter, from moments of the pixels. Fill in both functions, then run this."""
+"""Exercise of chapter 12: batch norm behind a filter, from moments of the pixels. Fill in both functions, then run."""
 
 import sys
 
@@ -19,7 +19,7 @@ def gradient(w, gamma, variance, pixel_mean, covariance, taps, dbeta):
 
 def windows(images):
     """The 9 pixels under a filter at each position, 0 outside of the image: (images, side, side, 9)."""
-    count, side, _ = images.shape
+    side = images.shape[1]
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     return np.stack([padded[:, u : u + side, v : v + side] for u in range(3) for v in range(3)], -1)
 

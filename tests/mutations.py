@@ -971,7 +971,7 @@ HOST = [
             "row.shared() <= gpu.shared && suits(row)",
             "row.shared() < gpu.shared && suits(row)",
         ),
-        ("whole-images-after-halves", "layout", " && row.rows <= conv_forward.rows;", ";"),
+        ("whole-images-after-halves", "layout", " && (row.wgmma || row.rows <= conv_forward.rows);", ";"),
     ),
     *of(
         "native/host/engines/registry.cpp",

@@ -1,4 +1,4 @@
-"""Exercise of chapter 12: batch norm behind a filter, from moments of the pixels. Fill in both functions."""
+"""Exercise of chapter 12: batch norm behind a filter, from moments of the pixels. Fill in both functions, then run."""
 
 import sys
 

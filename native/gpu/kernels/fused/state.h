@@ -107,17 +107,17 @@ struct Arrays {
   const float* learning_rate;  // of this step
   StepResult* results;         // one for each step of a graph
 
-  void* conv2_forward;      // conv2.weight as conv_forward reads it: (64 permuted, 9, 32) T, or
-                            // ([term,] 9, chunk of channels, 64, 16 bytes) for wgmma
-  void* conv2_dgrad;        // as conv2_backward's dgrad reads it: (32, 9 flipped, 64) T; for wgmma DgradFilter, or
-                            // (term, 3, chunk of channels, taps 2 to 0, 32, 8)
-  float* scales;            // (kScales)
-  float* conv2_max;         // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
-                            // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
-  void* fc1;                // fc1.weight in T, engine's order
-  void* fc1_terms;          // in fp32 for wgmma: (term, 128, 3136) of fp16, every 8 features in the order of
-                            // fc1_place(), divided by the scale of their group
-  float* fc1_scales;        // (kFc1Groups)
+  void* conv2_forward;  // conv2.weight as conv_forward reads it: (64 permuted, 9, 32) T, or
+                        // ([term,] 9, chunk of channels, 64, 16 bytes) for wgmma
+  void* conv2_dgrad;    // as conv2_backward's dgrad reads it: (32, 9 flipped, 64) T; for wgmma DgradFilter, or
+                        // (term, 3, chunk of channels, taps 2 to 0, 32, 8)
+  float* scales;        // (kScales)
+  float* conv2_max;     // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
+                        // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
+  void* fc1;            // fc1.weight in T, engine's order
+  void* fc1_terms;      // in fp32 for wgmma: (term, 128, 3136) of fp16, every 8 features in the order of
+                        // fc1_place(), divided by the scale of their group
+  float* fc1_scales;    // (kFc1Groups)
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
   Bn2Operand bn2;

@@ -166,6 +166,7 @@ def command(options: ProfileOptions) -> int:
     if options.trace:
         require_writable(options.trace)
     engine = options.make()
+    own = [word for file in options.own for word in ("--with", str(file))]
     data = options.load()
     batch, count = options.batch_size, len(data.train_labels)
     if batch > count:
@@ -176,7 +177,7 @@ def command(options: ProfileOptions) -> int:
     ops, roofs = found.ops, found.roofs
 
     source = ["--dataset", data.name, *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
-    workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
+    workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision, *own]
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)
 

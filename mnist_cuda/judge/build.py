@@ -130,6 +130,48 @@ class Program:
         return (self.folder / "printed").read_bytes()[:2000].decode(errors="replace").splitlines()[:5]
 
 
+def own_source(file: Path, launchers: Iterable[Launcher]) -> str:
+    """C++ that includes a user's file and makes its launchers callable by number: judge/own.h."""
+    calls = ", ".join(
+        f"judge::launcher(static_cast<void (*)({', '.join(p.type for p in each.parameters)})>(&{each.qualified}))"
+        for each in launchers
+    )
+    return (
+        f'#include "{file}"\n#include "judge/call.h"\n'
+        "static const std::vector<judge::Launcher>& judge::launchers() {\n"
+        f"  static const std::vector<judge::Launcher> all{{{calls}}};\n  return all;\n}}\n"
+    )
+
+
+def compile_emulated(
+    native: Path, file: Path, launchers: Iterable[Launcher], folder: Path, name: str = "mnist_own_launch"
+) -> Path:
+    """The object of a user's file for the emulator; name: of its function of judge/own.h. Raises NotCompiledError."""
+    source, rewritten, made = folder / file.name, folder / "rewritten", folder / "own.o"
+    shutil.copyfile(file, source)
+    emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
+    emulate.rewrite(native, folder, rewritten / "own", [source])
+    own = folder / "own.cpp"
+    own.write_text(own_source(rewritten / "own" / f"{file.name}.cpp", launchers))
+    includes = [*emulate.include_flags(native, rewritten), f"-I{file.resolve().parent}"]
+    flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
+    _compile(["-std=c++20", *flags, f"-Dmnist_own_launch={name}", *includes, "-c", own, "-o", made], source)
+    return made
+
+
+def link_emulated(objects: Iterable[Path], program: Path, file: Path) -> None:
+    """What comes first takes the place of our kernels of that name. Raises NotCompiledError."""
+    _compile(["-Wl,--allow-multiple-definition", *objects, "-o", program], file)
+
+
+def _compile(words: Iterable[Any], file: Path) -> None:
+    done = subprocess.run([emulate.require_compiler(), *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        text = done.stderr.replace(str(file), file.name)
+        lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
+        raise NotCompiledError("\n".join(lines[:3]) or text.strip()[-300:])
+
+
 class EmulatedProgram(Program):
     """A .cu file, compiled with the emulator."""
 
@@ -142,43 +184,12 @@ class EmulatedProgram(Program):
         self.words = (self.folder / "program",)
         started = time.monotonic()
         try:
-            self._compile(native, parts, list(launchers))
+            own = compile_emulated(native, file, list(launchers), self.folder)
+            link_emulated([own, *parts], self.folder / "program", file)
         except BaseException:
             self.close()
             raise
         self.seconds = time.monotonic() - started
-
-    def _compile(self, native: Path, parts: list[Path], launchers: list[Launcher]) -> None:
-        compiler, source = emulate.require_compiler(), self.folder / self.file.name
-        rewritten = self.folder / "rewritten"
-        shutil.copyfile(self.file, source)
-        emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
-        emulate.rewrite(native, self.folder, rewritten / "own", [source])
-        calls = ", ".join(
-            f"judge::launcher(static_cast<void (*)({', '.join(p.type for p in each.parameters)})>(&{each.qualified}))"
-            for each in launchers
-        )
-        own = self.folder / "own.cpp"
-        own.write_text(
-            f'#include "{rewritten / "own" / self.file.name}.cpp"\n#include "judge/call.h"\n'
-            "const std::vector<judge::Launcher>& judge::launchers() {\n"
-            f"  static const std::vector<judge::Launcher> all{{{calls}}};\n  return all;\n}}\n"
-        )
-        includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
-        made = self.folder / "own.o"
-        flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
-        # What the file defines comes first, and takes the place of our kernels of that name.
-        linking = ["-Wl,--allow-multiple-definition", made, *parts, "-o", self.folder / "program"]
-        for words in (["-std=c++20", *flags, *includes, "-c", own, "-o", made], linking):
-            done = subprocess.run([compiler, *map(str, words)], capture_output=True, text=True)
-            if done.returncode:
-                raise NotCompiledError(self._named(done.stderr))
-
-    def _named(self, text: str) -> str:
-        """Of a compiler's text the lines that say what is wrong, with the file's own name."""
-        text = text.replace(str(self.folder / self.file.name), self.file.name)
-        lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
-        return "\n".join(lines[:3]) or text.strip()[-300:]
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """Words, as native/emulator/judge/run.cpp reads them."""

@@ -13,6 +13,7 @@ from mnist_cuda.commands.flags import (
     RUN,
     add_data_flags,
     add_json_flag,
+    add_own_flag,
     gpu,
     non_negative,
     options_of,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default, and `--peers` alone: none)")
     text = "the peer's interpreter (default: .venv-peers/bin/python or ours)"
     add("--peer-python", type=Path, metavar="FILE", help=text)
+    add_own_flag(group)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of CPU engines (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "emulator.h"
-#include "judge/call.h"
+#include "judge/own.h"
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/linear/linear.h"
@@ -51,23 +51,6 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// Why the call failed; empty if it did not. `refused`: the launcher threw, so it says so itself.
-std::string call(const judge::Launcher& launcher, const judge::Arguments& arguments, bool& refused) {
-  refused = false;
-  try {
-    launcher(arguments);
-  } catch (const std::exception& error) {
-    refused = true;
-    (void)cudaGetLastError();
-    return error.what();
-  } catch (...) {
-    refused = true;
-    return "an exception of an unknown type";
-  }
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? "" : std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
-}
-
 }  // namespace
 
 int main(int count, char** names) {
@@ -81,22 +64,22 @@ int main(int count, char** names) {
   for (int launcher, calls, task = 0; tasks >> launcher >> calls; ++task) {
     std::size_t number;
     tasks >> number;
-    judge::Arguments arguments;
-    arguments.sizes.resize(number);
-    for (auto& size : arguments.sizes) tasks >> size;
+    Sizes sizes(number);
+    for (auto& size : sizes) tasks >> size;
     tasks >> number;
-    arguments.reals.resize(number);
-    for (auto& real : arguments.reals) tasks >> real;
+    std::vector<double> reals(number);
+    for (auto& real : reals) tasks >> real;
     tasks >> number;
     std::vector<Array> arrays(number);
+    std::vector<void*> addresses;
     for (auto& array : arrays) {
       std::string bytes;
       tasks >> array.role >> bytes >> array.shift;
-      array.bytes = std::isdigit(bytes[0]) ? std::stoll(bytes) : 4 * scratch_floats(bytes, arguments.sizes);
+      array.bytes = std::isdigit(bytes[0]) ? std::stoll(bytes) : 4 * scratch_floats(bytes, sizes);
       void* data = nullptr;
       if (cudaMalloc(&data, std::size_t(array.bytes + array.shift)) != cudaSuccess) return 5;
       array.data = static_cast<char*>(data);
-      arguments.arrays.push_back(array.begin());
+      addresses.push_back(array.begin());
     }
     std::vector<char> first;
     for (int n = 0; n < calls; ++n) {
@@ -112,8 +95,9 @@ int main(int count, char** names) {
       }
       emulator::set_orders(n == 0 ? 3 : 1);
       emulator::reset();
-      bool refused = false;
-      const std::string failed = call(judge::launchers().at(std::size_t(launcher)), arguments, refused);
+      const char* why = "";
+      const int result = mnist_own_launch(launcher, 0, addresses.data(), sizes.data(), reals.data(), nullptr, &why);
+      const std::string failed = result == kOwnDone ? "" : why;
       std::string changed;
       std::vector<char> left;
       for (std::size_t k = 0; k < arrays.size(); ++k) {
@@ -130,7 +114,7 @@ int main(int count, char** names) {
       std::fprintf(results,
                    "{\"task\": %d, \"call\": %d, \"failed\": %s, \"refused\": %s, \"changed\": [%s], \"differs\": %s, "
                    "\"report\": %s}\n",
-                   task, n, quoted(failed).c_str(), refused ? "true" : "false", changed.c_str(),
+                   task, n, quoted(failed).c_str(), result == kOwnThrew ? "true" : "false", changed.c_str(),
                    differs ? "true" : "false", emulator::to_json(report).c_str());
       std::fflush(results);
     }

@@ -66,9 +66,8 @@ class Program:
         tasks, of_calls = [], []
         with (self.folder / "inputs").open("wb") as inputs:
             for case in cases:
-                seeds = [max(0, n - 1) for n in range(case.calls)]  # the first two are alike
-                given = {seed: judged_ops.inputs(launcher.op, case, seed) for seed in set(seeds)}
-                of_calls += [(case, given[seed], n) for n, seed in enumerate(seeds)]
+                given = {seed: judged_ops.inputs(launcher.op, case, seed) for seed in set(case.sets)}
+                of_calls += [(case, given[seed], n) for n, seed in enumerate(case.sets)]
                 for seed in sorted(given):
                     for p in launcher.parameters:
                         if p.role == "in":
@@ -179,7 +178,7 @@ class EmulatedProgram(Program):
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         native = emulate.sources()
-        parts = emulate.objects(native / "emulator" / "judge" / "run.cpp")
+        parts = emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
         super().__init__(file)
         self.words = (self.folder / "program",)
         started = time.monotonic()
@@ -192,10 +191,11 @@ class EmulatedProgram(Program):
         self.seconds = time.monotonic() - started
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
-        """Words, as native/emulator/judge/run.cpp reads them."""
+        """Words, as native/gpu/judge/run.cpp reads them."""
         of = launcher.op.sizes(case)
         reals = [judged_ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
-        words: list[Any] = [number, case.calls, len(case.sizes), *case.sizes, len(reals), *reals]
+        words: list[Any] = [number, int(case.timed), case.calls, *case.sets]
+        words += [len(case.sizes), *case.sizes, len(reals), *reals]
         arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         words.append(len(arrays))
         for p in arrays:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,13 @@ from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.signatures import Launcher
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 EMULATOR = "the emulator"
 SECONDS = 30  # that a call may take
 WORDS = ("failed", "refused", "changed", "differs", "report")  # on a call
+MORE_WORDS = ("outside", "seconds", "untimed")  # of a program that looks
 
 _Call = tuple[judged_ops.Case, judged_ops.Arrays, int]
 
@@ -40,10 +44,21 @@ class Program:
     by = ""
     words: tuple[Any, ...] = ()  # the command, without the files
 
+    @property
+    def limit(self) -> int:
+        """Seconds that a call may take."""
+        return SECONDS
+
     def __init__(self, file: Path) -> None:
         self.file = file
         self.folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-judge-"))
         self.seconds = 0.0  # that compiling took
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Removes what was made."""
@@ -60,6 +75,10 @@ class Program:
     def takes(self, op: judged_ops.Op, case: judged_ops.Case) -> bool:
         """Whether the case is not too large for it."""
         return True
+
+    def last_case(self, op: judged_ops.Op) -> judged_ops.Case:
+        """Beside the op's own: whose accesses are counted."""
+        return judged_ops.Case(op.cost.sizes, calls=1)
 
     def run(self, number: int, launcher: Launcher, cases: Iterable[judged_ops.Case]) -> Iterator[Ran]:
         """The calls of the file's launcher of that number, as they end; the last one may say that it did not."""
@@ -101,11 +120,11 @@ class Program:
         rest = b""
         with selectors.DefaultSelector() as selector, (self.folder / "outputs").open("rb") as outputs:
             selector.register(pipe, selectors.EVENT_READ)
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + self.limit
             for case, given, n in calls:
                 while b"\n" not in rest:
                     if not selector.select(max(0.0, deadline - time.monotonic())):
-                        yield Ran(case, n, given, {}, {}, f"did not end within {SECONDS} s")
+                        yield Ran(case, n, given, {}, {}, f"did not end within {self.limit} s")
                         return
                     data = os.read(pipe, 1 << 20)
                     if not data:
@@ -117,12 +136,13 @@ class Program:
                 line = line.replace(bytes(self.folder) + b"/", b"")
                 try:
                     words = json.loads(line)
-                    ran = Ran(case, n, given, {name: words[name] for name in WORDS}, _outputs(launcher, case, outputs))
+                    words = {name: words[name] for name in WORDS} | {k: words[k] for k in MORE_WORDS if k in words}
+                    ran = Ran(case, n, given, words, _outputs(launcher, case, outputs))
                 except (ValueError, TypeError, KeyError):
                     yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
                     return
                 yield ran
-                deadline = time.monotonic() + SECONDS
+                deadline = time.monotonic() + self.limit
 
     def printed(self) -> list[str]:
         """The first lines that the file printed."""
@@ -171,7 +191,25 @@ def _compile(words: Iterable[Any], file: Path) -> None:
         raise NotCompiledError("\n".join(lines[:3]) or text.strip()[-300:])
 
 
-class EmulatedProgram(Program):
+class CudaProgram(Program):
+    """A .cu file, run by native/gpu/judge/run.cpp."""
+
+    def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
+        """Words, as native/gpu/judge/run.cpp reads them."""
+        of = launcher.op.sizes(case)
+        reals = [judged_ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
+        words: list[Any] = [number, int(case.timed), case.calls, *case.sets]
+        words += [len(case.sizes), *case.sizes, len(reals), *reals]
+        arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
+        words.append(len(arrays))
+        for p in arrays:
+            each = 1 if "uint8" in p.type else 4
+            bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(judged_ops.shape_of(p, of)))
+            words += [p.role, bytes_of, each if p.name in case.shifted else 0]
+        return " ".join(map(str, words))
+
+
+class EmulatedProgram(CudaProgram):
     """A .cu file, compiled with the emulator."""
 
     by = EMULATOR
@@ -189,20 +227,6 @@ class EmulatedProgram(Program):
             self.close()
             raise
         self.seconds = time.monotonic() - started
-
-    def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
-        """Words, as native/gpu/judge/run.cpp reads them."""
-        of = launcher.op.sizes(case)
-        reals = [judged_ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
-        words: list[Any] = [number, int(case.timed), case.calls, *case.sets]
-        words += [len(case.sizes), *case.sizes, len(reals), *reals]
-        arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
-        words.append(len(arrays))
-        for p in arrays:
-            each = 1 if "uint8" in p.type else 4
-            bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(judged_ops.shape_of(p, of)))
-            words += [p.role, bytes_of, each if p.name in case.shifted else 0]
-        return " ".join(map(str, words))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from mnist_cuda import _native
 from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge.build import NotCompiledError, own_source
+from mnist_cuda.judge.build import CudaProgram, NotCompiledError, own_source
+from mnist_cuda.judge.judged_ops import Case, Op
 from mnist_cuda.judge.signatures import Launcher
 
+GPU_SECONDS = 20  # that a call may take
 TENSOR_CAPABILITY = 80  # below it, kernels of ours that multiply in tf32 do not compile
 REMEDY = "a CUDA toolkit has it, or `pip install 'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]'`"
 
@@ -130,3 +133,38 @@ def link(nvcc: Nvcc, objects: Iterable[Path], to: Path, *more: str, file: Path) 
     if done.returncode:
         raise NotCompiledError(complaint(done.stderr, file))
     return to
+
+
+PROGRAM = (  # beside our kernels and the user's file
+    *("gpu/judge/run.cpp", "gpu/judge/machine.cpp", "gpu/judge/kernels.cpp"),
+    *("gpu/profile/kernel_use.cpp", "gpu/libraries/dynlib.cpp"),
+)
+
+
+class GpuProgram(CudaProgram):
+    """A .cu file, compiled for GPU 0. Raises UnavailableError without nvcc, NotCompiledError."""
+
+    by = "the GPU"
+
+    def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
+        self.compiler, native = find(), emulate.sources()
+        parts = our_objects(self.compiler, native, *(native / name for name in PROGRAM))
+        super().__init__(file)
+        self.words = (self.folder / "program",)
+        started = time.monotonic()
+        try:
+            own = compile_own(self.compiler, native, file, launchers, self.folder)
+            link(self.compiler, [own, *parts], self.folder / "program", "-ldl", file=file)
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.monotonic() - started
+
+    @property
+    def limit(self) -> int:
+        """Seconds; a GPU is faster than the emulator, but has to be woken."""
+        return GPU_SECONDS
+
+    def last_case(self, op: Op) -> Case:
+        """The one that is timed."""
+        return op.network

@@ -37,7 +37,7 @@ def log(tmp_path, monkeypatch):
     monkeypatch.setenv("NVCC_STAND_IN_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(nvcc, "find_tool", shutil.which)
-    monkeypatch.setattr(_native, "cuda_status", lambda: {"reason": ""})
+    monkeypatch.setattr(_native, "cuda_status", lambda: {"reason": "", "device_count": 0})
     monkeypatch.setattr(_native, "gpus", lambda: [GPU])
     monkeypatch.setattr(judged_ops, "BATCH", 1)
     judging._ladder.cache_clear()

@@ -191,6 +191,12 @@ def _compile(words: Iterable[Any], file: Path) -> None:
         raise NotCompiledError("\n".join(lines[:3]) or text.strip()[-300:])
 
 
+def emulator_parts() -> list[Path]:
+    """The objects of the emulator's program, beside a user's file; compiled unless they were before."""
+    native = emulate.sources()
+    return emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
+
+
 class CudaProgram(Program):
     """A .cu file, run by native/gpu/judge/run.cpp."""
 
@@ -216,7 +222,7 @@ class EmulatedProgram(CudaProgram):
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         native = emulate.sources()
-        parts = emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
+        parts = emulator_parts()
         super().__init__(file)
         self.words = (self.folder / "program",)
         started = time.monotonic()

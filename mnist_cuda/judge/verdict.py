@@ -417,6 +417,9 @@ def _compiled_for_gpu(verdict: Verdict, seconds: float) -> Iterable[tuple[str, s
             f"{use['blocks_per_multiprocessor']} blocks of {use['threads']} threads on a multiprocessor: occupancy "
             f"{100 * use['occupancy']:.0f} %",
         )
+    if verdict.resources.gpu:
+        yield "", f"by nvcc for the GPU {verdict.resources.gpu}, which need not be here:"
+        yield from _uses(verdict.resources)
 
 
 def _compiled(resources: Resources, seconds: float) -> Iterable[tuple[str, str]]:
@@ -425,6 +428,10 @@ def _compiled(resources: Resources, seconds: float) -> Iterable[tuple[str, str]]
         yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at{why}"
         return
     yield "compiled", f"in {seconds:.1f} s, for the emulator, and by nvcc for the GPU {resources.gpu}"
+    yield from _uses(resources)
+
+
+def _uses(resources: Resources) -> Iterable[tuple[str, str]]:
     for use in resources.kernels:
         spilled = f", {use.spilled_bytes} bytes spilled to memory" if use.spilled_bytes else ""
         blocks = "block fits" if use.blocks_per_multiprocessor == 1 else "blocks fit"

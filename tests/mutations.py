@@ -2313,9 +2313,9 @@ JUDGE = [
         ("nvcc-takes-any-architecture", "boundary", "if capability in known:", "if True:"),
     ),
     *of(
-        "mnist_cuda/judge/own.py",
+        "mnist_cuda/judge/own_kernels.py",
         ("test_own_kernels.py -k 'fit or have or leaves'",),
-        ("own-kernels-of-any-op", "boundary", "if launcher.op.launcher not in info.own_ops:", "if False:"),
+        ("own-kernels-of-any-op", "boundary", "if launcher.op.launcher not in ops:", "if False:"),
         ("own-kernels-twice", "boundary", "if op in by_op:", "if False:"),
         ("own-kernel-gets-scratch", "index", "if p.name not in taken)", "if p.name in taken)"),
     ),

@@ -13,7 +13,7 @@ from mnist_cuda import _native
 from mnist_cuda.bench import ops
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import build, judged_ops, judging, nvcc, signatures, verdict
-from mnist_cuda.judge.own import OwnKernels
+from mnist_cuda.judge.own_kernels import OwnKernels
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 1, "multiprocessors": 1}
@@ -156,7 +156,7 @@ def test_a_right_kernel_is_timed(log, tmp_path, monkeypatch):
 
 
 WRONG = {
-    "past_the_end": "writes outside of pass",
+    "past_the_end": "writes outside of y, pass",
     "in_place": "changes its input x",
     "by_host": "launches no kernel on the stream that it is given",
     "ends": "ended the program, with exit code 0",

@@ -14,7 +14,8 @@ from mnist_cuda import _native, cli
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.errors import UsageError
 from mnist_cuda.judge import signatures
-from mnist_cuda.judge.own import OwnKernels
+from mnist_cuda.judge.emulated import EmulatedEngine
+from mnist_cuda.judge.own_kernels import OwnKernels
 from mnist_cuda.run.checkpoint import load_model
 
 KERNELS = ROOT / "native" / "gpu" / "kernels"
@@ -93,14 +94,14 @@ def test_what_the_engine_does_not_have(tmp_path):
     with pytest.raises(
         UsageError, match="engine 'tiled' has no op batch_norm_forward, expected one of conv2d_forward,"
     ):
-        OwnKernels([tmp_path / "forward.cu"]).require_fit(find_engine("tiled"))
+        OwnKernels([tmp_path / "forward.cu"]).require_fit("tiled", find_engine("tiled").own_ops)
     (tmp_path / "backward.cu").write_text(
         "void batch_norm_backward(float* dx, float* dgamma, float* dbeta, float* partial, const float* dy, "
         "const float* x, const float* gamma, const float* mean, const float* var, const float* inverse, int64_t batch, "
         "int channels, int area, cudaStream_t stream) {}"
     )
     with pytest.raises(UsageError, match="takes `inverse`, which engine 'tiled' does not compute"):
-        OwnKernels([tmp_path / "backward.cu"]).require_fit(find_engine("tiled"))
+        OwnKernels([tmp_path / "backward.cu"]).require_fit("tiled", find_engine("tiled").own_ops)
 
 
 def test_arrays_that_a_launcher_leaves_out(tmp_path):
@@ -196,8 +197,8 @@ def test_own_kernels_that_do_not_compile_or_collide(capsys):
 @needs_compiler
 def test_an_engine_that_ends_is_one_line(tmp_path):
     Path("ends.cu").write_text("#include <cstdlib>\n" + RELU.replace("  kernel<<<", "  std::exit(3);\n  kernel<<<"))
-    engine = Engine("tiled", emulated=True, own=OwnKernels([tmp_path / "ends.cu"]))
+    engine = Engine("tiled", emulated=EmulatedEngine, own=OwnKernels([tmp_path / "ends.cu"]))
     with pytest.raises(Exception, match="the emulated engine ended"):
         engine.emulated.gradients(np.zeros((1, 784), np.uint8), np.zeros(1, np.uint8), 1)
     with pytest.raises(UsageError, match="not emulated"):
-        Engine("naive", "fp64", emulated=True)
+        Engine("naive", "fp64", emulated=EmulatedEngine)

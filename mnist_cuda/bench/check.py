@@ -17,9 +17,10 @@ from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.judge.own_kernels import own_kernels
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.names import find_run
-from mnist_cuda.run.options import DataOptions, OutputOptions, own_kernels
+from mnist_cuda.run.options import DataOptions, OutputOptions
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import JsonOutput
 

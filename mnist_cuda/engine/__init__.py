@@ -11,20 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
+from mnist_cuda.engine.extensions import Emulated, MakeEmulated, Own
 from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.engine.gpu_libraries import find_libraries, find_nccl
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from mnist_cuda.engine.emulated import EmulatedEngine
-    from mnist_cuda.judge.own import OwnKernels
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -212,9 +209,9 @@ class Engine:
     errors after every step; by default MNIST_CUDA_SYNC. limits: multiprocessors and bytes of shared memory per thread
     block of an older, smaller GPU to emulate, for engines that take them; by default MNIST_CUDA_FUSED_LIMITS.
     multiprocessors: how many of the GPU's a training step uses, for the same engines; 0 for all. A model of a fleet
-    has such a share. own: kernels of yours, for engines whose `own_ops` has their ops; they are compiled here.
-    emulated: run the kernels on the CPU, for training steps alone (docs/emulator.md); `naive` and `tiled`, by default
-    `tiled`.
+    has such a share. own: kernels of yours, a `mnist_cuda.judge.own_kernels.OwnKernels`, for engines whose `own_ops`
+    has their ops; they are compiled here. emulated: `mnist_cuda.judge.emulated.EmulatedEngine` to run the kernels of
+    `naive` or `tiled`, which `auto` then is, on the CPU, for training steps alone.
     Threads may share an engine: their calls wait for each other. Several engines can work at the same time.
     A fork of its process has none of its threads, and every call raises UsageError there.
     Raises UsageError for an unknown name or precision, a GPU for a CPU engine or more threads than MAX_THREADS,
@@ -231,8 +228,8 @@ class Engine:
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
         multiprocessors: int = 0,
-        own: OwnKernels | None = None,
-        emulated: bool = False,
+        own: Own | None = None,
+        emulated: MakeEmulated | None = None,
     ) -> None:
         if emulated:
             name = "tiled" if name == "auto" else name
@@ -253,9 +250,9 @@ class Engine:
         if threads > MAX_THREADS:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
         if own:
-            own.require_fit(self.info)
+            own.require_fit(self.info.name, self.info.own_ops)
         self.own = own
-        self.emulated: EmulatedEngine | None = None
+        self.emulated: Emulated | None = None
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device, self.multiprocessors = 0, threads, device, multiprocessors
@@ -266,7 +263,9 @@ class Engine:
         self._piece, self._piece_batch = 1, 0  # steps of the next piece at this batch size, as far as is known
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         if emulated:
-            self._native = self._emulated(own)
+            self.emulated = emulated(self.info.name, self.precision, own)
+            self._native: Any = self.emulated
+            self.info = replace(self.info, device="cpu", unavailable="", unavailable_precisions={})  # where it runs
             return
         with _native_errors(), tempfile.TemporaryDirectory(prefix="mnist-cuda-own-") as folder:
             own_ops = own.compile_for_gpu(device, Path(folder)) if own and not self.info.unavailable else []
@@ -280,18 +279,6 @@ class Engine:
                 multiprocessors,
                 own_ops,
             )
-
-    def _emulated(self, own: OwnKernels | None) -> Any:
-        from mnist_cuda.engine.emulated import ENGINES, EmulatedEngine
-
-        if self.info.name not in ENGINES or self.precision != "fp32":
-            raise UsageError(
-                f"engine '{self.info.name}' in {self.precision} is not emulated, expected {' or '.join(ENGINES)} in "
-                "fp32"
-            )
-        self.info = replace(self.info, device="cpu", unavailable="", unavailable_precisions={})  # where it runs
-        self.emulated = EmulatedEngine(self.info.name, own)
-        return self.emulated
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

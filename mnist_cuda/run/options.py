@@ -14,7 +14,6 @@ from mnist_cuda.errors import UsageError
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.engine import Engine
-    from mnist_cuda.judge.own import OwnKernels
 
 
 @dataclass(frozen=True)
@@ -103,20 +102,10 @@ class EngineOptions:
     own: Sequence[Path] = ()
 
     def make(self, **more: Any) -> Engine:
-        """The engine; more: other arguments of `Engine`. Raises what that does, and UsageError for a file of `own`."""
+        """The engine; more: other arguments of `Engine`, such as the kernels of `own`. Raises what that does."""
         from mnist_cuda.engine import Engine
 
-        more.setdefault("own", own_kernels(self.own))
         return Engine(self.engine, self.precision, threads=self.threads, device=self.device, **more)
-
-
-def own_kernels(files: Sequence[Path]) -> OwnKernels | None:
-    """The kernels of these files; None without any. Raises UsageError."""
-    if not files:
-        return None
-    from mnist_cuda.judge.own import OwnKernels
-
-    return OwnKernels(files)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,9 +83,9 @@ def _run(options: RunOptions, config: dict[str, Any] | None, world: World | None
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
     output = JsonOutput(options.output.json if world is None or world.rank == 0 else None)
-    options = _check_own(options, config)
-    part = replace(options.engine, threads=_threads(options, world), device=device)
-    engine = part.make(multiprocessors=part.multiprocessors, emulated=part.emulate)
+    part, extensions = replace(options.engine, threads=_threads(options, world), device=device), _extensions(options)
+    options = _check_own(options, config, extensions["own"].sha256 if "own" in extensions else None)
+    engine = part.make(multiprocessors=part.multiprocessors, **extensions)
     startup.end("engine")
     if world and not engine.info.shares_batches:
         able = " or ".join(row.name for row in engines() if row.shares_batches)
@@ -230,12 +230,22 @@ def _follow(options: RunOptions, engine: Engine, config: dict[str, Any] | None, 
     raise AssertionError("rank 0 ends the others")
 
 
-def _check_own(options: RunOptions, config: dict[str, Any] | None) -> RunOptions:
-    """Note the kernels of the user's; raise UsageError if a run that goes on or is repeated had others."""
-    from mnist_cuda.run.options import own_kernels
+def _extensions(options: RunOptions) -> dict[str, Any]:
+    """Arguments of `Engine` that few runs have, so that only these import what makes them."""
+    found: dict[str, Any] = {}
+    if options.engine.own:
+        from mnist_cuda.judge.own_kernels import OwnKernels
 
-    own = own_kernels(options.engine.own)
-    found = own.sha256 if own else None
+        found["own"] = OwnKernels(options.engine.own)
+    if options.engine.emulate:
+        from mnist_cuda.judge.emulated import EmulatedEngine
+
+        found["emulated"] = EmulatedEngine
+    return found
+
+
+def _check_own(options: RunOptions, config: dict[str, Any] | None, found: str | None) -> RunOptions:
+    """Note the kernels of the user's; raise UsageError if a run that goes on or is repeated had others."""
     if config and (expected := config["options"].get("own_sha256")) != found:
         run = options.resume or options.config
         files = " ".join(f"--with {fact['file']}" for fact in config["engine"].get("own", []))

@@ -1,4 +1,4 @@
-"""An engine whose kernels run on the CPU, in the emulator: a process that native/emulator/train/run.cpp describes."""
+"""An engine whose kernels run on the CPU, in the emulator: a process, by native/emulator/train/run.cpp."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.bench import emulate
-from mnist_cuda.errors import UnavailableError
+from mnist_cuda.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from mnist_cuda.judge.own import OwnKernels
+    from mnist_cuda.judge.own_kernels import OwnKernels
 
 # Of an engine, beside kernels and their tables.
 ENGINE_SOURCES = (
@@ -32,13 +32,18 @@ PARAMETERS = sum(size for *_, size in _native.parameters())
 
 
 class EmulatedEngine:
-    """What `Engine` asks of `_native.Engine`, as far as training steps need it. Raises UnavailableError without g++."""
+    """What `Engine` asks of `_native.Engine`, as far as training steps need it.
+
+    Raises UsageError for an engine that is not emulated, UnavailableError without g++.
+    """
 
     transport = ""
     resumable = True
     has_statistics = False
 
-    def __init__(self, name: str, own: OwnKernels | None) -> None:
+    def __init__(self, name: str, precision: str, own: OwnKernels | None) -> None:
+        if name not in ENGINES or precision != "fp32":
+            raise UsageError(f"engine '{name}' in {precision} is not emulated, expected {' or '.join(ENGINES)} in fp32")
         self._folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-emulated-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.dataset_size = self.evaluation_size = 0

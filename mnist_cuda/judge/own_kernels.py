@@ -11,7 +11,6 @@ from itertools import combinations
 from pathlib import Path
 
 from mnist_cuda.bench import emulate
-from mnist_cuda.engine import EngineInfo
 from mnist_cuda.errors import UsageError
 from mnist_cuda.judge import build, nvcc, signatures
 from mnist_cuda.judge.build import NotCompiledError
@@ -70,20 +69,20 @@ class OwnKernels:
             for file in self.files
         ]
 
-    def require_fit(self, info: EngineInfo) -> None:
-        """Raises UsageError where the engine does not take one of them."""
-        if not info.own_ops:
-            raise UsageError(f"--with: engine '{info.name}' takes no kernels of yours; `--engine tiled` does")
+    def require_fit(self, engine: str, ops: Sequence[str]) -> None:
+        """Raises UsageError where the engine, which takes launchers of these ops, does not take one of them."""
+        if not ops:
+            raise UsageError(f"--with: engine '{engine}' takes no kernels of yours; `--engine tiled` does")
         for file in self.files:
             for launcher in file.launchers:
-                if launcher.op.launcher not in info.own_ops:
+                if launcher.op.launcher not in ops:
                     raise UsageError(
-                        f"{file.path}: engine '{info.name}' has no op {launcher.op.launcher}, expected one of "
-                        f"{', '.join(info.own_ops)}"
+                        f"{file.path}: engine '{engine}' has no op {launcher.op.launcher}, expected one of "
+                        f"{', '.join(ops)}"
                     )
                 if any(p.name == ENGINE_LACKS for p in launcher.parameters):
                     raise UsageError(
-                        f"{file.path}: {launcher.name} takes `{ENGINE_LACKS}`, which engine '{info.name}' does not "
+                        f"{file.path}: {launcher.name} takes `{ENGINE_LACKS}`, which engine '{engine}' does not "
                         "compute; leave it out"
                     )
 
@@ -127,6 +126,11 @@ class OwnKernels:
                 raise UsageError(f"{file.path} does not compile: {' '.join(str(error).split())}") from error
         _require_distinct(self.files, objects)
         return self._ops(str(number) for number in range(len(self.files))), objects
+
+
+def own_kernels(paths: Sequence[Path]) -> OwnKernels | None:
+    """The kernels of these files; None without any. Raises UsageError."""
+    return OwnKernels(paths) if paths else None
 
 
 def _read(path: Path) -> OwnFile:

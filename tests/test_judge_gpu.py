@@ -175,6 +175,7 @@ def test_cheats_fail_on_the_gpu(log, monkeypatch):
             one.name.removeprefix("relu_forward_"): verdict.judge(program, number, one)
             for number, one in enumerate(fitting)
         }
+    del verdicts["by_host_in_gpu"]  # a GPU's memory is no host's; the stand-in's is
     assert [name for name, one in verdicts.items() if one.right] == ["right"]
     for name, why in WRONG.items():
         assert verdicts[name].wrong[0].failed.startswith(why), name
@@ -190,3 +191,22 @@ def test_a_gpu_judges_what_the_emulator_does_not_compile(log, tmp_path, monkeypa
     found = judged(tmp_path, RELU)
     assert found["exit_code"] == 0
     assert "the emulator does not compile the file: no asm" in " ".join(" ".join(found["lines"]).split())
+
+
+# ---- a GPU -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cheats.cu", "gpu_cheats.cu"])
+def test_cheats_fail_on_a_gpu_that_is_here(name):
+    try:
+        if not judging.on_gpu():
+            raise UnavailableError("no GPU is here")
+        nvcc.find()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    file = ROOT / "tests" / "judge" / name
+    fitting, _ = signatures.find(file.read_text())
+    with nvcc.GpuProgram(file, fitting) as program:
+        right = [one.name for number, one in enumerate(fitting) if verdict.judge(program, number, one).right]
+    assert right == ["relu_forward_right"]

@@ -320,6 +320,14 @@ def advice(verdict: Verdict) -> str:
             if rule.holds(verdict.counters):
                 return rule.words
     shown = "the counters show no waste; " if verdict.counters else ""
+    if verdict.times and verdict.times.rows:
+        own = [row for row in verdict.times.rows if not (row["absent"] or row["library"])]
+        best = min(own, key=lambda row: float(row["cold_us"]))
+        ratio = verdict.times.cold_us / best["cold_us"]
+        if ratio <= 1:
+            return f"{shown}no row of the ladder is faster"
+        where = f"`mnist-cuda bench ops --list --op {verdict.op}` names its file"
+        return f"{shown}the ladder's `{best['variant']}` is {ratio:.2g} times as fast: {where}"
     return f"{shown}on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
 
 

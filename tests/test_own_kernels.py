@@ -188,7 +188,7 @@ def test_own_kernels_that_do_not_compile_or_collide(capsys):
         "broken.cu does not compile: broken.cu:6:"
         in train("--emulate", "--steps", 1, "--with", "broken.cu", code=2, capsys=capsys).err
     )
-    text = (KERNELS / "log_softmax" / "online.cu").read_text()
+    text = (KERNELS / "log_softmax" / "float4.cu").read_text()
     Path("other.cu").write_text(text + RELU.replace("relu_forward(", "helper("))
     error = train("--emulate", "--steps", 1, "--with", "relu.cu", "--with", "other.cu", code=2, capsys=capsys).err
     assert "both define kernel(" in error

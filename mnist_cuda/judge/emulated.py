@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +32,12 @@ ENGINES = ("naive", "tiled")
 PARAMETERS = sum(size for *_, size in _native.parameters())
 
 
+def engine_parts() -> list[Path]:
+    """The objects of an emulated engine's program, beside a user's files; compiled unless they were before."""
+    native = emulate.sources()
+    return emulate.objects(native / "emulator" / "train" / "run.cpp", *(native / name for name in ENGINE_SOURCES))
+
+
 class EmulatedEngine:
     """What `Engine` asks of `_native.Engine`, as far as training steps need it.
 
@@ -48,19 +55,15 @@ class EmulatedEngine:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.dataset_size = self.evaluation_size = 0
         ops, objects = own.compile_emulated(self._folder) if own else ([], [])
-        words = [str(word) for op in ops for word in op]
-        self._process = subprocess.Popen(
-            [self._link(objects), name, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self._folder / "errors").open("wb"),
-            start_new_session=True,  # Ctrl-C is for the training
-        )
+        words = [str(self._link(objects)), name, *(str(word) for op in ops for word in op)]
+        with (self._folder / "errors").open("wb") as errors:
+            pipe = subprocess.PIPE
+            # In a session of its own, because Ctrl-C is for the training.
+            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         weakref.finalize(self, _end, self._process)
 
     def _link(self, objects: list[Path]) -> Path:
-        native = emulate.sources()
-        parts = emulate.objects(native / "emulator" / "train" / "run.cpp", *(native / name for name in ENGINE_SOURCES))
+        native, parts = emulate.sources(), engine_parts()
         table, program = self._folder / "own_table.cpp", self._folder / "program"
         names = [f"mnist_own_launch_{number}" for number in range(len(objects))]
         table.write_text(
@@ -147,10 +150,11 @@ class EmulatedEngine:
 
     def report(self) -> dict[str, Any]:
         """What the emulator has seen: `faults`, `lines` and `kernels`, as docs/emulator.md has them."""
-        report: dict[str, Any] = json.loads(self._ask("report"))
+        text = re.sub(rb"%b/mnist_own_launch_\d+/" % re.escape(bytes(self._folder)), b"", self._ask("report"))
+        report: dict[str, Any] = json.loads(text)
         return report
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait()
+    process.communicate()

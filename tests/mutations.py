@@ -2325,9 +2325,36 @@ JUDGE = [
         ),
     ),
     *of(
-        "mnist_cuda/judge/build.py",
+        "mnist_cuda/judge/judged_ops.py",
         ("test_judge.py -k cheat",),
-        ("judge-repeats-inputs", "stale copy", "seeds = [max(0, n - 1) for n in", "seeds = [0 for n in"),
+        ("judge-repeats-inputs", "stale copy", "if self.timed else max(0, n - 1) for n", "if self.timed else 0 for n"),
+    ),
+    *of(
+        "mnist_cuda/judge/nvcc.py",
+        ("test_judge_gpu.py -k architecture",),
+        ("nvcc-takes-any-architecture", "boundary", "if capability in known:", "if True:"),
+    ),
+    *of(
+        "mnist_cuda/judge/own_kernels.py",
+        ("test_own_kernels.py -k 'fit or have or leaves'",),
+        ("own-kernels-of-any-op", "boundary", "if launcher.op.launcher not in ops:", "if False:"),
+        ("own-kernels-twice", "boundary", "if op in by_op:", "if False:"),
+        ("own-kernel-gets-scratch", "index", "if p.name not in taken)", "if p.name in taken)"),
+    ),
+    *of(
+        "mnist_cuda/run/train_command.py",
+        ("test_own_kernels.py -k train",),
+        (
+            "own-kernels-of-another-run",
+            "option",
+            'if config and (expected := config["options"].get("own_sha256")) != found:',
+            'if config and (expected := config["options"].get("own_sha256")) and not found:',
+        ),
+    ),
+    *of(
+        "mnist_cuda/run/training.py",
+        ("test_own_kernels.py -k steps",),
+        ("steps-go-on", "option", "most = min(most, until - self.steps)", "pass"),
     ),
     *of(
         "mnist_cuda/judge/judging.py",

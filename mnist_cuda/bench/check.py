@@ -17,6 +17,7 @@ from mnist_cuda.engine import Engine, Images, Labels, Probe, find_engine
 from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.judge.own_kernels import own_kernels
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.names import find_run
 from mnist_cuda.run.options import DataOptions, OutputOptions
@@ -114,7 +115,7 @@ class CheckOptions(DataOptions, OutputOptions):
     """What to compare: engines, and other frameworks by an interpreter that has them; on which step.
 
     precision: None is each engine's first. batch_size: training images. seed: of weights and batch. weights: a saved
-    model to start from instead.
+    model to start from instead. own: files with kernels of the user's, for all these engines.
     """
 
     engines: Sequence[str] = ("auto",)
@@ -126,6 +127,7 @@ class CheckOptions(DataOptions, OutputOptions):
     batch_size: int = 64
     seed: int = 0
     weights: Path | None = None
+    own: Sequence[Path] = ()
 
 
 def command(options: CheckOptions) -> int:
@@ -133,10 +135,10 @@ def command(options: CheckOptions) -> int:
     output = JsonOutput(options.json)
     infos = [find_engine(name) for name in some_words("--engines", options.engines)]
     on_gpu = any(info.device == "cuda" for info in infos)
-    engines = []
+    engines, own = [], own_kernels(options.own)
     for info in infos:
         device = 0 if on_gpu and info.device == "cpu" else options.device  # the GPU's number is for those that use it
-        engines.append(Engine(info.name, options.precision, threads=options.threads, device=device))
+        engines.append(Engine(info.name, options.precision, threads=options.threads, device=device, own=own))
     peers = first_variants(words(options.peers), "cuda" if on_gpu else "cpu", options.peer_python or PEER_PYTHON)
     data = options.load()
     if options.batch_size > len(data.train_labels):

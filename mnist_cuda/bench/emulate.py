@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "bl
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
 
 Files = Mapping[tuple[str, str], Path]  # by op and variant
+CompileOne = Callable[[Path, Path], None]  # of a file, to an object
 
 
 @dataclass(frozen=True)
@@ -124,29 +125,68 @@ def build() -> Path:
     return program
 
 
-def objects(main: Path) -> list[Path]:
-    """Those of the emulator, of our kernels and of `main`, each compiled unless it was before from the same sources."""
-    compiler, native = require_compiler(), sources()
-    emulator, gpu = native / "emulator", native / "gpu"
-    kernels = [
+def kernel_sources(native: Path) -> list[Path]:
+    """The files of the unfused kernels that are emulated."""
+    gpu = native / "gpu"
+    return [
         path
         for path in sorted([*gpu.glob("kernels/*.cu"), *gpu.glob("kernels/*/*.cu")])
         if path.stem not in left_out(native) and path.parent.name != "fused"
     ]
+
+
+def objects(main: Path, *more: Path) -> list[Path]:
+    """Those of the emulator, of our kernels and of these files, each compiled unless it was before."""
+    compiler, native = require_compiler(), sources()
+    emulator, gpu = native / "emulator", native / "gpu"
+    kernels = kernel_sources(native)
     hosts = [
         *(path for path in sorted(gpu.glob("kernels/*/*.cpp")) if path.parent.name != "fused"),
         *(path for path in sorted(emulator.glob("*.cpp")) if path.name != "bench_ops.cpp"),
         gpu / "bench" / "op_cases.cpp",
         native / "host" / "cpu" / "reference_ops.cpp",
         main,
+        *more,
     ]
-    # An object is made again if its file has changed, or any header.
+
+    def make(_: list[Path], work: Path) -> CompileOne:
+        rewritten = work / "rewritten"
+        rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
+        flags, includes = kernel_flags(native), include_flags(native, rewritten)
+
+        def compile_one(path: Path, to: Path) -> None:
+            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
+            what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
+            run_compiler([compiler, "-std=c++20", *includes, "-c", *what, "-o", to])
+
+        return compile_one
+
+    note = "compiling the emulator and the kernels, once: about a minute of processor time"
+    return kept([*kernels, *hosts], native, common_digest(native, compiler), cache_folder(), note, make)
+
+
+def common_digest(native: Path, *words: str) -> str:
+    """Of what all objects depend on: the headers, this file, and how they are compiled."""
     shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
-    common = _digest(compiler.encode(), *(path.read_bytes() for path in (Path(__file__), *shared)))
-    cache = cache_folder()
+    return _digest(*map(str.encode, words), *(path.read_bytes() for path in (Path(__file__), *shared)))
+
+
+def kept(
+    files: Sequence[Path],
+    native: Path,
+    common: str,
+    cache: Path,
+    note: str,
+    make: Callable[[list[Path], Path], CompileOne],
+) -> list[Path]:
+    """The objects of files below `native`, each compiled unless `cache` has it.
+
+    common: a digest of all else that they depend on. note: what people are told where several are missing. make: given
+    those and a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
+    """
     made = {
         path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
-        for path in (*kernels, *hosts)
+        for path in files
     }
     missing = [path for path, made_of in made.items() if not made_of.exists()]
     for path in made.keys() - set(missing):
@@ -154,23 +194,18 @@ def objects(main: Path) -> list[Path]:
     if not missing:
         return list(made.values())
     work = cache / f"{os.getpid()}"
-    rewritten = work / "rewritten"
     work.mkdir(parents=True, exist_ok=True)
     if len(missing) > 1:
-        note = "compiling the emulator and the kernels, once: about a minute of processor time"
         console.make_console(stderr=True).print(note)
     try:
-        rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
-        flags, includes = kernel_flags(native), include_flags(native, rewritten)
+        compile_one = make(missing, work)
 
-        def compile_one(path: Path) -> None:
-            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
-            what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
-            run_compiler([compiler, "-std=c++20", *includes, "-c", *what, "-o", work / made[path].name])
+        def compile_and_keep(path: Path) -> None:
+            compile_one(path, work / made[path].name)
             (work / made[path].name).replace(made[path])
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_one, missing))
+            list(pool.map(compile_and_keep, missing))
         for old in (path for path in cache.glob("*") if path.is_file() and time.time() - path.stat().st_mtime > KEPT):
             old.unlink(missing_ok=True)
     finally:
@@ -187,7 +222,7 @@ def run_compiler(command: list[Any]) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
-        raise UnavailableError(f"the emulator could not be compiled: {errors[0] if errors else command[0]}")
+        raise UnavailableError(f"what this needs could not be compiled: {errors[0] if errors else command[0]}")
 
 
 def rows(op: str, variant: str, batch_size: int) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import Measurement, Summary, time_steps
 from mnist_cuda.errors import UsageError
 from mnist_cuda.files import atomic_write, require_writable
+from mnist_cuda.judge.own_kernels import own_kernels
 from mnist_cuda.run.options import DataOptions, EngineOptions, OutputOptions
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import JsonOutput, dumps
@@ -165,7 +166,8 @@ def command(options: ProfileOptions) -> int:
     output = JsonOutput(options.json)
     if options.trace:
         require_writable(options.trace)
-    engine = options.make()
+    engine = options.make(own=own_kernels(options.own))
+    own = [word for file in options.own for word in ("--with", str(file))]
     data = options.load()
     batch, count = options.batch_size, len(data.train_labels)
     if batch > count:
@@ -176,7 +178,7 @@ def command(options: ProfileOptions) -> int:
     ops, roofs = found.ops, found.roofs
 
     source = ["--dataset", data.name, *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
-    workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision]
+    workload = ["mnist-cuda", "train", "--engine", engine.info.name, "--precision", engine.precision, *own]
     workload += ["--batch-size", str(batch), "--epochs", "1", *source]
     tools = tool_lines(engine, ops, workload, batch)
 

@@ -141,6 +141,24 @@ def add_engine_flags(
     return group
 
 
+class _Each(argparse.Action):
+    """A flag that may be repeated; as argparse's `append`, but where `given` is found out there is no list yet."""
+
+    def __call__(self, parser: Any, namespace: Any, value: Any, _word: str | None = None) -> None:
+        """Append it."""
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, [*before, value] if isinstance(before, list) else [value])
+
+
+def add_own_flag(group: argparse._ActionsContainer) -> None:
+    """Kernels of the user's."""
+    text = (
+        "put the launchers of this .cu file, as `mnist-cuda judge` takes them, in the place of the engine's (tiled); "
+        "may be repeated; the file runs with your rights"
+    )
+    group.add_argument("--with", dest="own", action=_Each, type=Path, default=[], metavar="FILE", help=text)
+
+
 def add_data_flags(
     parser: argparse.ArgumentParser, default: str | None, otherwise: str = "%(default)s"
 ) -> argparse._ArgumentGroup:

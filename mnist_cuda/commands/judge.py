@@ -2,14 +2,15 @@
 A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
 
 The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of ours, such
-as linear_forward; docs/judge.md shows one. It runs on cases of many sizes. The command says whether every number is
-right, where the memory is misused, by file and line, what the accesses cost, and what to try next.
+as linear_forward; docs/judge.md shows one. It runs on cases of many sizes, on the GPU if there is one, and on the CPU,
+in the emulator. The command says whether every number is right, where the memory is misused, by file and line, what the
+accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows.
 
 A .py file has a function of that name, which takes the arrays alone: linear_forward(y, x, w, bias). What it imports
 decides what runs it: Triton's interpreter, Numba's simulator, PyTorch on the CPU, or NumPy.
 
-Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no launcher; 4 no g++, or a
-package that is not here.
+Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no launcher; 4 no g++, a GPU but
+no nvcc, or a package that is not here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 EXAMPLES = (
     "mnist-cuda judge coalesce.cu",
     "mnist-cuda judge --as t4 coalesce.cu",
+    "mnist-cuda judge --board linear.cu",
     "mnist-cuda judge --json one.cu two.cu",
 )
 
@@ -30,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--as", dest="on", choices=("h200", "t4", "a100", "rtx4090"), default="",
         help="also compile a .cu file by nvcc for this GPU, and give registers and occupancy")  # fmt: skip
+    add("--emulate", action="store_true", help="use the emulator alone, even where there is a GPU")
+    add("--board", action="store_true",
+        help="print of a right kernel only its times on the GPU between those of the ladder's rows")  # fmt: skip
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per file, each on a line")
 
 
@@ -37,4 +42,4 @@ def run(args: argparse.Namespace) -> int:
     """Judge them."""
     from mnist_cuda.judge import judging
 
-    return judging.command(args.files, args.json, args.on)
+    return judging.command(args.files, args.json, args.on, args.emulate, args.board)

@@ -12,6 +12,7 @@ from mnist_cuda.commands.flags import (
     add_data_flags,
     add_engine_flags,
     add_json_flag,
+    add_own_flag,
     file_ending_in,
     options_of,
     positive,
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-b", "--batch-size", type=positive, default=64, metavar="N", help="images per step (default: %(default)s)"
     )
     group.add_argument("--steps", type=positive, metavar="N", help="steps to time (default: 100, or what fits in 5 s)")
-    add_engine_flags(parser)
+    add_own_flag(add_engine_flags(parser))
     add_data_flags(parser, "auto")
     group = parser.add_argument_group("output")
     text = "write a timeline of ten steps for Perfetto or chrome://tracing"

@@ -16,6 +16,7 @@ from mnist_cuda.commands.flags import (
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
+    add_own_flag,
     add_placement_flag,
     add_rare_group,
     non_negative,
@@ -33,7 +34,7 @@ from mnist_cuda.run.options import RunOptions, TrainOptions
 REPEATED = (
     *("epochs", "batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init", "init_sha256"),
     *("engine", "precision", "multiprocessors", "threads", "device", "placement", "dataset", "data_dir"),
-    *("save_every", "keep", "save_best", "limit", "patience"),
+    *("save_every", "keep", "save_best", "limit", "patience", "emulate"),
     *("processes", "gpus"),
 )
 
@@ -44,12 +45,14 @@ EXAMPLES = (
     "mnist-cuda train --validation 5000 --patience 3",
     "mnist-cuda train --resume latest --epochs 6",
     "mnist-cuda train --config my-run --lr 0.1",
+    "mnist-cuda train -e tiled --with conv.cu",
+    "mnist-cuda train --emulate -b 4 --steps 10",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
-    parser.set_defaults(init_sha256=None)  # of the run that goes on or is repeated
+    parser.set_defaults(init_sha256=None, own_sha256=None)  # of the run that goes on or is repeated
     default = TrainOptions()
     group = parser.add_argument_group("training")
     add = group.add_argument
@@ -69,7 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out N training images, chosen by the seed, and test on them after each epoch")  # fmt: skip
     add("--patience", type=non_negative, default=0, metavar="N",
         help="end after N epochs without a better accuracy on the --validation images (default: never)")  # fmt: skip
-    add_engine_flags(parser)
+    add("--steps", type=non_negative, default=0, metavar="N",
+        help="stop after N steps; --resume goes on from there (default: after all epochs)")  # fmt: skip
+    group = add_engine_flags(parser)
+    add_own_flag(group)
+    group.add_argument("--emulate", action="store_true",
+        help="run the kernels of tiled or naive on the CPU, without a GPU or CUDA, for a few --steps")  # fmt: skip
     group = add_data_flags(parser, "auto")
     group.add_argument("--limit", type=non_negative, default=0, metavar="N",
         help="train on the first N training images only, for a quick look (default: all)")  # fmt: skip

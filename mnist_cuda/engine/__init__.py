@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
+from mnist_cuda.engine.extensions import Emulated, MakeEmulated, Own
 from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.engine.gpu_libraries import find_libraries, find_nccl
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
@@ -38,10 +41,10 @@ class EngineInfo:
     rank: `--engine auto` takes the lowest that can run here. summation: the order of its sums over a batch, which
     decides its bounds in tolerances.py. follows_routing: `probe` accepts a routing. takes_limits: it can emulate a
     smaller GPU, or use a share of one. shares_batches: it can train one model with other ranks. fleets: it trains
-    several models side by side on some GPUs. one_launch_per_phase: each phase of a step is one launch. libraries: those
-    that it loads. host_bytes_per_image: host memory per image of a batch, including a probe's results; 0 where it does
-    not matter. unavailable: the reason if it cannot run here in any precision, otherwise empty. unavailable_precisions:
-    for each precision that cannot run here, the reason.
+    several models side by side on some GPUs. one_launch_per_phase: each phase of a step is one launch. own_ops: those
+    for which it takes launchers of yours. libraries: those that it loads. host_bytes_per_image: host memory per image
+    of a batch, including a probe's results; 0 where it does not matter. unavailable: the reason if it cannot run here
+    in any precision, otherwise empty. unavailable_precisions: for each precision that cannot run here, the reason.
     """
 
     name: str
@@ -55,6 +58,7 @@ class EngineInfo:
     shares_batches: bool
     fleets: bool
     one_launch_per_phase: bool
+    own_ops: tuple[str, ...]
     libraries: tuple[str, ...]
     host_bytes_per_image: int
     unavailable: str
@@ -103,6 +107,7 @@ def _info(row: dict[str, Any], device: int) -> EngineInfo:
     precisions, reasons = tuple(row["precisions"]), _native.unavailable(row["name"], device)
     unavailable = reasons[precisions[0]] if len(reasons) == len(precisions) else ""
     fields = {**row, "precisions": precisions, "libraries": tuple(row["libraries"])}
+    fields["own_ops"] = tuple(row["own_ops"])
     return EngineInfo(**fields, unavailable=unavailable, unavailable_precisions=reasons)
 
 
@@ -204,7 +209,9 @@ class Engine:
     errors after every step; by default MNIST_CUDA_SYNC. limits: multiprocessors and bytes of shared memory per thread
     block of an older, smaller GPU to emulate, for engines that take them; by default MNIST_CUDA_FUSED_LIMITS.
     multiprocessors: how many of the GPU's a training step uses, for the same engines; 0 for all. A model of a fleet
-    has such a share.
+    has such a share. own: kernels of yours, a `mnist_cuda.judge.own_kernels.OwnKernels`, for engines whose `own_ops`
+    has their ops; they are compiled here. emulated: `mnist_cuda.judge.emulated.EmulatedEngine` to run the kernels of
+    `naive` or `tiled`, which `auto` then is, on the CPU, for training steps alone.
     Threads may share an engine: their calls wait for each other. Several engines can work at the same time.
     A fork of its process has none of its threads, and every call raises UsageError there.
     Raises UsageError for an unknown name or precision, a GPU for a CPU engine or more threads than MAX_THREADS,
@@ -221,7 +228,11 @@ class Engine:
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
         multiprocessors: int = 0,
+        own: Own | None = None,
+        emulated: MakeEmulated | None = None,
     ) -> None:
+        if emulated:
+            name = "tiled" if name == "auto" else name
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
@@ -238,6 +249,10 @@ class Engine:
             raise UsageError(f"engine '{self.info.name}' takes no share of the multiprocessors; leave it out")
         if threads > MAX_THREADS:
             raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
+        if own:
+            own.require_fit(self.info.name, self.info.own_ops)
+        self.own = own
+        self.emulated: Emulated | None = None
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device, self.multiprocessors = 0, threads, device, multiprocessors
@@ -247,9 +262,22 @@ class Engine:
         self._ranks: _native.Communicator | None = None
         self._piece, self._piece_batch = 1, 0  # steps of the next piece at this batch size, as far as is known
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
-        with _native_errors():
+        if emulated:
+            self.emulated = emulated(self.info.name, self.precision, own)
+            self._native: Any = self.emulated
+            self.info = replace(self.info, device="cpu", unavailable="", unavailable_precisions={})  # where it runs
+            return
+        with _native_errors(), tempfile.TemporaryDirectory(prefix="mnist-cuda-own-") as folder:
+            own_ops = own.compile_for_gpu(device, Path(folder)) if own and not self.info.unavailable else []
             self._native = _native.create_engine(
-                self.info.name, self.precision, threads, device, checks, *(limits or default_limits), multiprocessors
+                self.info.name,
+                self.precision,
+                threads,
+                device,
+                checks,
+                *(limits or default_limits),
+                multiprocessors,
+                own_ops,
             )
 
     @contextmanager
@@ -521,6 +549,16 @@ class Engine:
                 raise ValueError("gpu_logits: the images are on the host, expected them in a GPU's memory; see logits")
             (array,) = self._native.gpu_logits(there.address, there.size, population)
         return self._gpu_array((there.size // _PIXELS, _native.CLASSES), *array)
+
+    def repeats(self, images: Images, labels: Labels) -> bool:
+        """Whether a batch's gradients have the same bits each time: in five runs, or in three orders of threads."""
+        if self.emulated:
+            with self._alone():
+                one, other = (self.emulated.gradients(_bytes(images), _bytes(labels), orders) for orders in (1, 3))
+                faults = self.emulated.report()["faults"]
+            return one.tobytes() == other.tobytes() and all(fault["kind"] != "order" for fault in faults)
+        probes = [self.probe(images, labels) for _ in range(5)]
+        return len({b"".join(g.tobytes() for g in probe.gradients.values()) for probe in probes}) == 1
 
     def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
         """Time the ops of a training step on `batch_size` images of the data set, in their order.

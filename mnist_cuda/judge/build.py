@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,13 @@ from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.signatures import Launcher
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 EMULATOR = "the emulator"
 SECONDS = 30  # that a call may take
 WORDS = ("failed", "refused", "changed", "differs", "report")  # on a call
+MORE_WORDS = ("outside", "seconds", "untimed")  # of a program that looks
 
 _Call = tuple[judged_ops.Case, judged_ops.Arrays, int]
 
@@ -40,10 +44,21 @@ class Program:
     by = ""
     words: tuple[Any, ...] = ()  # the command, without the files
 
+    @property
+    def limit(self) -> int:
+        """Seconds that a call may take."""
+        return SECONDS
+
     def __init__(self, file: Path) -> None:
         self.file = file
         self.folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-judge-"))
         self.seconds = 0.0  # that compiling took
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Removes what was made."""
@@ -61,14 +76,17 @@ class Program:
         """Whether the case is not too large for it."""
         return True
 
+    def last_case(self, op: judged_ops.Op) -> judged_ops.Case:
+        """Beside the op's own: whose accesses are counted."""
+        return judged_ops.Case(op.cost.sizes, calls=1)
+
     def run(self, number: int, launcher: Launcher, cases: Iterable[judged_ops.Case]) -> Iterator[Ran]:
         """The calls of the file's launcher of that number, as they end; the last one may say that it did not."""
         tasks, of_calls = [], []
         with (self.folder / "inputs").open("wb") as inputs:
             for case in cases:
-                seeds = [max(0, n - 1) for n in range(case.calls)]  # the first two are alike
-                given = {seed: judged_ops.inputs(launcher.op, case, seed) for seed in set(seeds)}
-                of_calls += [(case, given[seed], n) for n, seed in enumerate(seeds)]
+                given = {seed: judged_ops.inputs(launcher.op, case, seed) for seed in set(case.sets)}
+                of_calls += [(case, given[seed], n) for n, seed in enumerate(case.sets)]
                 for seed in sorted(given):
                     for p in launcher.parameters:
                         if p.role == "in":
@@ -102,11 +120,11 @@ class Program:
         rest = b""
         with selectors.DefaultSelector() as selector, (self.folder / "outputs").open("rb") as outputs:
             selector.register(pipe, selectors.EVENT_READ)
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + self.limit
             for case, given, n in calls:
                 while b"\n" not in rest:
                     if not selector.select(max(0.0, deadline - time.monotonic())):
-                        yield Ran(case, n, given, {}, {}, f"did not end within {SECONDS} s")
+                        yield Ran(case, n, given, {}, {}, f"did not end within {self.limit} s")
                         return
                     data = os.read(pipe, 1 << 20)
                     if not data:
@@ -118,73 +136,76 @@ class Program:
                 line = line.replace(bytes(self.folder) + b"/", b"")
                 try:
                     words = json.loads(line)
-                    ran = Ran(case, n, given, {name: words[name] for name in WORDS}, _outputs(launcher, case, outputs))
+                    words = {name: words[name] for name in WORDS} | {k: words[k] for k in MORE_WORDS if k in words}
+                    ran = Ran(case, n, given, words, _outputs(launcher, case, outputs))
                 except (ValueError, TypeError, KeyError):
                     yield Ran(case, n, given, {}, {}, "wrote where only the judge's own program writes")
                     return
                 yield ran
-                deadline = time.monotonic() + SECONDS
+                deadline = time.monotonic() + self.limit
 
     def printed(self) -> list[str]:
         """The first lines that the file printed."""
         return (self.folder / "printed").read_bytes()[:2000].decode(errors="replace").splitlines()[:5]
 
 
-class EmulatedProgram(Program):
-    """A .cu file, compiled with the emulator."""
+def own_source(file: Path, launchers: Iterable[Launcher]) -> str:
+    """C++ that includes a user's file and makes its launchers callable by number: judge/own.h."""
+    calls = ", ".join(
+        f"judge::launcher(static_cast<void (*)({', '.join(p.type for p in each.parameters)})>(&{each.qualified}))"
+        for each in launchers
+    )
+    return (
+        f'#include "{file}"\n#include "judge/call.h"\n'
+        "static const std::vector<judge::Launcher>& judge::launchers() {\n"
+        f"  static const std::vector<judge::Launcher> all{{{calls}}};\n  return all;\n}}\n"
+    )
 
-    by = EMULATOR
 
-    def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
-        native = emulate.sources()
-        parts = emulate.objects(native / "emulator" / "judge" / "run.cpp")
-        super().__init__(file)
-        self.words = (self.folder / "program",)
-        started = time.monotonic()
-        try:
-            self._compile(native, parts, list(launchers))
-        except BaseException:
-            self.close()
-            raise
-        self.seconds = time.monotonic() - started
+def compile_emulated(
+    native: Path, file: Path, launchers: Iterable[Launcher], folder: Path, name: str = "mnist_own_launch"
+) -> Path:
+    """The object of a user's file for the emulator; name: of its function of judge/own.h. Raises NotCompiledError."""
+    source, rewritten, made = folder / file.name, folder / "rewritten", folder / "own.o"
+    shutil.copyfile(file, source)
+    emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
+    emulate.rewrite(native, folder, rewritten / "own", [source])
+    own = folder / "own.cpp"
+    own.write_text(own_source(rewritten / "own" / f"{file.name}.cpp", launchers))
+    includes = [*emulate.include_flags(native, rewritten), f"-I{file.resolve().parent}"]
+    flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
+    _compile(["-std=c++20", *flags, f"-Dmnist_own_launch={name}", *includes, "-c", own, "-o", made], source)
+    return made
 
-    def _compile(self, native: Path, parts: list[Path], launchers: list[Launcher]) -> None:
-        compiler, source = emulate.require_compiler(), self.folder / self.file.name
-        rewritten = self.folder / "rewritten"
-        shutil.copyfile(self.file, source)
-        emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
-        emulate.rewrite(native, self.folder, rewritten / "own", [source])
-        calls = ", ".join(
-            f"judge::launcher(static_cast<void (*)({', '.join(p.type for p in each.parameters)})>(&{each.qualified}))"
-            for each in launchers
-        )
-        own = self.folder / "own.cpp"
-        own.write_text(
-            f'#include "{rewritten / "own" / self.file.name}.cpp"\n#include "judge/call.h"\n'
-            "const std::vector<judge::Launcher>& judge::launchers() {\n"
-            f"  static const std::vector<judge::Launcher> all{{{calls}}};\n  return all;\n}}\n"
-        )
-        includes = [*emulate.include_flags(native, rewritten), f"-I{self.file.resolve().parent}"]
-        made = self.folder / "own.o"
-        flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
-        # What the file defines comes first, and takes the place of our kernels of that name.
-        linking = ["-Wl,--allow-multiple-definition", made, *parts, "-o", self.folder / "program"]
-        for words in (["-std=c++20", *flags, *includes, "-c", own, "-o", made], linking):
-            done = subprocess.run([compiler, *map(str, words)], capture_output=True, text=True)
-            if done.returncode:
-                raise NotCompiledError(self._named(done.stderr))
 
-    def _named(self, text: str) -> str:
-        """Of a compiler's text the lines that say what is wrong, with the file's own name."""
-        text = text.replace(str(self.folder / self.file.name), self.file.name)
+def link_emulated(objects: Iterable[Path], program: Path, file: Path) -> None:
+    """What comes first takes the place of our kernels of that name. Raises NotCompiledError."""
+    _compile(["-Wl,--allow-multiple-definition", *objects, "-o", program], file)
+
+
+def _compile(words: Iterable[Any], file: Path) -> None:
+    done = subprocess.run([emulate.require_compiler(), *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        text = done.stderr.replace(str(file), file.name)
         lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
-        return "\n".join(lines[:3]) or text.strip()[-300:]
+        raise NotCompiledError("\n".join(lines[:3]) or text.strip()[-300:])
+
+
+def emulator_parts() -> list[Path]:
+    """The objects of the emulator's program, beside a user's file; compiled unless they were before."""
+    native = emulate.sources()
+    return emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
+
+
+class CudaProgram(Program):
+    """A .cu file, run by native/gpu/judge/run.cpp."""
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
-        """Words, as native/emulator/judge/run.cpp reads them."""
+        """Words, as native/gpu/judge/run.cpp reads them."""
         of = launcher.op.sizes(case)
         reals = [judged_ops.UPSTREAM for p in launcher.parameters if p.role == "real"]
-        words: list[Any] = [number, case.calls, len(case.sizes), *case.sizes, len(reals), *reals]
+        words: list[Any] = [number, int(case.timed), case.calls, *case.sets]
+        words += [len(case.sizes), *case.sizes, len(reals), *reals]
         arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         words.append(len(arrays))
         for p in arrays:
@@ -192,6 +213,26 @@ class EmulatedProgram(Program):
             bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(judged_ops.shape_of(p, of)))
             words += [p.role, bytes_of, each if p.name in case.shifted else 0]
         return " ".join(map(str, words))
+
+
+class EmulatedProgram(CudaProgram):
+    """A .cu file, compiled with the emulator."""
+
+    by = EMULATOR
+
+    def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
+        native = emulate.sources()
+        parts = emulator_parts()
+        super().__init__(file)
+        self.words = (self.folder / "program",)
+        started = time.monotonic()
+        try:
+            own = compile_emulated(native, file, list(launchers), self.folder)
+            link_emulated([own, *parts], self.folder / "program", file)
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.monotonic() - started
 
 
 @dataclass(frozen=True)

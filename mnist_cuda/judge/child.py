@@ -1,7 +1,7 @@
 """The process that runs a judged .py file. It knows inputs and no answers. Needs numpy and what the file imports.
 
 Usage: child.py FILE ARRAYS TASKS INPUTS OUTPUTS RESULTS, with ARRAYS numpy or torch; python_files.py writes TASKS, a
-line each in JSON, and native/emulator/judge/run.cpp says what the other files are.
+line each in JSON, and native/gpu/judge/run.cpp says what the other files are.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ TF32 = 2.0**-10  # of a product of two factors in tf32
 EPSILON = 1e-5  # of batch norm
 DEAD = 4  # the route of a window that relu stopped
 UPSTREAM = 0.75
+BATCH = 256  # images of the network's own sizes
+TIMED_SETS = 3  # of inputs, one call after the other
+TIMED_CALLS = 10  # the last one is many back to back
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes, what the inputs are filled with, and arrays that begin one element behind an aligned address."""
+    """Sizes, what the inputs are filled with, and arrays that begin one element behind an aligned address.
+
+    timed: whether the calls are timed, the last one as many back to back.
+    """
 
     sizes: tuple[int, ...]
     fill: str = "normal"
     shifted: tuple[str, ...] = ()
     calls: int = 3
+    timed: bool = False
+
+    @property
+    def sets(self) -> list[int]:
+        """Which set of inputs each call gets: the first two the same, unless they are timed; then a new one."""
+        return [n % TIMED_SETS if self.timed else max(0, n - 1) for n in range(self.calls)]
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,19 @@ class Op:
     def sizes(self, case: Case) -> dict[str, int]:
         """The case's, by name."""
         return dict(zip(self.size_names, case.sizes, strict=True))
+
+    @property
+    def network(self) -> Case:
+        """The case that is timed: the sizes at which `bench ops` times the op's rows."""
+        sizes = {
+            ("batch", "in", "out"): (BATCH, 3136, 128),
+            ("batch", "in", "out", "side"): (BATCH, 32, 64, 14),
+            ("count",): (BATCH * 64 * 196,),
+            ("planes", "side"): (BATCH * 32, 14),
+            ("batch", "channels", "area"): (BATCH, 32, 784),
+            ("batch", "classes"): (BATCH, 10),
+        }
+        return Case(sizes[tuple(self.size_names)], calls=TIMED_CALLS, timed=True)
 
     def arrays(self, role: str) -> list[Parameter]:
         """The parameters of this role."""

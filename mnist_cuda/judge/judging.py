@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda import _native
 from mnist_cuda.bench import emulate, occupancy
-from mnist_cuda.errors import OutputError, UsageError
-from mnist_cuda.judge import build, exercises, python_files, signatures, verdict
-from mnist_cuda.judge.judged_ops import OPS
+from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError, UsageError
+from mnist_cuda.judge import build, exercises, nvcc, python_files, signatures, verdict
+from mnist_cuda.judge.judged_ops import BATCH, OPS
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import dumps
 
 WIDTH, MARGIN = 80, 11
 RIGHT, WRONG, NO_KERNEL = 0, 1, 2
+TIMES = ("cold_us", "warm_us")
+SUSPECT = 0.8  # of the least time by the roofs, which were measured, too
 
 
-def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
+def on_gpu() -> bool:
+    """Whether there is a GPU that this build runs on."""
+    return not _native.cuda_status()["reason"]
+
+
+def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = False, board: bool = False) -> int:
     """`mnist-cuda judge`; the exit code is the worst of the files'."""
     code, out = RIGHT, console.make_console()
+    if board and (emulate or not on_gpu()):
+        why = "--emulate is given" if emulate else _native.cuda_status()["reason"]
+        raise UnavailableError(f"--board compares times, which only a GPU has: {why}")
     for file in files:
-        found = judge_file(file, gpu)
+        found = judge_file(file, gpu, emulate, board)
         code = max(code, found["exit_code"])
         if json:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)
@@ -33,10 +46,11 @@ def command(files: Sequence[Path], json: bool, gpu: str = "") -> int:
     return code
 
 
-def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
+def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = False) -> dict[str, Any]:
     """`file`, `exit_code`, `error`, `exercise`, `verdicts`, one a launcher, and `lines`, for people.
 
-    gpu: one of emulate.GPUS, for which nvcc tells registers; by default nvcc is not asked.
+    gpu: one of emulate.GPUS, for which nvcc tells registers; by default nvcc is not asked. emulated: the GPU that is
+    here is not asked. board: of a right kernel that was timed, `lines` has little more than the table of times.
     Raises UsageError for a file that cannot be read, UnavailableError without a compiler.
     """
     try:
@@ -58,9 +72,11 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     if name := verdict.exercise_of(text):
         exercise = exercises.find(name)
         found["exercise"] = name
-    emulated = file.suffix == ".cu"
-    if emulated:
-        build.require()
+    cuda = file.suffix == ".cu"
+    timed = cuda and not emulated and on_gpu()
+    if cuda:
+        if not timed:
+            build.require()
         fitting, others = signatures.find(text)
     else:
         try:
@@ -73,21 +89,37 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
         fitting = [one for one in fitting if one.name == exercise.launcher]
     if not fitting:
         names = exercise.launcher if exercise else ", ".join(OPS)
-        form = "void" if emulated else "def"
+        form = "void" if cuda else "def"
         what = f"it has no launcher, expected {form} NAME(...) with NAME one of {names}"
         return refuse(NO_KERNEL, others[0] if others else what)
-    try:
-        program: build.Program
-        program = build.EmulatedProgram(file, fitting) if emulated else python_files.PythonProgram(file, packages)
-    except build.NotCompiledError as error:
-        return refuse(WRONG, f"does not compile: {error}")
-    compiled: list[occupancy.Compiled] = []
-    known = occupancy.Resources()
-    if gpu and emulated:
-        compiled, known = occupancy.resources(file, gpu, emulate.sources())
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            program: build.Program
+            if timed:
+                program = stack.enter_context(nvcc.GpuProgram(file, fitting))
+            elif cuda:
+                program = stack.enter_context(build.EmulatedProgram(file, fitting))
+            else:
+                program = stack.enter_context(python_files.PythonProgram(file, packages))
+        except build.NotCompiledError as error:
+            return refuse(WRONG, f"does not compile: {error}")
+        emulator: build.Program | None = None
+        not_emulated = ""
+        if isinstance(program, nvcc.GpuProgram):
+            emulator, not_emulated = _emulator(stack, file, fitting)
+        compiled: list[occupancy.Compiled] = []
+        known = occupancy.Resources()
+        if gpu and cuda:
+            compiled, known = occupancy.resources(file, gpu, emulate.sources())
         for number, launcher in enumerate(fitting):
             one = verdict.judge(program, number, launcher)
+            if isinstance(program, nvcc.GpuProgram):
+                one.compiled_for, one.not_emulated = program.compiler.words, not_emulated
+                one.foreign = verdict.foreign_kernels(one, text)
+                if emulator:
+                    one = verdict.merge(one, verdict.judge(emulator, number, launcher))
+                if one.times:
+                    _add_rows(one)
             if known.gpu:
                 known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
             one.resources = known
@@ -95,12 +127,13 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
                 exercises.apply_goal(exercise, one)
             found["verdicts"].append(one.to_json())
             found["lines"] += [""] * (number > 0) + [f"{file}: {one.name}, op {one.op}"]
-            for label, words in verdict.lines(one, program.seconds):
+            told = verdict.lines(one, program.seconds)
+            if board and one.times and one.right:
+                told = verdict.fast(one, board=True)
+            for label, words in told:
                 found["lines"] += _wrapped(label, words)
             for printed in program.printed():
                 found["lines"] += _wrapped("printed", printed)
-    finally:
-        program.close()
     for other in others:
         found["lines"] += _wrapped("left out", other)
     right = all(one["right"] for one in found["verdicts"])
@@ -108,6 +141,47 @@ def judge_file(file: Path, gpu: str = "") -> dict[str, Any]:
     if exercise and right:
         found["lines"] += _wrapped("solved", _solved(exercise.name, file))
     return found
+
+
+def _emulator(
+    stack: contextlib.ExitStack, file: Path, fitting: list[signatures.Launcher]
+) -> tuple[build.Program | None, str]:
+    """The emulator's program of a file that a GPU judges, too; or why there is none."""
+    try:
+        build.require()
+        return stack.enter_context(build.EmulatedProgram(file, fitting)), ""
+    except UnavailableError as error:
+        return None, str(error)
+    except build.NotCompiledError as error:
+        return None, f"the emulator does not compile the file: {' '.join(str(error).split())}"
+
+
+def _add_rows(one: verdict.Verdict) -> None:
+    """Puts the ladder's rows beside the times, and what the GPU could do at best; a time below that is refused."""
+    times = one.times
+    assert times
+    if not one.right:
+        one.times = None
+        return
+    try:
+        report = _ladder(one.op)
+    except (MnistCudaError, ValueError) as error:
+        times.rows_missing = str(error)
+        return
+    rows, roofs = report["rows"], report["roofs"]
+    times.rows = [{name: row[name] for name in ("variant", "library", "absent", *TIMES)} for row in rows]
+    flops = roofs.get("tf32_flops" if one.tf32 else "fma_flops")
+    if flops:
+        times.least_us = 1e6 * max(rows[0]["bytes"] / roofs["bytes_per_second"], rows[0]["flops"] / flops)
+        if times.cold_us < SUSPECT * times.least_us:
+            times.refused = f"no kernel is so fast: this GPU needs {times.least_us:.3g} us at least to move and compute"
+
+
+@functools.lru_cache
+def _ladder(op: str) -> dict[str, Any]:
+    from mnist_cuda.bench import ops
+
+    return ops.measure(op, "", BATCH, 0)
 
 
 def _solved(name: str, file: Path) -> str:

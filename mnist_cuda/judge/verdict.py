@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from mnist_cuda.judge.build import EMULATOR, Program, Ran
 from mnist_cuda.judge.signatures import Launcher, without_comments
 
 MOST_FAULTS = 3  # that people are shown
+OUR_HELPERS = ("linear_add_slices_kernel", "linear_backward_bias_kernel")  # of kernels/linear/slices.h
 AROUND = 8  # elements that are shown around a wrong one, either way
 
 
@@ -56,6 +57,24 @@ class Counters:
 
 
 @dataclass
+class Times:
+    """Of the op's network case on a GPU, in microseconds. `untimed`: why there is no warm time.
+
+    rows: those of the ladder, as `bench ops` has them, or `rows_missing`: why there are none; least_us: what the GPU's
+    roofs allow. refused: why the times do not count.
+    """
+
+    of: str
+    cold_us: float
+    warm_us: float | None
+    untimed: str = ""
+    least_us: float | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows_missing: str = ""
+    refused: str = ""
+
+
+@dataclass
 class Verdict:
     """On one launcher of a file."""
 
@@ -70,6 +89,13 @@ class Verdict:
     refused: list[str] = field(default_factory=list)  # cases whose arrays the launcher does not take
     faults: list[dict[str, Any]] = field(default_factory=list)
     deterministic: bool = True
+    times: Times | None = None
+    kernels: list[dict[str, Any]] = field(default_factory=list)  # that it launches on the GPU, as mnist/kernel_use.h
+    foreign: list[str] = field(default_factory=list)  # those of them that are not of the file
+    compiled_for: str = ""  # the GPU's architecture
+    gpu_right: bool | None = None  # the GPU's verdict and the emulator's, where both were asked
+    emulator_right: bool | None = None
+    not_emulated: str = ""  # why the emulator was not asked
     counters: Counters | None = None
     launched: list[dict[str, Any]] = field(default_factory=list)  # kernels of the last case that ran
     resources: Resources = field(default_factory=Resources)
@@ -99,17 +125,21 @@ def case_words(op: judged_ops.Op, case: judged_ops.Case) -> str:
 
 
 def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
-    """Runs all cases of the launcher's op, and last the one whose accesses are counted."""
+    """Runs all cases of the launcher's op, and last the one whose accesses are counted, or which is timed."""
     op = launcher.op
     code = without_comments(program.file.read_text(errors="replace"))
     verdict = Verdict(launcher.name, op.name, program.by, len(op.cases) + 1, tf32="tf32" in code)
     by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
     places: dict[tuple[Any, ...], dict[str, Any]] = {}
-    cost = judged_ops.Case(op.cost.sizes, calls=1)
+    cost = program.last_case(op)
+    answers: dict[int, dict[str, judged_ops.Answer]] = {}  # to inputs that several calls have
+    cold: list[float] = []
     for ran in program.run(number, launcher, [case for case in (*by_size, cost) if program.takes(op, case)]):
         words = case_words(op, ran.case)
         verdict.ran += ran.number == 0
-        found = _compare(launcher, ran, words, verdict)
+        if ran.case.timed and id(ran.given) not in answers:
+            answers[id(ran.given)] = judged_ops.answer(op, ran.case, ran.given)
+        found = _compare(launcher, ran, words, verdict, answers.get(id(ran.given)))
         if found and all(other.case != words for other in verdict.wrong):
             verdict.wrong.append(found)
         if not ran.words:
@@ -120,6 +150,12 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
                 places[key] = {**fault, "case": words}
         verdict.deterministic &= not ran.words["differs"]
         verdict.launched = ran.words["report"]["kernels"] or verdict.launched
+        if ran.case.timed and ran.number + 1 < ran.case.calls:
+            cold.append(1e6 * ran.words["seconds"])
+        elif ran.case.timed:
+            warm = 1e6 * ran.words["seconds"] or None
+            verdict.times = Times(words, float(np.median(cold)), warm, ran.words["untimed"])
+            verdict.kernels = [kernel for kernel in ran.words["report"]["kernels"] if kernel]
         if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
             verdict.counters = _counters(op, cost, ran.words["report"])
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
@@ -127,7 +163,26 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
     return verdict
 
 
-def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wrong | None:
+def merge(gpu: Verdict, emulated: Verdict) -> Verdict:
+    """The GPU's numbers and times, the emulator's faults and counters; right is what is right in both."""
+    gpu.gpu_right, gpu.emulator_right = gpu.right, emulated.right
+    gpu.deterministic &= emulated.deterministic
+    gpu.wrong = gpu.wrong or [replace(wrong, case=f"{wrong.case}, in the emulator") for wrong in emulated.wrong]
+    gpu.faults, gpu.counters, gpu.launched = emulated.faults, emulated.counters, emulated.launched
+    return gpu
+
+
+def foreign_kernels(verdict: Verdict, text: str) -> list[str]:
+    """Of the kernels that it launches on the GPU those that neither the file nor our headers and helpers define."""
+    names = {kernel["name"].partition("<")[0].rpartition("::")[2] for kernel in verdict.kernels}
+    return sorted(
+        name for name in names if not re.search(rf"\b{re.escape(name)}\s*\(", text) and name not in OUR_HELPERS
+    )
+
+
+def _compare(
+    launcher: Launcher, ran: Ran, words: str, verdict: Verdict, known: dict[str, judged_ops.Answer] | None = None
+) -> Wrong | None:
     call = ran.number + 1
     if ran.stopped:
         return Wrong(words, call, ran.stopped)
@@ -140,9 +195,13 @@ def _compare(launcher: Launcher, ran: Ran, words: str, verdict: Verdict) -> Wron
     if ran.words["changed"]:
         arrays = [p.name for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         return Wrong(words, call, f"changes its input {', '.join(arrays[k] for k in ran.words['changed'])}")
+    if outside := ran.words.get("outside"):
+        arrays = [p.name for p in launcher.parameters if p.role in ("out", "in", "scratch")]
+        return Wrong(words, call, f"writes outside of {', '.join(arrays[k] for k in outside)}")
     if not ran.words["report"]["kernels"]:
-        return Wrong(words, call, "launches no kernel")
-    for name, answer in judged_ops.answer(launcher.op, ran.case, ran.given).items():
+        on_stream = " on the stream that it is given" if "outside" in ran.words and verdict.by != EMULATOR else ""
+        return Wrong(words, call, f"launches no kernel{on_stream}")
+    for name, answer in (known or judged_ops.answer(launcher.op, ran.case, ran.given)).items():
         with np.errstate(invalid="ignore"):
             got = ran.outputs[name].astype(np.float64)
             error = abs(got - answer.value)
@@ -261,44 +320,57 @@ def advice(verdict: Verdict) -> str:
             if rule.holds(verdict.counters):
                 return rule.words
     shown = "the counters show no waste; " if verdict.counters else ""
+    if verdict.times and verdict.times.rows:
+        own = [row for row in verdict.times.rows if not (row["absent"] or row["library"])]
+        best = min(own, key=lambda row: float(row["cold_us"]))
+        ratio = verdict.times.cold_us / best["cold_us"]
+        if ratio <= 1:
+            return f"{shown}no row of the ladder is faster"
+        where = f"`mnist-cuda bench ops --list --op {verdict.op}` names its file"
+        return f"{shown}the ladder's `{best['variant']}` is {ratio:.2g} times as fast: {where}"
     return f"{shown}on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
 
 
 def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
     """The report: a label and its words, a pair a line."""
-    emulated = verdict.by == EMULATOR
-    if emulated:
+    emulated, on_gpu = verdict.by == EMULATOR, bool(verdict.compiled_for)
+    if on_gpu:
+        yield from _compiled_for_gpu(verdict, seconds)
+    elif emulated:
         yield from _compiled(verdict.resources, seconds)
     else:
         yield "ran", f"by {verdict.by}"
-    cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
-    if not verdict.wrong:
-        exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
-        large = "" if verdict.ran == verdict.cases else f", the others are too large for {verdict.by}"
-        yield (
-            "right",
-            f"in {'all ' * (not large)}{cases}{large}; {exact}{', of products in tf32' if verdict.tf32 else ''}",
-        )
-        if verdict.refused:
-            yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
-    else:
-        yield from _wrong(verdict, cases)
+    yield from _right(verdict)
     for fault in verdict.faults[:MOST_FAULTS]:
         other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
         yield "MEMORY", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
     if len(verdict.faults) > MOST_FAULTS:
         yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
-    if not emulated:
+    if verdict.not_emulated:
+        yield (
+            "memory",
+            f"nothing written beside the outputs, inputs unchanged; no more was seen: {verdict.not_emulated}",
+        )
+    elif not emulated and not on_gpu:
         yield "memory", "nothing written beside the outputs, inputs unchanged; races and loads were not looked at"
     elif not verdict.faults:
-        yield "memory", "nothing outside of the arrays, no race, nothing read that was not set; inputs unchanged"
+        by = ", in the emulator" * on_gpu
+        yield "memory", f"nothing outside of the arrays, no race, nothing read that was not set{by}; inputs unchanged"
+    orders = "three orders of threads and blocks"
+    runs = f"two calls on the GPU and {orders} in the emulator" if on_gpu else orders if emulated else "two calls"
+    other = "order of threads and blocks" if emulated else "call"
     yield (
         "bits",
-        f"the same in {'three orders of threads and blocks' if emulated else 'two calls'}"
-        if verdict.deterministic
-        else f"NOT the same in another {'order of threads and blocks' if emulated else 'call'}: two runs may differ",
+        f"the same in {runs}" if verdict.deterministic else f"NOT the same in another {other}: two runs may differ",
     )
-    yield "fast", "not judged: this judge runs nothing on a GPU yet, and takes no times"
+    if verdict.foreign:
+        yield "library", f"launches kernels that are not in the file: {', '.join(verdict.foreign)}"
+    if verdict.times:
+        yield from fast(verdict)
+    elif on_gpu:
+        yield "fast", "not timed: a wrong kernel's time says nothing"
+    else:
+        yield "fast", "not run here: it needs a GPU"
     if verdict.counters and not (verdict.wrong or verdict.faults):
         yield from _because(verdict.counters)
     if verdict.goal:
@@ -307,12 +379,67 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         yield "next", advice(verdict)
 
 
+def _right(verdict: Verdict) -> Iterable[tuple[str, str]]:
+    cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
+    if verdict.wrong:
+        yield from _wrong(verdict, cases)
+        return
+    exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
+    large = "" if verdict.ran == verdict.cases else f", the others are too large for {verdict.by}"
+    yield (
+        "right",
+        f"in {'all ' * (not large)}{cases}{large}; {exact}{', of products in tf32' if verdict.tf32 else ''}",
+    )
+    if verdict.refused:
+        yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
+
+
+def fast(verdict: Verdict, board: bool = False) -> Iterable[tuple[str, str]]:
+    """Its times beside those of the ladder's rows; board: the fastest first."""
+    times = verdict.times
+    assert times
+    share = f"; {100 * times.least_us / times.cold_us:.0f} % of the roof" if times.least_us else ""
+    warm = f"{times.warm_us:.3g} us warm" if times.warm_us else f"no warm time: {times.untimed}"
+    yield "fast", f"{times.cold_us:.4g} us cold, {warm}{share} ({times.of})"
+    if times.refused:
+        yield "REFUSED", times.refused
+    if times.rows_missing:
+        yield "", f"beside no others: {times.rows_missing}"
+    yours = {"variant": f"{verdict.name}, yours", "cold_us": times.cold_us, "warm_us": times.warm_us, "library": False}
+    rows = [row for row in times.rows if not row["absent"]]
+    if rows:
+        yield "", f"  {'':32}{'cold us':>9}{'warm us':>9}{'yours/it':>10}"
+    for row in sorted([*rows, yours], key=lambda row: row["cold_us"]) if board else [*rows, yours] if rows else []:
+        name = row["variant"] + ", a library" * row["library"]
+        warm = f"{row['warm_us']:.4g}" if row["warm_us"] else "-"
+        yield "", f"  {name:32.32}{row['cold_us']:>9.4g}{warm:>9}{times.cold_us / row['cold_us']:>10.2f}"
+
+
+def _compiled_for_gpu(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
+    yield "compiled", f"in {seconds:.1f} s, for {verdict.compiled_for}"
+    for use in verdict.kernels:
+        spilled = f", {use['local_bytes']} bytes of a thread in memory" if use["local_bytes"] else ""
+        yield (
+            "",
+            f"{use['name']}: {use['registers']} registers{spilled}, {use['shared_bytes']} bytes of shared memory; "
+            f"{use['blocks_per_multiprocessor']} blocks of {use['threads']} threads on a multiprocessor: occupancy "
+            f"{100 * use['occupancy']:.0f} %",
+        )
+    if verdict.resources.gpu:
+        yield "", f"by nvcc for the GPU {verdict.resources.gpu}, which need not be here:"
+        yield from _uses(verdict.resources)
+
+
 def _compiled(resources: Resources, seconds: float) -> Iterable[tuple[str, str]]:
     if not resources.gpu:
         why = f": {resources.unknown}" if resources.unknown else ""
         yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at{why}"
         return
     yield "compiled", f"in {seconds:.1f} s, for the emulator, and by nvcc for the GPU {resources.gpu}"
+    yield from _uses(resources)
+
+
+def _uses(resources: Resources) -> Iterable[tuple[str, str]]:
     for use in resources.kernels:
         spilled = f", {use.spilled_bytes} bytes spilled to memory" if use.spilled_bytes else ""
         blocks = "block fits" if use.blocks_per_multiprocessor == 1 else "blocks fit"

@@ -167,10 +167,15 @@ class RunKeeper:
             **self._circumstances(),
             "started": now,
             "options": self.options | {"out": str(self.folder.path)},
-            "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto),
+            "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto) | self._own_facts(),
             "ranks": self.ranks,
             "data": data_facts(data) | {"steps_per_epoch": trainer.steps_per_epoch},
         }
+
+    def _own_facts(self) -> dict[str, Any]:
+        engine = self.trainer.engine
+        own: dict[str, Any] = {"own": engine.own.facts()} if engine.own else {}
+        return own | {"emulated": True} if engine.emulated else own
 
     def _circumstances(self) -> dict[str, Any]:
         engine = self.trainer.engine

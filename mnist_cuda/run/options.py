@@ -93,18 +93,19 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Which engine computes, and how: as `Engine` takes them."""
+    """Which engine computes, and how: as `Engine` takes them. own: files with kernels of the user's."""
 
     engine: str = "auto"
     precision: str | None = None
     threads: int = 0
     device: int = 0
+    own: Sequence[Path] = ()
 
-    def make(self) -> Engine:
-        """The engine. Raises what `Engine` does."""
+    def make(self, **more: Any) -> Engine:
+        """The engine; more: other arguments of `Engine`, such as the kernels of `own`. Raises what that does."""
         from mnist_cuda.engine import Engine
 
-        return Engine(self.engine, self.precision, threads=self.threads, device=self.device)
+        return Engine(self.engine, self.precision, threads=self.threads, device=self.device, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +124,10 @@ class RecordOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PartOptions(EngineOptions):
-    """multiprocessors: how many of a GPU's `fused` uses; 0 is all."""
+    """multiprocessors: how many of a GPU's `fused` uses; 0 is all. emulate: run the engine's kernels on the CPU."""
 
     multiprocessors: int = 0
+    emulate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +157,10 @@ class RanksOptions:
 class RunOptions:
     """Everything that a training in a folder is asked for.
 
-    init: what gives the first weights, and init_sha256 their digest, which those of a run that goes on must have.
+    init: what gives the first weights, and init_sha256 their digest, which those of a run that goes on must have;
+    own_sha256 likewise, of the files of kernels of the user's.
     limit: only the first so many training images, 0 for all. patience: after how many epochs without a better accuracy
-    on held-out images to end, 0 for never.
+    on held-out images to end, 0 for never. steps: after how many steps of this process to stop, 0 for never.
     resume, config: the folder of the run that goes on, or the configuration that is repeated. given: names of the
     options that the user gave; argv: all words, for the other ranks.
     """
@@ -171,6 +174,8 @@ class RunOptions:
     init_sha256: str | None = None
     limit: int = 0
     patience: int = 0
+    steps: int = 0
+    own_sha256: str | None = None
     resume: Path | None = None
     config: Path | None = None
     given: Set[str] = frozenset()
@@ -198,7 +203,17 @@ class RunOptions:
 
 
 # Options that decide the weights, or what is reported of them; the epochs, too, where the rates depend on their number.
-FIXED = ("batch_size", "lr", "schedule", "seed", "eval_bn", "validation", "init_sha256", "multiprocessors")
+FIXED = (
+    "batch_size",
+    "lr",
+    "schedule",
+    "seed",
+    "eval_bn",
+    "validation",
+    "init_sha256",
+    "multiprocessors",
+    "own_sha256",
+)
 
 
 def fixed_options(options: Mapping[str, Any]) -> dict[str, Any]:

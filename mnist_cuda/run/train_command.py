@@ -71,9 +71,10 @@ def _run(options: RunOptions, config: dict[str, Any] | None, world: World | None
     from mnist_cuda.run.startup import Startup
 
     device = _device(options, world)
-    startup = Startup(options.engine.engine, device, options.data.dataset)
+    needs_gpu = "" if options.engine.emulate else options.engine.engine
+    startup = Startup(needs_gpu, device, options.data.dataset)
     from mnist_cuda import machine
-    from mnist_cuda.engine import Engine, engines
+    from mnist_cuda.engine import engines
     from mnist_cuda.run.checkpoint import load_model
     from mnist_cuda.run.folder import ResumedFolder, RunFolder
     from mnist_cuda.terminal import console
@@ -82,13 +83,9 @@ def _run(options: RunOptions, config: dict[str, Any] | None, world: World | None
     threading.Thread(target=machine.commit, name="commit").start()  # config.json will want it
     startup.end("imports")
     output = JsonOutput(options.output.json if world is None or world.rank == 0 else None)
-    engine = Engine(
-        options.engine.engine,
-        options.engine.precision,
-        threads=_threads(options, world),
-        device=device,
-        multiprocessors=options.engine.multiprocessors,
-    )
+    part, extensions = replace(options.engine, threads=_threads(options, world), device=device), _extensions(options)
+    options = _check_own(options, config, extensions["own"].sha256 if "own" in extensions else None)
+    engine = part.make(multiprocessors=part.multiprocessors, **extensions)
     startup.end("engine")
     if world and not engine.info.shares_batches:
         able = " or ".join(row.name for row in engines() if row.shares_batches)
@@ -126,6 +123,8 @@ def _train(
         raise UsageError("--save-best chooses by the images of --validation N, which is missing")
     if options.patience and not options.training.validation:
         raise UsageError("--patience waits for the images of --validation N, which is missing")
+    if options.steps and ranks:
+        raise UsageError("--steps is for one process; several ranks train all epochs")
     require_possible(options.training, len(data.train_labels))
     saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
     state, records = None, None
@@ -149,9 +148,15 @@ def _train(
         share_state(ranks, state or State(1, 0, engine.parameters, np.empty(0), np.empty(0, np.int32), 0.0))
         startup.end("ranks")
     trainer = Trainer(engine, data, options.training, state=state, records=records, ranks=ranks)
+    left = trainer.steps_per_epoch - trainer.step - 1
+    if options.engine.emulate and not 0 < options.steps <= left:
+        raise UsageError(
+            f"--emulate tests no images, which would take hours: end before the epoch does by --steps N, at most {left}"
+        )
     task = TrainingRun(
         trainer, folder, output, startup, saving, options.recorded(), by_auto=options.engine.engine == "auto",
-        quiet=options.output.quiet, patience=options.patience, launcher=world.launcher if world else "",
+        quiet=options.output.quiet, patience=options.patience, steps=options.steps,
+        launcher=world.launcher if world else "",
     )  # fmt: skip
     code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)
     if ranks:
@@ -221,6 +226,33 @@ def _follow(options: RunOptions, engine: Engine, config: dict[str, Any] | None, 
             trainer.end_epoch(trainer.evaluate())
         ranks.wait()
     raise AssertionError("rank 0 ends the others")
+
+
+def _extensions(options: RunOptions) -> dict[str, Any]:
+    """Arguments of `Engine` that few runs have, so that only these import what makes them."""
+    found: dict[str, Any] = {}
+    if options.engine.own:
+        from mnist_cuda.judge.own_kernels import OwnKernels
+
+        found["own"] = OwnKernels(options.engine.own)
+    if options.engine.emulate:
+        from mnist_cuda.judge.emulated import EmulatedEngine
+
+        found["emulated"] = EmulatedEngine
+    return found
+
+
+def _check_own(options: RunOptions, config: dict[str, Any] | None, found: str | None) -> RunOptions:
+    """Note the kernels of the user's; raise UsageError if a run that goes on or is repeated had others."""
+    if config and (expected := config["options"].get("own_sha256")) != found:
+        run = options.resume or options.config
+        files = " ".join(f"--with {fact['file']}" for fact in config["engine"].get("own", []))
+        was = f"{files}, sha256 {expected[:12]}" if expected else "no --with"
+        now = f"sha256 {found[:12]}" if found else "none"
+        raise UsageError(f"--with: {run} was begun with {was}, and now it is {now}: that would change its result")
+    if options.resume and config and bool(config["options"].get("emulate")) != options.engine.emulate:
+        raise UsageError(f"--emulate: {options.resume} was begun without it: that would change its result")
+    return replace(options, own_sha256=found)
 
 
 def _check_init(options: RunOptions, engine: Engine) -> RunOptions:

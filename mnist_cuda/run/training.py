@@ -196,17 +196,20 @@ class Trainer:
         *,
         stop: Callable[[], int] | None = None,
         stride: int = 0,
+        until: int = 0,
     ) -> bool:
         """Run the epoch's steps that are left. Returns whether all are done; not all are where `stop` ended it.
 
         on_progress: called between two pieces of the epoch (`Engine.train_piece`). stop: asked there, too; of several
         ranks one is enough. stride: where not 0, there is such a place after each so many steps of the training; of
-        several ranks, rank 0's.
+        several ranks, rank 0's. until: where not 0, end after so many steps of the training.
         """
-        while self.step < self.steps_per_epoch:
+        while self.step < self.steps_per_epoch and not (until and self.steps >= until):
             self.stopped, most = stop() if stop else 0, self.steps_per_epoch - self.step
             if stride:
                 most = min(most, stride - self.steps % stride)
+            if until:
+                most = min(most, until - self.steps)
             self._draw_order()
             if self.ranks:
                 most, self.stopped = self.ranks.agree(most, self.stopped)

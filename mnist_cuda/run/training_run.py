@@ -25,12 +25,15 @@ from mnist_cuda.terminal import console, streams
 from mnist_cuda.terminal.json_output import JsonOutput
 from mnist_cuda.terminal.signals import StopRequest, exit_code
 
+MOST_FAULTS = 3  # that people are shown
+
 
 class TrainingRun:
     """One run: a trainer, the folder that it fills, and what people and programs are told.
 
     options: for config.json. by_auto: the engine was left to `auto`. patience: epochs without a
-    better accuracy on held-out images after which it ends, 0 for no end. launcher: what started its other ranks.
+    better accuracy on held-out images after which it ends, steps: the same in steps of this process; 0 for no end.
+    launcher: what started its other ranks.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class TrainingRun:
         by_auto: bool,
         quiet: bool,
         patience: int = 0,
+        steps: int = 0,
         launcher: str = "",
     ) -> None:
         self.trainer, self.folder, self.output, self.startup = trainer, folder, output, startup
@@ -52,6 +56,7 @@ class TrainingRun:
         self.patience, self.stopped = patience, ""  # and why it ended before the last epoch
         self.keeper = RunKeeper(trainer, folder, saving, options, by_auto=by_auto)
         self.first_step = trainer.steps  # where this process began
+        self.last_step = trainer.steps + steps if steps else 0
         if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
             streams.outlive_stdout()
         self.out = console.make_console(stderr=output.on_stdout)
@@ -71,9 +76,12 @@ class TrainingRun:
         self.live.show(0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "first step")  # drawn at once
         with StopRequest(self._heard) as stop, self.live, self.keeper.noting_divergence():
             while not (trainer.finished or self._impatient()):
-                trainer.train_epoch(self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride)
+                trainer.train_epoch(
+                    self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride, until=self.last_step
+                )
                 record, state, model = trainer.record(), trainer.state, trainer.model(None)
-                if signum := stop.signal or trainer.stopped:
+                signum = stop.signal or trainer.stopped
+                if signum or trainer.step < trainer.steps_per_epoch:  # by --steps
                     return self._stop_early(signum, record, state, model)
                 with stop.giving_up_with(partial(self._stop_early, record=record, state=state, model=model)):
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
@@ -94,6 +102,8 @@ class TrainingRun:
         epochs = self.trainer.epochs
         if self.patience and epochs and not self.trainer.step:
             self.stopped = impatience(epochs, "validation_accuracy", self.patience)
+        if self.last_step and self.trainer.steps >= self.last_step:
+            self.stopped = f"ended by --steps {self.last_step - self.first_step}"
         return bool(self.stopped)
 
     def _show(self, now: Progress) -> None:
@@ -126,7 +136,10 @@ class TrainingRun:
                 self._say(line)
 
     def _stop_early(self, signum: int, record: dict[str, Any], state: State | None, model: Model) -> int:
-        """After a signal, save where the training stands. A model that was evaluated stays. Returns the exit code."""
+        """After a signal, or 0 for --steps, save where the training stands. A model that was evaluated stays.
+
+        Returns the exit code.
+        """
         trainer, stopped = self.trainer, None
         with self._saves(signum):
             stopped = self.keeper.stop_early(record, state, model)
@@ -135,7 +148,7 @@ class TrainingRun:
         if trainer.ranks:
             trainer.ranks.leave(exit_code(signum), "stopped")  # here, as the process may end right after this
         self._report(signum, stopped)
-        return exit_code(signum)
+        return exit_code(signum) if signum else 0
 
     def _heard(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -149,9 +162,11 @@ class TrainingRun:
         name = f"{data.name} (NOT mnist: see the warning above)" if data.warning else data.name
         place, time_line = str(self.folder.model) if saved else "NOT all", ""
         if signum is not None or trainer.evaluation is None:
-            by = f"stopped by {signal.Signals(signum).name}" if signum is not None else "ended"
+            by = f"stopped by {signal.Signals(signum).name}" if signum else "ended"
             done = f"{console.plural(trainer.steps, 'step')} ({trainer.epochs_done} of {epochs} epochs)"
             result = f"{by} after {done} on {name}"
+            if signum == 0 and stopped and stopped["steps"]:
+                result += f"; loss {stopped['loss']:.4f} in epoch {trainer.epoch}"
             if saved and not trainer.epochs:
                 place += " without population statistics: `mnist-cuda evaluate` computes them"
             elif stopped:
@@ -168,14 +183,19 @@ class TrainingRun:
             if saved and self.saving.best:
                 place += f", and {BEST_FILE} of epoch {self.keeper.best}"
         if signum is not None and saved:
-            self._say(f"`mnist-cuda train --resume {shlex.quote(str(self.folder.path))}` goes on from here")
+            words = ["mnist-cuda", "train", "--resume", str(self.folder.path)]
+            own = trainer.engine.own.files if trainer.engine.own else ()
+            words += [word for file in own for word in ("--with", str(file.path))]
+            words += ["--steps", "1"] if trainer.engine.emulated else []
+            self._say(f"`{shlex.join(words)}` goes on from here")
         block = {"result": result, "time": time_line, "saved": place, "weights": self.keeper.weights[:12]}
         for word, text in block.items():
             if text:
                 self.out.print(f"{word:8}{text}", style="bold" if word == "result" else None)
+        repeats = self._say_what_was_seen()
         if self.output:
             report = {
-                "interrupted": None if signum is None else signal.Signals(signum).name,
+                "interrupted": signal.Signals(signum).name if signum else None,
                 "stopped": self.stopped or None,
                 "accuracy": trainer.epochs[-1]["test_accuracy"] if trainer.epochs else None,
                 "epochs_done": trainer.epochs_done,
@@ -195,9 +215,31 @@ class TrainingRun:
                 "folder": str(self.folder.path),
                 "model": str(self.folder.model) if saved else None,
                 "parameters_sha256": self.keeper.weights,
+                "repeats": repeats,
                 "epochs": trainer.epochs + ([stopped] if stopped else []),
             }
             self.output.write(report)
+
+    def _say_what_was_seen(self) -> bool | None:
+        """Of kernels of the user's, warn where two runs may differ; returns whether they repeat, None without any.
+
+        Of an emulated engine, warn of faults.
+        """
+        engine, data, batch = self.trainer.engine, self.trainer.data, self.trainer.options.batch_size
+        repeats = None
+        if engine.own:
+            repeats = engine.repeats(data.train_images[:batch], data.train_labels[:batch])
+            if not repeats:
+                console.print_warning(
+                    f"the bits of a step do not repeat with {engine.own.words}: another run has other weights"
+                )
+        if engine.emulated:
+            faults = [fault for fault in engine.emulated.report()["faults"] if fault["kind"] != "order"]
+            for fault in faults[:MOST_FAULTS]:
+                console.print_warning(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}")
+            if len(faults) > MOST_FAULTS:
+                console.print_warning(f"and {len(faults) - MOST_FAULTS} more; `mnist-cuda judge` shows those of a file")
+        return repeats
 
     def _print_plan(self) -> None:
         trainer, options, data = self.trainer, self.trainer.options, self.trainer.data
@@ -206,6 +248,12 @@ class TrainingRun:
         chosen = ", chosen by auto" if self.by_auto else ""
         self._say(f"engine  {engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
         held = f", {options.validation} more held out" if options.validation else ""
+        if engine.emulated:
+            self._say(
+                "        emulated on the CPU, one thread after the other: no times, no tests, faults are reported"
+            )
+        if engine.own:
+            self._say(f"kernels {engine.own.words}")
         counts = f"{trainer.images} training{held} and {len(data.test_labels)} test images"
         self._say(f"data    {data.name}: {counts}, {data.source}")
         self._say(

@@ -4,6 +4,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -80,6 +81,7 @@ nb::dict info_dict(const EngineInfo& info) {
   d["shares_batches"] = info.shares_batches;
   d["fleets"] = info.fleets;
   d["one_launch_per_phase"] = info.one_launch_per_phase;
+  d["own_ops"] = info.own_ops;
   d["libraries"] = info.libraries;
   d["host_bytes_per_image"] = info.host_bytes_per_image;
   return d;
@@ -313,15 +315,19 @@ NB_MODULE(_native, m) {
   m.def(
       "create_engine",
       [](const std::string& name, const std::string& precision, int threads, int device, bool check_every_step,
-         int multiprocessors, int shared_bytes, int step_multiprocessors) {
-        const EngineOptions options{
+         int multiprocessors, int shared_bytes, int step_multiprocessors,
+         const std::vector<std::tuple<std::string, std::string, int, unsigned>>& own_ops) {
+        EngineOptions options{
             parse_precision(precision), threads, device, check_every_step, {multiprocessors, shared_bytes},
             step_multiprocessors};
+        for (const auto& [op, library, number, left_out] : own_ops)
+          options.own_ops.push_back({op, library, number, left_out});
         nb::gil_scoped_release release;
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
-      "shared_bytes"_a = 0, "step_multiprocessors"_a = 0);
+      "shared_bytes"_a = 0, "step_multiprocessors"_a = 0,
+      "own_ops"_a = std::vector<std::tuple<std::string, std::string, int, unsigned>>());
 
   nb::class_<Communicator>(m, "Communicator")
       .def_prop_ro("rank", &Communicator::rank)

@@ -99,8 +99,10 @@ def made_by() -> str:
 def emulator() -> Path:
     """The folder of what the judge runs kernels with, compiled unless it was before, so that no command says so."""
     from mnist_cuda.bench import emulate
+    from mnist_cuda.judge import build, emulated
 
-    emulate.objects(emulate.sources() / "emulator" / "judge" / "run.cpp")
+    build.emulator_parts()
+    emulated.engine_parts()
     return emulate.cache_folder()
 
 

@@ -12,6 +12,7 @@ from mnist_cuda.commands.flags import (
     RUN,
     add_data_flags,
     add_json_flag,
+    add_own_flag,
     add_peer_python_flag,
     gpu,
     non_negative,
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
     add("--peers", nargs="*", default=[], metavar="NAME", help="also torch or jax (default: neither)")
     add_peer_python_flag(group)
+    add_own_flag(group)
     add("-p", "--precision", metavar="P", help="fp32, tf32, bf16 or fp64 (default: each engine's first)")
     add("-t", "--threads", type=threads, default=0, metavar="N", help="threads of CPU engines (default: one per core)")
     add("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")

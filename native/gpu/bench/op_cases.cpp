@@ -1,5 +1,5 @@
-// The ops of the benchmark. Inputs are random; the reference answers for the first images only, or it would take
-// longer than everything that is timed.
+// The ops of the benchmark. Inputs are random. Of products of many images the reference answers for the first ones, or
+// it would take longer than everything that is timed; `naive` in float64, which must agree there, answers for all.
 #include "bench/op_cases.h"
 
 #include <algorithm>
@@ -7,10 +7,14 @@
 #include <cmath>
 #include <random>
 #include <span>
+#include <stdexcept>
+#include <utility>
 
 #include "cpu/reference_ops.h"
 #include "kernels/batch_norm/naive_ops.h"
+#include "kernels/conv2d/naive_ops.h"
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
+#include "kernels/linear/naive_ops.h"
 #include "kernels/relu/relu.h"
 #include "mnist/model.h"
 
@@ -19,7 +23,8 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-constexpr std::int64_t kChecked = 32;  // images that the reference answers for
+constexpr std::int64_t kChecked = 32;  // images of a product that the reference answers for
+constexpr double kNaiveError = 1e-12;  // of float64 sums in another order, relative L2
 constexpr int kArea1 = kImagePixels, kArea2 = kPool1Side * kPool1Side;
 
 std::string shape(const char* before, std::int64_t batch, const char* after) {
@@ -29,10 +34,10 @@ std::string shape(const char* before, std::int64_t batch, const char* after) {
   return text;
 }
 
-// Normal numbers in the GPU's memory, in the op's order and channels last, and their first `checked` in float64.
+// Normal numbers in the GPU's memory, in the op's order and channels last, and in float64.
 struct Input {
   const float *data, *last;
-  Doubles checked;
+  Doubles wide;
 
   template <class Function>
   const float* of(const Rung<Function>& rung) const {
@@ -47,15 +52,43 @@ const float* add_floats(OpCase& op, cudaStream_t stream, const std::vector<float
 }
 
 // `channels` and `area`: of an array that rows may read channels last.
-Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, std::int64_t checked, double scale = 1,
-                   int channels = 1, int area = 1) {
+Input random_input(OpCase& op, cudaStream_t stream, std::int64_t count, double scale = 1, int channels = 1,
+                   int area = 1) {
   std::mt19937 rng(unsigned(op.floats.size()) + 1);
   std::normal_distribution<float> normal;
   std::vector<float> values(count);
   for (auto& value : values) value = float(scale) * normal(rng);
   const float* data = add_floats(op, stream, values);
   const float* last = channels > 1 ? add_floats(op, stream, swapped(values, channels, area)) : data;
-  return {data, last, Doubles(values.begin(), values.begin() + checked)};
+  return {data, last, Doubles(values.begin(), values.end())};
+}
+
+using Wide = cuda::DeviceBuffer<double>;
+
+Wide on_gpu(const Doubles& values, cudaStream_t stream) {
+  Wide buffer(std::int64_t(values.size()));
+  cuda::upload(buffer.data(), values, stream);
+  return buffer;
+}
+
+// Makes op.want, the reference's answer for the first images, that for all, `count` numbers, which `naive` sets.
+template <class Naive>
+void answer_all(OpCase& op, std::int64_t count, cudaStream_t stream, Naive naive) {
+  if (count == std::int64_t(op.want.size())) return;
+  const Wide found(count);
+  cuda::fill_bytes(found.data(), 0xff, count, stream);  // NaN
+  naive(found.data());
+  Doubles all(count);
+  cuda::download(all, found.data(), stream);
+  double squares = 0, norm = 0;
+  for (std::size_t k = 0; k < op.want.size(); ++k) {
+    squares += (all[k] - op.want[k]) * (all[k] - op.want[k]);
+    norm += op.want[k] * op.want[k];
+  }
+  if (!(squares <= kNaiveError * kNaiveError * norm) ||
+      !std::ranges::all_of(all, [](double v) { return std::isfinite(v); }))
+    throw std::runtime_error(op.shape + ": naive in float64 is not what the reference says, so no row can be checked");
+  op.want = std::move(all);
 }
 
 // Each row of `ladder` with its arguments bound by `bind`.
@@ -71,15 +104,20 @@ void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
 OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("fc1: (", batch, ",3136) to 128")};
   const auto checked = std::min(batch, kChecked);
-  const auto x = random_input(op, stream, batch * kFeatures, checked * kFeatures);
-  const auto w = random_input(op, stream, kHidden * kFeatures, kHidden * kFeatures, 0.02);
-  const auto bias = random_input(op, stream, kHidden, kHidden);
+  const auto x = random_input(op, stream, batch * kFeatures);
+  const auto w = random_input(op, stream, kHidden * kFeatures, 0.02);
+  const auto bias = random_input(op, stream, kHidden);
   op.output.reserve(batch * kHidden);
   op.want.resize(checked * kHidden);
   op.bound = 1e-5;
   op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
-  reference::linear_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked, kFeatures,
+  reference::linear_forward(op.want.data(), x.wide.data(), w.wide.data(), bias.wide.data(), checked, kFeatures,
                             kHidden);
+  answer_all(op, batch * kHidden, stream, [&](double* y) {
+    const Wide wide_x = on_gpu(x.wide, stream), wide_w = on_gpu(w.wide, stream), b = on_gpu(bias.wide, stream);
+    kernels::naive::linear_forward(y, wide_x.data(), wide_w.data(), b.data(), batch, kFeatures, kHidden, stream);
+    MNIST_CHECK(cudaStreamSynchronize(stream));
+  });
   if (relu)
     for (double& y : op.want) y = std::max(y, 0.0);
   float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
@@ -102,16 +140,16 @@ OpCase linear_relu(std::int64_t batch, cudaStream_t stream) {
 OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("fc1: (", batch, ",3136) to 128")};
   const std::int64_t of_x = batch * kFeatures, of_w = std::int64_t(kHidden) * kFeatures;
-  const auto dy = random_input(op, stream, batch * kHidden, batch * kHidden);
-  const auto x = random_input(op, stream, of_x, of_x);
-  const auto w = random_input(op, stream, of_w, of_w);
+  const auto dy = random_input(op, stream, batch * kHidden);
+  const auto x = random_input(op, stream, of_x);
+  const auto w = random_input(op, stream, of_w);
   op.output.reserve(of_x + of_w + kHidden);
   op.want.resize(of_x + of_w + kHidden);
   op.bound = 1e-5;
   op.cost = kernels::linear_backward_cost(batch, kFeatures, kHidden);
   double* want = op.want.data();
-  reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.checked.data(), x.checked.data(),
-                             w.checked.data(), batch, kFeatures, kHidden);
+  reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.wide.data(), x.wide.data(), w.wide.data(), batch,
+                             kFeatures, kHidden);
   float* partial = op.floats.emplace_back(kernels::linear_backward_partial_size(batch, kFeatures, kHidden)).data();
   add_rungs(op, linear_backward_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), dy = dy.data, x = x.data, w = w.data](cudaStream_t stream) {
@@ -124,29 +162,35 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
 constexpr std::int64_t kConv2Weights = std::int64_t(kConv1Channels) * kConv2Channels * kTaps;
 constexpr std::int64_t kConv2Size = std::int64_t(kConv2Channels) * kArea2;  // y of one image
 
-Input conv2_x(OpCase& op, cudaStream_t stream, std::int64_t batch, std::int64_t checked) {
-  return random_input(op, stream, batch * kPool1Size, checked * kPool1Size, 1, kConv1Channels, kArea2);
+Input conv2_x(OpCase& op, cudaStream_t stream, std::int64_t batch) {
+  return random_input(op, stream, batch * kPool1Size, 1, kConv1Channels, kArea2);
 }
 Input conv2_w(OpCase& op, cudaStream_t stream) {
-  return random_input(op, stream, kConv2Weights, kConv2Weights, 0.06, kConv1Channels, kTaps);
+  return random_input(op, stream, kConv2Weights, 0.06, kConv1Channels, kTaps);
 }
-Input conv2_dy(OpCase& op, cudaStream_t stream, std::int64_t batch, std::int64_t checked) {
-  return random_input(op, stream, batch * kConv2Size, checked * kConv2Size, 1, kConv2Channels, kArea2);
+Input conv2_dy(OpCase& op, cudaStream_t stream, std::int64_t batch) {
+  return random_input(op, stream, batch * kConv2Size, 1, kConv2Channels, kArea2);
 }
 
 OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
   const auto checked = std::min(batch, kChecked);
-  const auto x = conv2_x(op, stream, batch, checked), w = conv2_w(op, stream);
-  const auto bias = random_input(op, stream, kConv2Channels, kConv2Channels);
+  const auto x = conv2_x(op, stream, batch), w = conv2_w(op, stream);
+  const auto bias = random_input(op, stream, kConv2Channels);
   op.output.reserve(batch * kConv2Size);
   op.channels = kConv2Channels;
   op.area = kArea2;
   op.want.resize(checked * kConv2Size);
   op.bound = 5e-6;
   op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
-  reference::conv2d_forward(op.want.data(), x.checked.data(), w.checked.data(), bias.checked.data(), checked,
-                            kConv1Channels, kConv2Channels, kPool1Side);
+  reference::conv2d_forward(op.want.data(), x.wide.data(), w.wide.data(), bias.wide.data(), checked, kConv1Channels,
+                            kConv2Channels, kPool1Side);
+  answer_all(op, batch * kConv2Size, stream, [&](double* y) {
+    const Wide wide_x = on_gpu(x.wide, stream), wide_w = on_gpu(w.wide, stream), b = on_gpu(bias.wide, stream);
+    kernels::naive::conv2d_forward(y, wide_x.data(), wide_w.data(), b.data(), batch, kConv1Channels, kConv2Channels,
+                                   kPool1Side, stream);
+    MNIST_CHECK(cudaStreamSynchronize(stream));
+  });
   add_rungs(op, conv2d_forward_ladder(), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.of(row), w = w.of(row), bias = bias.data](
                cudaStream_t stream) { run(y, x, w, bias, batch, kConv1Channels, kConv2Channels, kPool1Side, stream); };
@@ -157,15 +201,21 @@ OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
 OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
   const auto checked = std::min(batch, kChecked);
-  const auto dy = conv2_dy(op, stream, batch, checked), w = conv2_w(op, stream);
+  const auto dy = conv2_dy(op, stream, batch), w = conv2_w(op, stream);
   op.output.reserve(batch * kPool1Size);
   op.channels = kConv1Channels;
   op.area = kArea2;
   op.want.resize(checked * kPool1Size);
   op.bound = 5e-6;
   op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
-  reference::conv2d_backward_data(op.want.data(), dy.checked.data(), w.checked.data(), checked, kConv1Channels,
+  reference::conv2d_backward_data(op.want.data(), dy.wide.data(), w.wide.data(), checked, kConv1Channels,
                                   kConv2Channels, kPool1Side);
+  answer_all(op, batch * kPool1Size, stream, [&](double* dx) {
+    const Wide wide_dy = on_gpu(dy.wide, stream), wide_w = on_gpu(w.wide, stream);
+    kernels::naive::conv2d_backward_data(dx, wide_dy.data(), wide_w.data(), batch, kConv1Channels, kConv2Channels,
+                                         kPool1Side, stream);
+    MNIST_CHECK(cudaStreamSynchronize(stream));
+  });
   add_rungs(op, conv2d_backward_data_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), dy = dy.of(row), w = w.of(row)](cudaStream_t stream) {
       run(dx, dy, w, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
@@ -177,14 +227,14 @@ OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
 // The reference has to see every image.
 OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
-  const auto dy = conv2_dy(op, stream, batch, batch), x = conv2_x(op, stream, batch, batch);
+  const auto dy = conv2_dy(op, stream, batch), x = conv2_x(op, stream, batch);
   op.output.reserve(kConv2Weights);
   op.channels = kConv1Channels;
   op.area = kTaps;
   op.want.resize(kConv2Weights);
   op.bound = 1e-5;
   op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
-  reference::conv2d_backward_weight(op.want.data(), dy.checked.data(), x.checked.data(), batch, kConv1Channels,
+  reference::conv2d_backward_weight(op.want.data(), dy.wide.data(), x.wide.data(), batch, kConv1Channels,
                                     kConv2Channels, kPool1Side);
   const auto scratch = kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels);
   float* partial = op.floats.emplace_back(scratch).data();
@@ -199,13 +249,13 @@ OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
 OpCase relu(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("(", batch, ",64,14,14)")};
   const std::int64_t of_image = std::int64_t(kConv2Channels) * kArea2, count = batch * of_image;
-  const auto x = random_input(op, stream, count, std::min(batch, kChecked) * of_image);
+  const auto x = random_input(op, stream, count);
   op.output.reserve(count);
   op.decisions.reserve(count);
-  op.want.resize(x.checked.size());
+  op.want.resize(x.wide.size());
   op.cost = kernels::relu_cost(count);
   std::vector<std::uint8_t> pass(op.want.size());
-  reference::relu_forward(op.want.data(), pass.data(), x.checked.data(), std::int64_t(op.want.size()), true);
+  reference::relu_forward(op.want.data(), pass.data(), x.wide.data(), std::int64_t(op.want.size()), true);
   add_rungs(op, own_rungs(kernels::relu_forward_variants()), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
       run(y, pass, x, count, stream);
@@ -216,18 +266,16 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
 
 OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
-  const std::int64_t planes = batch * kConv1Channels, checked = std::min(batch, kChecked);
-  const auto x =
-      random_input(op, stream, planes * kArea1, checked * kConv1Channels * kArea1, 1, kConv1Channels, kArea1);
+  const std::int64_t planes = batch * kConv1Channels;
+  const auto x = random_input(op, stream, planes * kArea1, 1, kConv1Channels, kArea1);
   op.output.reserve(batch * kPool1Size);
   op.channels = kConv1Channels;
   op.area = kArea2;
   op.decisions.reserve(batch * kPool1Size);
-  op.want.resize(checked * kPool1Size);
+  op.want.resize(batch * kPool1Size);
   op.cost = kernels::relu_max_pool2d_forward_cost(batch * kPool1Size);
   std::vector<std::uint8_t> route(op.want.size());
-  reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.checked.data(), checked * kConv1Channels,
-                                     kPool1Side);
+  reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.wide.data(), planes, kPool1Side);
   add_rungs(op, relu_max_pool2d_forward_ladder(kConv1Channels), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), route = op.decisions.data(), x = x.of(row)](cudaStream_t stream) {
       run(y, route, x, planes, kPool1Side, stream);
@@ -239,19 +287,18 @@ OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
 // Random gradients and decisions; cuDNN takes its own from x, which leaves the same maxima alive.
 OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
-  const std::int64_t planes = batch * kConv1Channels, pooled = batch * kPool1Size, checked = std::min(batch, kChecked);
-  const auto x = random_input(op, stream, 4 * pooled, 4 * pooled, 1, kConv1Channels, kArea1);
-  const auto dy = random_input(op, stream, pooled, checked * kPool1Size, 1, kConv1Channels, kArea2);
+  const std::int64_t planes = batch * kConv1Channels, pooled = batch * kPool1Size;
+  const auto x = random_input(op, stream, 4 * pooled, 1, kConv1Channels, kArea1);
+  const auto dy = random_input(op, stream, pooled, 1, kConv1Channels, kArea2);
   op.output.reserve(4 * pooled);
   op.channels = kConv1Channels;
   op.area = kArea1;
-  op.want.resize(4 * checked * kPool1Size);
+  op.want.resize(4 * pooled);
   op.cost = kernels::relu_max_pool2d_backward_cost(pooled);
   Doubles y(pooled);
   std::vector<std::uint8_t> route(pooled);
-  reference::relu_max_pool2d_forward(y.data(), route.data(), x.checked.data(), planes, kPool1Side);
-  reference::relu_max_pool2d_backward(op.want.data(), dy.checked.data(), route.data(), checked * kConv1Channels,
-                                      kPool1Side);
+  reference::relu_max_pool2d_forward(y.data(), route.data(), x.wide.data(), planes, kPool1Side);
+  reference::relu_max_pool2d_backward(op.want.data(), dy.wide.data(), route.data(), planes, kPool1Side);
   op.decisions.reserve(pooled);
   cuda::upload(op.decisions.data(), route, stream);
   add_rungs(op, relu_max_pool2d_backward_ladder(kConv1Channels, x.last), [&](const auto& row) {
@@ -265,12 +312,12 @@ OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
 OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t count = batch * kConv1Channels * kArea1;
-  const auto x = random_input(op, stream, count, count);
+  const auto x = random_input(op, stream, count);
   op.output.reserve(2 * kConv1Channels);
   op.want.resize(2 * kConv1Channels);
   op.bound = 1e-6;
   op.cost = kernels::batch_norm_statistics_cost(count);
-  reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.checked.data(), batch,
+  reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.wide.data(), batch,
                                    kConv1Channels, kArea1);
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
   add_rungs(op, own_rungs(kernels::batch_norm_statistics_variants()), [&](const auto& row) {
@@ -283,20 +330,20 @@ OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
 
 OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
-  const std::int64_t count = batch * kConv1Channels * kArea1, checked = std::min(batch, kChecked);
-  const auto x = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
-  const auto gamma = random_input(op, stream, kConv1Channels, kConv1Channels);
-  const auto beta = random_input(op, stream, kConv1Channels, kConv1Channels);
+  const std::int64_t count = batch * kConv1Channels * kArea1;
+  const auto x = random_input(op, stream, count, 1, kConv1Channels, kArea1);
+  const auto gamma = random_input(op, stream, kConv1Channels);
+  const auto beta = random_input(op, stream, kConv1Channels);
   op.output.reserve(count);
   op.channels = kConv1Channels;
   op.area = kArea1;
-  op.want.resize(checked * kConv1Channels * kArea1);
+  op.want.resize(count);
   op.bound = 2e-6;
   op.cost = kernels::batch_norm_statistics_cost(count) + kernels::batch_norm_forward_cost(count);
   Doubles mean(kConv1Channels), var(kConv1Channels);
-  reference::batch_norm_statistics(mean.data(), var.data(), x.checked.data(), batch, kConv1Channels, kArea1);
-  reference::batch_norm_forward(op.want.data(), x.checked.data(), gamma.checked.data(), beta.checked.data(),
-                                mean.data(), var.data(), checked, kConv1Channels, kArea1);
+  reference::batch_norm_statistics(mean.data(), var.data(), x.wide.data(), batch, kConv1Channels, kArea1);
+  reference::batch_norm_forward(op.want.data(), x.wide.data(), gamma.wide.data(), beta.wide.data(), mean.data(),
+                                var.data(), batch, kConv1Channels, kArea1);
   float* statistics = op.floats.emplace_back(2 * kConv1Channels).data();
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
   add_rungs(op, batch_norm_forward_ladder(), [&](const auto& row) {
@@ -311,10 +358,10 @@ OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
 // dx is what is compared: dgamma and dbeta, which the sums of all images make, are in it.
 OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
-  const std::int64_t count = batch * kConv1Channels * kArea1, checked = std::min(batch, kChecked);
-  const auto dy = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
-  const auto x = random_input(op, stream, count, count, 1, kConv1Channels, kArea1);
-  const auto gamma = random_input(op, stream, kConv1Channels, kConv1Channels);
+  const std::int64_t count = batch * kConv1Channels * kArea1;
+  const auto dy = random_input(op, stream, count, 1, kConv1Channels, kArea1);
+  const auto x = random_input(op, stream, count, 1, kConv1Channels, kArea1);
+  const auto gamma = random_input(op, stream, kConv1Channels);
   op.output.reserve(count);
   op.channels = kConv1Channels;
   op.area = kArea1;
@@ -322,10 +369,9 @@ OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
   op.cost = kernels::batch_norm_backward_cost(count);
   Doubles mean(kConv1Channels), var(kConv1Channels), dgamma(kConv1Channels), dbeta(kConv1Channels);
   op.want.resize(count);
-  reference::batch_norm_statistics(mean.data(), var.data(), x.checked.data(), batch, kConv1Channels, kArea1);
-  reference::batch_norm_backward(op.want.data(), dgamma.data(), dbeta.data(), dy.checked.data(), x.checked.data(),
-                                 gamma.checked.data(), mean.data(), var.data(), batch, kConv1Channels, kArea1);
-  op.want.resize(checked * kConv1Channels * kArea1);
+  reference::batch_norm_statistics(mean.data(), var.data(), x.wide.data(), batch, kConv1Channels, kArea1);
+  reference::batch_norm_backward(op.want.data(), dgamma.data(), dbeta.data(), dy.wide.data(), x.wide.data(),
+                                 gamma.wide.data(), mean.data(), var.data(), batch, kConv1Channels, kArea1);
   Doubles inverse = var;
   for (auto& value : inverse) value = 1 / std::sqrt(value + kBatchNormEpsilon);
   const auto upload = [&](const Doubles& values) {
@@ -463,12 +509,12 @@ OpCase conv_bn_relu_pool_layer1_backward(std::int64_t batch, cudaStream_t stream
 
 OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("(", batch, ",10)")};
-  const auto x = random_input(op, stream, batch * kClasses, batch * kClasses);
+  const auto x = random_input(op, stream, batch * kClasses);
   op.output.reserve(batch * kClasses);
   op.want.resize(batch * kClasses);
   op.bound = 1e-6;
   op.cost = kernels::log_softmax_forward_cost(batch * kClasses);
-  reference::log_softmax_forward(op.want.data(), x.checked.data(), batch, kClasses);
+  reference::log_softmax_forward(op.want.data(), x.wide.data(), batch, kClasses);
   add_rungs(op, log_softmax_forward_ladder(), [&](const auto& row) {
     return [=, run = row.run, log_p = op.output.data(), x = x.data](cudaStream_t stream) {
       run(log_p, x, batch, kClasses, stream);
@@ -479,7 +525,7 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
 
 OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("(", batch, ",10)")};
-  const auto log_p = random_input(op, stream, batch * kClasses, batch * kClasses);
+  const auto log_p = random_input(op, stream, batch * kClasses);
   std::vector<std::uint8_t> labels(batch);
   for (std::int64_t b = 0; b < batch; ++b) labels[b] = std::uint8_t(b * 7 % kClasses);
   op.decisions.reserve(batch);
@@ -488,7 +534,7 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
   op.want.resize(batch * kClasses);
   op.bound = 1e-6;
   op.cost = kernels::log_softmax_nll_backward_cost(batch * kClasses);
-  reference::log_softmax_nll_backward(op.want.data(), log_p.checked.data(), labels.data(), 1, batch, kClasses);
+  reference::log_softmax_nll_backward(op.want.data(), log_p.wide.data(), labels.data(), 1, batch, kClasses);
   add_rungs(op, log_softmax_nll_backward_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), log_p = log_p.data,
             labels = op.decisions.data()](cudaStream_t stream) { run(dx, log_p, labels, 1, batch, kClasses, stream); };

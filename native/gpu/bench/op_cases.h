@@ -16,7 +16,7 @@ struct OpCase {
   std::string shape;
   kernels::Cost cost;
   Ladder<void (*)(cudaStream_t)> ladder;  // with all other arguments bound
-  cuda::DeviceBuffer<float> output;       // what is compared; `want` is the answer for its beginning
+  cuda::DeviceBuffer<float> output;       // what is compared with `want`
   int channels = 1, area = 1;             // of it, where rows leave it channels last
   std::vector<double> want;
   double bound = 0;                               // relative L2 error that a plain sum in float32 may have

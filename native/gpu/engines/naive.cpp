@@ -23,6 +23,8 @@ namespace {
 template <class Type>
 struct Ops {
   using T = Type;
+  explicit Ops(const EngineOptions&) {}
+
   static constexpr auto normalize_forward = kernels::naive::normalize_forward<T>;
   static constexpr auto conv2d_forward = kernels::naive::conv2d_forward<T>;
   static constexpr auto conv2d_backward_data = kernels::naive::conv2d_backward_data<T>;

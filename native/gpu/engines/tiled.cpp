@@ -4,7 +4,10 @@
 // registers and wide loads bring. What has no better row than naive's is naive's.
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <type_traits>
 
+#include "engines/own_ops.h"
 #include "engines/unfused_engine.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/batch_norm/naive_ops.h"
@@ -25,38 +28,57 @@ namespace {
 
 constexpr std::int64_t kMostImages = 2048;  // beyond it nothing new happens
 
+// A row of a ladder, unless the user has a launcher of that name.
+template <auto kRow>
+class Op {
+ public:
+  Op(const EngineOptions& options, const char* name) { take_own(run_, options, name); }
+  template <class... Args>
+  void operator()(Args... args) const {
+    run_(args...);
+  }
+
+ private:
+  std::function<std::remove_pointer_t<decltype(kRow)>> run_ = kRow;
+};
+
+// fc2 has few outputs of few terms: one launch is faster than a product in slices.
+void linear_forward_by_size(float* y, float* partial, const float* x, const float* w, const float* bias,
+                            std::int64_t batch, int in, int out, cudaStream_t stream) {
+  const auto run = in == kFeatures ? kernels::linear_forward_prefetched : kernels::linear_forward_coalesced;
+  run(y, partial, x, w, bias, batch, in, out, stream);
+}
+
 struct Ops {
   using T = float;
-  static constexpr auto conv2d_forward = kernels::conv2d_forward_register_tiled;
-  static constexpr auto conv2d_backward_data = kernels::conv2d_backward_data_register_tiled;
-  static constexpr auto conv2d_backward_weight = kernels::conv2d_backward_weight_register_tiled;
-  static constexpr auto batch_norm_statistics = kernels::batch_norm_statistics_groups;
+  const EngineOptions& options;
+  // The registry's row has these names, too.
+  Op<kernels::conv2d_forward_register_tiled> conv2d_forward{options, "conv2d_forward"};
+  Op<kernels::conv2d_backward_data_register_tiled> conv2d_backward_data{options, "conv2d_backward_data"};
+  Op<kernels::conv2d_backward_weight_register_tiled> conv2d_backward_weight{options, "conv2d_backward_weight"};
+  Op<kernels::batch_norm_statistics_groups> batch_norm_statistics{options, "batch_norm_statistics"};
+  Op<kernels::batch_norm_backward_float4> batch_norm_backward{options, "batch_norm_backward"};
+  Op<kernels::relu_max_pool2d_forward_float2> relu_max_pool2d_forward{options, "relu_max_pool2d_forward"};
+  Op<kernels::relu_max_pool2d_backward_float2> relu_max_pool2d_backward{options, "relu_max_pool2d_backward"};
+  Op<kernels::relu_forward_float4> relu_forward{options, "relu_forward"};
+  Op<kernels::log_softmax_forward_warp> log_softmax_forward{options, "log_softmax_forward"};
+  Op<kernels::log_softmax_nll_backward_float4> log_softmax_nll_backward{options, "log_softmax_nll_backward"};
+  Op<kernels::linear_backward_prefetched> linear_backward{options, "linear_backward"};
+  Op<linear_forward_by_size> linear_forward{options, "linear_forward"};
+
   static constexpr auto batch_norm_forward = kernels::batch_norm_normalize_float4;
-  static constexpr auto batch_norm_backward = kernels::batch_norm_backward_float4;
-  static constexpr auto relu_max_pool2d_forward = kernels::relu_max_pool2d_forward_float2;
   static constexpr auto relu_max_pool2d_forward_routed = kernels::naive::relu_max_pool2d_forward_routed<float>;
-  static constexpr auto relu_max_pool2d_backward = kernels::relu_max_pool2d_backward_float2;
-  static constexpr auto relu_forward = kernels::relu_forward_float4;
   static constexpr auto relu_backward = kernels::naive::relu_backward<float>;
-  static constexpr auto log_softmax_forward = kernels::log_softmax_forward_warp;
-  static constexpr auto log_softmax_nll_backward = kernels::log_softmax_nll_backward_float4;
-  static constexpr auto linear_backward = kernels::linear_backward_prefetched;
 
   static void normalize_forward(float* x, const std::uint8_t* images, std::int64_t count, cudaStream_t stream) {
     kernels::normalize_forward(x, images, count, stream);
-  }
-
-  // fc2 has few outputs of few terms: one launch is faster than a product in slices.
-  static void linear_forward(float* y, float* partial, const float* x, const float* w, const float* bias,
-                             std::int64_t batch, int in, int out, cudaStream_t stream) {
-    const auto run = in == kFeatures ? kernels::linear_forward_prefetched : kernels::linear_forward_coalesced;
-    run(y, partial, x, w, bias, batch, in, out, stream);
   }
 
   static std::int64_t partial_size(std::int64_t batch) {
     return std::max({kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels),
                      kernels::naive::batch_norm_partial_size(batch, kConv2Channels),
                      kernels::linear_partial_size(batch, kFeatures, kHidden),
+                     kernels::linear_partial_size(batch, kHidden, kClasses),
                      kernels::linear_backward_partial_size(batch, kFeatures, kHidden),
                      kernels::linear_backward_partial_size(batch, kHidden, kClasses)});
   }

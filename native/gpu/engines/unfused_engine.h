@@ -1,8 +1,8 @@
 // Engines that make a step of the reference's ops, one call each and nothing fused: `naive` and `tiled`.
 //
-// Compare with reference.cpp: the same calls in the same order. `Ops` has them as static functions, and the type T that
-// they compute with; naive.cpp and tiled.cpp are such lists. `partial` is scratch of Ops::partial_size(batch) values,
-// the most that any of these functions needs, and Ops::batch_thresholds() is Engine's.
+// Compare with reference.cpp: the same calls in the same order. `Ops` has them as functions, static or of the engine's
+// options, and the type T that they compute with; naive.cpp and tiled.cpp are such lists. `partial` is scratch of
+// Ops::partial_size(batch) values, the most that any of these functions needs, and Ops::batch_thresholds() is Engine's.
 #pragma once
 
 #include <cstdint>
@@ -66,31 +66,31 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
     {
       MNIST_PHASE("fc1 forward");
       timer().op("linear", kernels::linear_cost(batch.size, kFeatures, kHidden, kElement));
-      Ops::linear_forward(u_.data(), partial_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias),
+      ops_.linear_forward(u_.data(), partial_.data(), block2_.a.data(), parameter(kFc1Weight), parameter(kFc1Bias),
                           batch.size, kFeatures, kHidden, stream());
       timer().op("relu", kernels::relu_cost(batch.size * kHidden, kElement));
       if (batch.routed)
-        Ops::relu_backward(h_.data(), u_.data(), relu3_.data(), batch.size * kHidden, stream());
+        ops_.relu_backward(h_.data(), u_.data(), relu3_.data(), batch.size * kHidden, stream());
       else
-        Ops::relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
+        ops_.relu_forward(h_.data(), relu3_.data(), u_.data(), batch.size * kHidden, stream());
     }
     MNIST_PHASE("fc2 forward");
     timer().op("linear", kernels::linear_cost(batch.size, kHidden, kClasses, kElement));
-    Ops::linear_forward(logits(), partial_.data(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size,
+    ops_.linear_forward(logits(), partial_.data(), h_.data(), parameter(kFc2Weight), parameter(kFc2Bias), batch.size,
                         kHidden, kClasses, stream());
     timer().op("log_softmax", kernels::log_softmax_forward_cost(batch.size * kClasses, kElement));
-    Ops::log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
+    ops_.log_softmax_forward(log_p(), logits(), batch.size, kClasses, stream());
   }
 
   void normalize(const Batch& batch) {
     MNIST_PHASE("normalize");
     timer().op("normalize", kernels::normalize_cost(batch.size * kImagePixels, kElement));
-    Ops::normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
+    ops_.normalize_forward(x_.data(), batch.images, batch.size * kImagePixels, stream());
   }
 
   void convolve(const ConvBlock<T>& block, const T* x, std::int64_t batch) {
     timer().op("conv2d", kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement));
-    Ops::conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
+    ops_.conv2d_forward(block.z.data(), x, parameter(block.weight), parameter(block.bias), batch, block.in, block.out,
                         block.side, stream());
   }
 
@@ -100,20 +100,20 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
     convolve(block, x, batch.size);
     if (!statistics) {
       timer().op("batch_norm_statistics", kernels::batch_norm_statistics_cost(values, kElement));
-      Ops::batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch.size,
+      ops_.batch_norm_statistics(of_batch(block.mean), of_batch(block.var), partial_.data(), block.z.data(), batch.size,
                                  block.out, block.area(), stream());
       statistics = of_batch_.data();
     }
     timer().op("batch_norm", kernels::batch_norm_forward_cost(values, kElement));
-    Ops::batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
+    ops_.batch_norm_forward(block.y.data(), block.z.data(), parameter(block.gamma), parameter(block.beta),
                             statistics + kStatistics[block.mean].offset, statistics + kStatistics[block.var].offset,
                             batch.size, block.out, block.area(), stream());
     timer().op("relu_max_pool2d", kernels::relu_max_pool2d_forward_cost(values / 4, kElement));
     if (batch.routed)
-      Ops::relu_max_pool2d_forward_routed(block.a.data(), block.y.data(), block.route.data(), planes, block.side / 2,
+      ops_.relu_max_pool2d_forward_routed(block.a.data(), block.y.data(), block.route.data(), planes, block.side / 2,
                                           stream());
     else
-      Ops::relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), planes, block.side / 2,
+      ops_.relu_max_pool2d_forward(block.a.data(), block.route.data(), block.y.data(), planes, block.side / 2,
                                    stream());
   }
 
@@ -122,17 +122,17 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
     {
       MNIST_PHASE("fc2 backward");
       timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses, kElement));
-      Ops::log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, batch.upstream, size, kClasses, stream());
+      ops_.log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, batch.upstream, size, kClasses, stream());
       timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses, kElement));
-      Ops::linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), partial_.data(), dlogits_.data(),
+      ops_.linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), partial_.data(), dlogits_.data(),
                            h_.data(), parameter(kFc2Weight), size, kHidden, kClasses, stream());
     }
     {
       MNIST_PHASE("fc1 backward");
       timer().op("relu", kernels::relu_cost(size * kHidden, kElement));
-      Ops::relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
+      ops_.relu_backward(du_.data(), dh_.data(), relu3_.data(), size * kHidden, stream());
       timer().op("linear", kernels::linear_backward_cost(size, kFeatures, kHidden, kElement));
-      Ops::linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), partial_.data(), du_.data(),
+      ops_.linear_backward(block2_.da.data(), gradient(kFc1Weight), gradient(kFc1Bias), partial_.data(), du_.data(),
                            block2_.a.data(), parameter(kFc1Weight), size, kFeatures, kHidden, stream());
     }
     backward_block(block2_, block1_.da.data(), block1_.a.data(), size);
@@ -145,18 +145,18 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
     const auto values = batch * block.out * block.area();
     const auto conv2d = kernels::conv2d_cost(batch, block.in, block.out, block.side, kElement);
     timer().op("relu_max_pool2d", kernels::relu_max_pool2d_backward_cost(values / 4, kElement));
-    Ops::relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out,
+    ops_.relu_max_pool2d_backward(block.dy.data(), block.da.data(), block.route.data(), batch * block.out,
                                   block.side / 2, stream());
     timer().op("batch_norm", kernels::batch_norm_backward_cost(values, kElement));
-    Ops::batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(),
+    ops_.batch_norm_backward(block.dz.data(), gradient(block.gamma), gradient(block.beta), partial_.data(),
                              block.dy.data(), block.z.data(), parameter(block.gamma), of_batch(block.mean),
                              of_batch(block.var), batch, block.out, block.area(), stream());
     timer().op("conv2d weight", conv2d);
-    Ops::conv2d_backward_weight(gradient(block.weight), partial_.data(), block.dz.data(), x, batch, block.in, block.out,
+    ops_.conv2d_backward_weight(gradient(block.weight), partial_.data(), block.dz.data(), x, batch, block.in, block.out,
                                 block.side, stream());
     if (dx) {
       timer().op("conv2d data", conv2d);
-      Ops::conv2d_backward_data(dx, block.dz.data(), parameter(block.weight), batch, block.in, block.out, block.side,
+      ops_.conv2d_backward_data(dx, block.dz.data(), parameter(block.weight), batch, block.in, block.out, block.side,
                                 stream());
     }
     // The convolution's bias keeps the gradient 0 that the slab was filled with: batch norm subtracts the batch's
@@ -173,7 +173,7 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
       convolve(block2_, block1_.a.data(), batch.size);
       block = &block2_;
     }
-    Ops::batch_norm_statistics(mean, var, partial_.data(), block->z.data(), batch.size, block->out, block->area(),
+    ops_.batch_norm_statistics(mean, var, partial_.data(), block->z.data(), batch.size, block->out, block->area(),
                                stream());
   }
 
@@ -199,6 +199,7 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
 
   T* of_batch(StatisticIndex index) const { return of_batch_.data() + kStatistics[index].offset; }
 
+  const Ops ops_{this->options()};
   ConvBlock<T> block1_{"layer 1 forward", "layer 1 backward", kConv1Weight, kConv1Bias, kBn1Weight,
                        kBn1Bias,          kBn1Mean,           kBn1Var,      1,          kConv1Channels,
                        kImageSide};

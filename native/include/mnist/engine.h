@@ -30,6 +30,15 @@ struct GpuLimits {
   int multiprocessors = 0, shared_bytes = 0;  // of shared memory a thread block
 };
 
+// A launcher of the user's own in the place of an engine's `op`, for engines that take them: number `number` of those
+// in the shared object at `library` (native/gpu/judge/own.h). It lacks the op's arrays whose bits are set in
+// `left_out`.
+struct OwnOp {
+  std::string op, library;
+  int number = 0;
+  unsigned left_out = 0;
+};
+
 struct EngineOptions {
   Precision precision = Precision::kFp32;
   int threads = 0;                // host engines: 0 means one for each core this process may use
@@ -37,6 +46,7 @@ struct EngineOptions {
   bool check_every_step = false;  // CUDA engines: no graphs, and an error surfaces in the step that made it
   GpuLimits limits;               // for tests, of engines that take them: what runs on a smaller GPU from before Hopper
   int multiprocessors = 0;        // of these engines, too: for how many a training step is cut up, 0 for all
+  std::vector<OwnOp> own_ops;     // of those that the engine's info names
 };
 
 // What one training step reports: mean loss over the batch before the update, and how many it got right.
@@ -111,6 +121,7 @@ struct EngineInfo {
   bool shares_batches = false;            // join()
   bool fleets = false;                    // fleet(), where the GPU has what it needs
   bool one_launch_per_phase = false;      // of a step
+  std::vector<std::string> own_ops;       // that EngineOptions::own_ops may replace
   std::vector<std::string> libraries;     // that it loads when it is made
   std::int64_t host_bytes_per_image = 0;  // of a batch, with a probe's results: measured, rounded up; 0: no matter
 };

@@ -1,0 +1,212 @@
+"""The judge on a GPU, where there is none: judge/nvcc_stand_in.py compiles for the emulator."""
+
+import json
+import os
+import shutil
+import sys
+
+import pytest
+from conftest import ROOT
+from test_judge import RELU
+
+from mnist_cuda import _native
+from mnist_cuda.bench import ops
+from mnist_cuda.errors import UnavailableError
+from mnist_cuda.judge import build, judged_ops, judging, nvcc, signatures, verdict
+from mnist_cuda.judge.own_kernels import OwnKernels
+
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
+GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 1, "multiprocessors": 1}
+
+
+@pytest.fixture(autouse=True)
+def _folders(tmp_path, emulator_cache, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """A GPU with an nvcc, and the lines that the latter was called with, once it was."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tool = folder / "nvcc"
+    tool.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/judge/nvcc_stand_in.py "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("NVCC_STAND_IN_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(nvcc, "find_tool", shutil.which)
+    monkeypatch.setattr(_native, "cuda_status", lambda: {"reason": "", "device_count": 0})
+    monkeypatch.setattr(_native, "gpus", lambda: [GPU])
+    monkeypatch.setattr(judged_ops, "BATCH", 1)
+    judging._ladder.cache_clear()
+    return tmp_path / "log"
+
+
+def lines(log):
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def judged(tmp_path, text, **options):
+    (tmp_path / "one.cu").write_text(text)
+    return judging.judge_file(tmp_path / "one.cu", **options)
+
+
+# ---- the compiler ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capability", "flag", "words"),
+    [
+        ("7.5", "-gencode=arch=compute_75,code=sm_75", "sm_75"),
+        ("9.0", "-gencode=arch=compute_90a,code=sm_90a", "sm_90a"),
+        ("12.0", "-gencode=arch=compute_90,code=compute_90", "compute_90, the newest that nvcc knows, by the driver"),
+    ],
+)
+def test_the_architecture_is_the_gpus(log, monkeypatch, capability, flag, words):
+    monkeypatch.setattr(_native, "gpus", lambda: [GPU | {"compute_capability": capability}])
+    found = nvcc.find()
+    assert flag in found.flags
+    assert found.words == words
+
+
+def test_no_architecture_is_taken_silently(log, monkeypatch):
+    monkeypatch.setattr(_native, "gpus", lambda: [GPU | {"compute_capability": "7.0"}])
+    with pytest.raises(
+        UnavailableError, match=r"compiles for compute capability 7\.5 and newer, and the a GPU has 7\.0"
+    ):
+        nvcc.find()
+
+
+def test_a_gpu_without_nvcc_is_one_line(log, tmp_path, monkeypatch):
+    def missing(_name):
+        raise UnavailableError("not here")
+
+    monkeypatch.setattr(nvcc, "find_tool", missing)
+    with pytest.raises(UnavailableError, match=r"need nvcc.*pip install 'cuda-toolkit\["):
+        judged(tmp_path, RELU)
+
+
+def test_board_needs_a_gpu(tmp_path):
+    with pytest.raises(UnavailableError, match="--board compares times, which only a GPU has"):
+        judging.command([tmp_path / "one.cu"], False, board=True)
+
+
+@needs_compiler
+def test_a_shared_object_keeps_its_symbols_to_itself(log, tmp_path):
+    (tmp_path / "relu.cu").write_text(RELU)
+    own = OwnKernels([tmp_path / "relu.cu"])
+    (op,) = own.compile_for_gpu(0, tmp_path)
+    assert op == ("relu_forward", str(tmp_path / "0" / "own.so"), 0, 0)
+    assert own.words.endswith("; compiled for sm_90a")
+    compiling = next(line for line in lines(log) if any(word.endswith("own.cu") for word in line))
+    linking = lines(log)[-1]
+    assert {"-Xcompiler=-fPIC", "-gencode=arch=compute_90a,code=sm_90a", "-Dmain=own_main"} < set(compiling)
+    assert {"-shared", "-Xlinker=-Bsymbolic", "-Xlinker=--exclude-libs=ALL"} < set(linking)
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_a_right_kernel_is_timed(log, tmp_path, monkeypatch):
+    found = judged(tmp_path, RELU)
+    (one,) = found["verdicts"]
+    assert found["exit_code"] == 0, found["lines"]
+    assert (one["gpu_right"], one["emulator_right"], one["compiled_for"]) == (True, True, "sm_90a")
+    assert one["times"]["cold_us"] == one["times"]["warm_us"] == 2000
+    assert one["times"]["rows_missing"]
+    assert one["ran"] == one["cases"] == 19
+    assert one["counters"]
+    assert "foreign" in one
+    rows = [
+        {
+            "variant": "naive",
+            "library": False,
+            "absent": "",
+            "cold_us": 4000.0,
+            "warm_us": 3000.0,
+            "bytes": 1e3,
+            "flops": 0,
+        },
+        {
+            "variant": "cudnn",
+            "library": True,
+            "absent": "",
+            "cold_us": 1000.0,
+            "warm_us": 900.0,
+            "bytes": 1e3,
+            "flops": 0,
+        },
+        {"variant": "fft", "library": False, "absent": "no cuFFT", "cold_us": None, "warm_us": None},
+    ]
+    roofs = {"bytes_per_second": 1e6, "fma_flops": 1e12}
+    monkeypatch.setattr(ops, "measure", lambda *_: {"rows": rows, "roofs": roofs})
+    judging._ladder.cache_clear()
+    found = judged(tmp_path, RELU, board=True)
+    names = [line.split()[0] for line in found["lines"][3:]]
+    assert names == ["cudnn,", "relu_forward,", "naive"]
+    assert max(map(len, found["lines"][1:])) <= 80
+    assert "50 % of the roof" in " ".join(" ".join(found["lines"]).split())
+    monkeypatch.setattr(ops, "measure", lambda *_: {"rows": rows, "roofs": roofs | {"bytes_per_second": 1e5}})
+    judging._ladder.cache_clear()
+    found = judged(tmp_path, RELU)
+    assert found["verdicts"][0]["times"]["refused"].startswith("no kernel is so fast")
+
+
+WRONG = {
+    "past_the_end": "writes outside of y, pass",
+    "in_place": "changes its input x",
+    "ends": "ended the program, with exit code 0",
+    "waits_for_ever": "did not end within 5 s",
+}
+
+
+@needs_compiler
+def test_cheats_fail_on_the_gpu(log, monkeypatch):
+    """The GPU's program alone: what the emulator sees of them is in test_judge.py."""
+    monkeypatch.setattr(nvcc, "GPU_SECONDS", 5)
+    file = ROOT / "tests" / "judge" / "cheats.cu"
+    fitting, _ = signatures.find(file.read_text())
+    with nvcc.GpuProgram(file, fitting) as program:
+        verdicts = {
+            one.name.removeprefix("relu_forward_"): verdict.judge(program, number, one)
+            for number, one in enumerate(fitting)
+        }
+    del verdicts["by_host_in_gpu"]  # a GPU's memory is no host's; the stand-in's is
+    assert [name for name, one in verdicts.items() if one.right] == ["right"]
+    for name, why in WRONG.items():
+        assert verdicts[name].wrong[0].failed.startswith(why), name
+    assert verdicts["wrong_later"].wrong[0].call == 11
+    assert verdicts["adds"].wrong[0].call == judged_ops.TIMED_CALLS  # many calls on one NaN
+
+
+@needs_compiler
+def test_a_gpu_judges_what_the_emulator_does_not_compile(log, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise build.NotCompiledError("no asm")
+
+    monkeypatch.setattr(build, "EmulatedProgram", refuse)
+    found = judged(tmp_path, RELU)
+    assert found["exit_code"] == 0
+    assert "the emulator does not compile the file: no asm" in " ".join(" ".join(found["lines"]).split())
+
+
+# ---- a GPU -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cheats.cu", "gpu_cheats.cu"])
+def test_cheats_fail_on_a_gpu_that_is_here(name):
+    try:
+        if not judging.on_gpu():
+            raise UnavailableError("no GPU is here")
+        nvcc.find()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    file = ROOT / "tests" / "judge" / name
+    fitting, _ = signatures.find(file.read_text())
+    with nvcc.GpuProgram(file, fitting) as program:
+        right = [one.name for number, one in enumerate(fitting) if verdict.judge(program, number, one).right]
+    assert right == ["relu_forward_right"]

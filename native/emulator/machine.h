@@ -45,7 +45,7 @@ struct Thread {
   std::vector<AsyncCopy> copies = {};  // of cp.async, on their way, first to last
   int groups = 0;                      // of them that are committed
 
-  std::uint32_t given[2][6] = {};  // registers for the other lanes, of an instruction of the warp and of the one before
+  std::uint32_t given[2][9] = {};  // registers for the other lanes, of an instruction of the warp and of the one before
   int turn = 0;
 
   int lane() const { return number % kLanes; }

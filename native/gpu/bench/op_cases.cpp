@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <random>
 
 #include "cpu/reference_ops.h"
 #include "kernels/batch_norm/naive_ops.h"
+#include "kernels/linear_sparse/linear_sparse.h"
 #include "kernels/relu/relu.h"
+#include "kernels/row_sums/row_sums.h"
+#include "kernels/transpose/transpose.h"
 #include "mnist/model.h"
 
 namespace mnist::bench {
@@ -118,6 +123,36 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
   return op;
 }
 
+// Of each four neighbours in w the two smallest are 0.
+OpCase linear_sparse(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("fc1, 2:4: (", batch, ",3136) to 128")};
+  const auto checked = std::min(batch, kChecked);
+  const auto x = random_input(op, stream, batch * kFeatures, checked * kFeatures);
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> weights(kHidden * kFeatures);
+  for (std::size_t k = 0; k < weights.size(); k += 4) {
+    float* four[4];
+    for (int n = 0; n < 4; ++n) *(four[n] = &weights[k + n]) = normal(rng);
+    std::ranges::sort(four, {}, [](const float* weight) { return std::abs(*weight); });
+    *four[0] = *four[1] = 0;
+  }
+  const float* w = add_floats(op, stream, weights);
+  const auto bias = random_input(op, stream, kHidden, kHidden);
+  op.output.reserve(batch * kHidden);
+  op.want.resize(checked * kHidden);
+  op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
+  reference::linear_forward(op.want.data(), x.checked.data(), Doubles(weights.begin(), weights.end()).data(),
+                            bias.checked.data(), checked, kFeatures, kHidden);
+  float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
+  add_rungs(op, own_rungs(kernels::linear_sparse_forward_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data, bias = bias.data](cudaStream_t stream) {
+      run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
+    };
+  });
+  return op;
+}
+
 constexpr std::int64_t kConv2Weights = std::int64_t(kConv1Channels) * kConv2Channels * kTaps;
 constexpr std::int64_t kConv2Size = std::int64_t(kConv2Channels) * kArea2;  // y of one image
 
@@ -207,6 +242,68 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
     return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
       run(y, pass, x, count, stream);
     };
+  });
+  return op;
+}
+
+// The first columns of x, which are the first rows of y, are checked.
+OpCase transpose(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, ",3136)")};
+  const auto x = random_input(op, stream, batch * kFeatures, batch * kFeatures);
+  op.output.reserve(batch * kFeatures);
+  for (std::int64_t c = 0; c < kChecked; ++c)
+    for (std::int64_t b = 0; b < batch; ++b) op.want.push_back(x.checked[b * kFeatures + c]);
+  op.cost = kernels::transpose_cost(batch * kFeatures);
+  add_rungs(op, own_rungs(kernels::transpose_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data](cudaStream_t stream) {
+      run(y, x, batch, kFeatures, stream);
+    };
+  });
+  return op;
+}
+
+// A row is as long as chance has it.
+OpCase row_sums(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, "x64) rows of up to 196")};
+  const std::int64_t rows = batch * kConv2Channels;
+  const auto x = random_input(op, stream, rows * kArea2, rows * kArea2);
+  std::mt19937 rng(1);
+  std::vector<int> length(rows), order(rows);
+  for (auto& each : length) each = int(rng() % (kArea2 + 1));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](int row) { return length[row]; });
+  for (const auto& list : {length, order}) cuda::upload(op.ints.emplace_back(rows).data(), list, stream);
+  op.output.reserve(rows);
+  op.bound = 2e-6;
+  op.cost = kernels::row_sums_cost(std::accumulate(length.begin(), length.end(), std::int64_t(0)), rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto row = x.checked.begin() + r * kArea2;
+    op.want.push_back(std::accumulate(row, row + length[r], 0.0));
+  }
+  add_rungs(op, own_rungs(kernels::row_sums_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data, length = op.ints[0].data(),
+            order = op.ints[1].data()](cudaStream_t stream) { run(y, x, length, order, rows, kArea2, stream); };
+  });
+  return op;
+}
+
+// Pixels as in digits: strokes of a few neighbours, 0 elsewhere.
+OpCase histogram(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, ",28,28)")};
+  std::mt19937 rng(1);
+  std::vector<std::uint8_t> pixels(batch * kImagePixels);
+  for (std::size_t k = 0; k < pixels.size(); ++k)
+    if (k % 4 ? pixels[k - 1] : rng() % 5 == 0) pixels[k] = std::uint8_t(1 + rng() % 255);
+  op.decisions.reserve(std::int64_t(pixels.size()));
+  cuda::upload(op.decisions.data(), pixels, stream);
+  op.output.reserve(kernels::kHistogramBins);
+  op.counts = true;
+  op.want.resize(kernels::kHistogramBins);
+  for (const auto pixel : pixels) ++op.want[pixel];
+  op.cost = kernels::histogram_cost(std::int64_t(pixels.size()));
+  add_rungs(op, histogram_ladder(), [&](const auto& row) {
+    return [=, run = row.run, count = reinterpret_cast<int*>(op.output.data()), pixels = op.decisions.data(),
+            pixel_count = batch * kImagePixels](cudaStream_t stream) { run(count, pixels, pixel_count, stream); };
   });
   return op;
 }
@@ -378,11 +475,21 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
 
 }  // namespace
 
+std::vector<double> output_of(const OpCase& op, cudaStream_t stream) {
+  const auto download = [&]<class T>(const T* from) {
+    std::vector<T> values(op.output.size());
+    cuda::download(values, from, stream);
+    return std::vector<double>(values.begin(), values.end());
+  };
+  return op.counts ? download(reinterpret_cast<const int*>(op.output.data())) : download(op.output.data());
+}
+
 std::span<const OpEntry> op_entries() {
   static constexpr OpEntry kEntries[] = {
       {"linear", linear},
       {"linear_relu", linear_relu},
       {"linear_backward", linear_backward},
+      {"linear_sparse", linear_sparse},
       {"conv2d", conv2d},
       {"conv2d_backward_data", conv2d_backward_data},
       {"conv2d_backward_weight", conv2d_backward_weight},
@@ -394,6 +501,9 @@ std::span<const OpEntry> op_entries() {
       {"batch_norm_backward", batch_norm_backward},
       {"log_softmax", log_softmax},
       {"log_softmax_nll_backward", log_softmax_nll_backward},
+      {"transpose", transpose},
+      {"row_sums", row_sums},
+      {"histogram", histogram},
   };
   return kEntries;
 }

@@ -19,6 +19,7 @@ Sizes = Mapping[str, int]
 ROUNDING = 2.0**-24  # of float32
 TF32 = 2.0**-10  # of a product of two factors in tf32
 EPSILON = 1e-5  # of batch norm
+BINS = 256  # of a histogram of pixels
 DEAD = 4  # the route of a window that relu stopped
 UPSTREAM = 0.75
 
@@ -35,6 +36,11 @@ class Parameter:
     type: str
     shape: str = ""
     optional: bool = False
+
+    @property
+    def kind(self) -> np.dtype[Any]:
+        """Of an array's elements."""
+        return np.dtype(np.uint8 if "uint8" in self.type else np.int32 if "int*" in self.type else np.float32)
 
 
 def out(name: str, shape: str, type: str = "float*") -> Parameter:
@@ -256,6 +262,19 @@ def _log_softmax_nll_backward(a: Arrays, of: Sizes) -> dict[str, Answer]:
     return {"dx": Answer(each * (p - is_label), each * (p + is_label), 4)}
 
 
+def _transpose(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    return {"y": Answer(a["x"].T)}
+
+
+def _row_sums(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    kept = np.where(np.arange(of["columns"]) < a["length"][:, None], a["x"], 0)
+    return {"y": Answer(kept.sum(1), abs(kept).sum(1), of["columns"])}
+
+
+def _histogram(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    return {"count": Answer(np.bincount(a["pixels"], minlength=BINS))}
+
+
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 SPECIAL = np.array(
@@ -271,8 +290,8 @@ def inputs(op: Op, case: Case, seed: int) -> Arrays:
     for parameter in op.arrays("in"):
         shape = shape_of(parameter, of)
         name = parameter.name
-        if "uint8" in parameter.type:
-            made[name] = rng.integers(0, DEAD + 1 if name == "route" else of["classes"], shape).astype(np.uint8)
+        if parameter.kind != np.float32:
+            made[name] = _integers(name, of, rng, shape, made).astype(parameter.kind)
             continue
         values: NDArray[Any] = rng.standard_normal(shape).astype(np.float32)
         if name == "var":
@@ -294,11 +313,22 @@ def inputs(op: Op, case: Case, seed: int) -> Arrays:
         elif case.fill == "cancel" and name == "w":
             values = values / 100 + 1
         made[name] = values.astype(np.float32)
+    if op.name == "row_sums":  # a sum that goes too far shows
+        made["x"][np.arange(of["columns"]) >= made["length"][:, None]] = np.nan
     if op.name == "log_softmax_nll_backward":
         made["log_p"] = _log_softmax({"x": made["log_p"].astype(np.float64)}, of)["log_p"].value.astype(np.float32)
     if "inverse" in made:
         made["inverse"] = (1 / np.sqrt(made["var"].astype(np.float64) + EPSILON)).astype(np.float32)
     return made
+
+
+def _integers(name: str, of: Sizes, rng: np.random.Generator, shape: tuple[int, ...], made: Arrays) -> NDArray[Any]:
+    if name == "order":  # from the longest row to the shortest
+        return np.argsort(-made["length"], kind="stable")
+    if name == "pixels":  # four of five are background
+        return np.where(rng.random(shape) < 0.8, 0, rng.integers(0, BINS, shape))
+    below = {"route": DEAD + 1, "labels": of.get("classes", 0), "length": of.get("columns", 0) + 1}
+    return rng.integers(0, below[name], shape)
 
 
 def answer(op: Op, case: Case, of_inputs: Arrays) -> dict[str, Answer]:
@@ -602,6 +632,54 @@ OPS = {
             _log_softmax_nll_backward,
             (Case((2, 3), calls=13), *_ROWS, *_shifted((5, 8), "dx", "log_p", "labels")),
             Case((128, 10)),
+        ),
+        Op(
+            "transpose",
+            "transpose",
+            (out("y", "columns rows"), given("x", "rows columns"), *sizes("rows", "columns"), _STREAM),
+            _transpose,
+            (
+                Case((1, 1), calls=13),
+                *_cases((1, 5), (31, 33), (32, 32), (33, 31), (64, 32), (2, 100), (100, 3), (65, 70), special=(9, 40)),
+                *_shifted((12, 20), "y", "x"),
+            ),
+            Case((128, 128)),
+        ),
+        Op(
+            "row_sums",
+            "row_sums",
+            (
+                out("y", "rows"),
+                given("x", "rows columns"),
+                given("length", "rows", "const int*"),
+                given("order", "rows", "const int*"),
+                *sizes("rows", "columns"),
+                _STREAM,
+            ),
+            _row_sums,
+            (
+                Case((1, 1), calls=13),
+                *_cases((3, 5), (31, 33), (33, 7), (64, 64), (100, 1), (257, 40), (9, 300), cancel=(40, 64)),
+                *_shifted((12, 20), "y", "x"),
+            ),
+            Case((64, 400)),
+        ),
+        Op(
+            "histogram",
+            "histogram",
+            (
+                out("count", "256", "int*"),
+                given("pixels", "pixel_count", _GIVEN_BYTES),
+                *sizes("pixel_count"),
+                _STREAM,
+            ),
+            _histogram,
+            (
+                Case((1,), calls=13),
+                *_cases((31,), (255,), (257,), (4095,), (4096,), (4097,), (9000,)),
+                *_shifted((1000,), "pixels"),
+            ),
+            Case((16384,)),
         ),
     )
 }

@@ -205,7 +205,7 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         for name in ("accesses", "least", "lanes"):
             sum_[name] += line[name]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
-    needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
+    needed = sum(p.kind.itemsize * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)
     own = [line for line in lines if line["memory"] == "global"]
     products = op.products(of)

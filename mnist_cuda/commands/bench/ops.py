@@ -13,9 +13,11 @@ from pathlib import Path
 from mnist_cuda.commands.flags import add_record_flags, gpu, options_of, positive
 
 OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build has
-    *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
+    *("linear", "linear_relu", "linear_backward", "linear_sparse"),
+    *("conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
     *("relu", "relu_max_pool2d", "relu_max_pool2d_backward"),
     *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
+    *("transpose", "row_sums", "histogram"),
 )
 
 EXAMPLES = (

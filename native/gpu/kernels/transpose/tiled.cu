@@ -26,7 +26,7 @@ __global__ void transpose_tiled_kernel(float* __restrict__ y, const float* __res
 }
 
 template <int kPitch, bool kSwizzled>
-void transpose(float* y, const float* x, std::int64_t rows, int columns, cudaStream_t stream) {
+void launch(float* y, const float* x, std::int64_t rows, int columns, cudaStream_t stream) {
   const dim3 grid = transpose_grid(rows, columns), block(kTile, kRows);
   transpose_tiled_kernel<kPitch, kSwizzled><<<grid, block, 0, stream>>>(y, x, rows, columns);
   MNIST_CHECK_LAUNCH();
@@ -35,13 +35,13 @@ void transpose(float* y, const float* x, std::int64_t rows, int columns, cudaStr
 }  // namespace
 
 void transpose_tiled(float* y, const float* x, std::int64_t rows, int columns, cudaStream_t stream) {
-  transpose<kTile, false>(y, x, rows, columns, stream);
+  launch<kTile, false>(y, x, rows, columns, stream);
 }
 void transpose_padded(float* y, const float* x, std::int64_t rows, int columns, cudaStream_t stream) {
-  transpose<kTile + 1, false>(y, x, rows, columns, stream);
+  launch<kTile + 1, false>(y, x, rows, columns, stream);
 }
 void transpose_swizzled(float* y, const float* x, std::int64_t rows, int columns, cudaStream_t stream) {
-  transpose<kTile, true>(y, x, rows, columns, stream);
+  launch<kTile, true>(y, x, rows, columns, stream);
 }
 
 }  // namespace mnist::kernels

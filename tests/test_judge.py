@@ -157,7 +157,7 @@ def test_a_skeleton_is_its_answer_with_a_hole(exercise):
 
 @pytest.mark.parametrize(("turns", "missed"), [(16.0, True), (1.0, False), (None, True)])
 def test_a_goal_that_is_missed_is_not_right(turns, missed):
-    counters = verdict.Counters("", 1.0, turns, 1.0, 0.0, 4.0, None, 1, [])
+    counters = verdict.Counters("", 1.0, turns, 1.0, 0.0, 4.0, None, 1, 0, [])
     one = verdict.Verdict("linear_forward_tiled", "linear", counters=counters)
     exercises.apply_goal(EXERCISES["padding"], one)
     assert one.right != missed

@@ -210,7 +210,7 @@ EXERCISES = {
             "the background. So a block counts its kHistogramBlock * kHistogramEach pixels in shared memory, and then "
             "adds each counter once. The bits repeat although the order does not: integers may be added in any.",
             ("histogram_privatised_kernel",),
-            goal=Rule("traffic", 4, "bytes of global memory over the arrays'"),
+            goal=Rule("atomics", 1024, "atomic operations on global memory"),
             same_bits=True,
         ),
         Exercise(

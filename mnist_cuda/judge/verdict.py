@@ -41,7 +41,8 @@ class Counters:
     """Of one call at the case `of`; `sectors` and `turns` as multiples of the least for the same bytes.
 
     `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
-    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch.
+    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch; `atomics`: atomic operations on global
+    memory, of all threads.
     """
 
     of: str
@@ -52,6 +53,7 @@ class Counters:
     wide: float
     loads: float | None
     blocks: int
+    atomics: int
     lines: list[dict[str, Any]]
 
 
@@ -219,6 +221,7 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         sum(line["lanes"] * line["bytes"] for line in own) / max(1, sum(line["lanes"] for line in own)),
         loads / products if products else None,
         min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
+        sum(kernel["atomics"] for kernel in report["kernels"]),
         sorted(sums.values(), key=lambda line: line["least"] - line["cost"]),
     )
 

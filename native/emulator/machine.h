@@ -55,7 +55,7 @@ struct Thread {
 struct Machine {
   Thread *current = nullptr, *threads = nullptr;
   int thread_count = 0;
-  std::int64_t barriers = 0;
+  std::int64_t barriers = 0, atomics = 0;
   const char* kernel = "";
   std::uint32_t run = 0;    // number of this pass over a grid: each order of each launch is one
   std::uint32_t block = 0;  // number within the grid, from 1

@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "only this variant (default: all); docs/ladder.md lists each op's"
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
-    add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="kernels in other languages (default: triton numba; `--peers` alone: none)")  # fmt: skip
+    text = "PyTorch's functions, and kernels in other languages (default: torch triton numba; `--peers` alone: none)"
+    add("--peers", nargs="*", default=["torch", "triton", "numba"], metavar="NAME", help=text)
     add("--peer-python", type=Path, metavar="FILE", help="their interpreter (default: .venv-peers/bin/python or ours)")
     add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
-        "memory accesses")  # fmt: skip
+        "memory accesses; those in Triton and Numba by their own simulators")  # fmt: skip
     add("--as", dest="emulate_as", choices=("h200", "t4", "a100", "rtx4090"), default="h200",
         help="the GPU for which --emulate computes the roof, and with --variant "
         "occupancy (default: %(default)s)")  # fmt: skip

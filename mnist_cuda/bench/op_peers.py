@@ -275,22 +275,27 @@ def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) ->
     for name in peers:
         peer = OP_PEERS[name]
         wanted = [v for v in peer.variants if op in ("", v.op) and variant in ("", v.name)]
-        if not wanted or peer.simulator is None:
+        if peer.simulator is None or not wanted:
             continue
-        missing = "" if has_module(python, peer.module) else f"{python} has no {peer.module}; {peer.remedy}"
+        inputs = {one: peer.simulator.inputs[one.op]() for one in wanted}
+        rows: list[dict[str, Any]] = [
+            {"op": one.op, "variant": one.name, "why": one.why, "by": peer.simulator.name, "absent": "", "error": None}
+            | {"bound": max(BOUNDS[one.op], one.own_error)}
+            | {"shapes": {array: list(values.shape) for array, values in inputs[one].items()}}
+            for one in wanted
+        ]
+        found += rows
+        if not has_module(python, peer.module):
+            for row in rows:
+                row["absent"] = f"{python} has no {peer.module}; {peer.remedy}"
+            continue
         command, on = (str(python), str(PEER_SCRIPTS / peer.script)), {peer.simulator.variable: "1"}
         with CompetitorProcess(command, on) as process, tempfile.TemporaryDirectory() as folder:
-            for one in wanted:
-                inputs = peer.simulator.inputs[one.op]()
-                row: dict[str, Any] = {"op": one.op, "variant": one.name, "by": peer.simulator.name, "why": one.why}
-                row |= {"bound": max(BOUNDS[one.op], one.own_error), "absent": missing, "error": None}
-                row["shapes"] = {name: list(array.shape) for name, array in inputs.items()}
+            for one, row in zip(wanted, rows, strict=True):
                 try:
-                    if not missing:
-                        row["error"] = run_variant(process, one, inputs, Path(folder))["error"]
+                    row["error"] = run_variant(process, one, inputs[one], Path(folder))["error"]
                 except CompetitorError as error:
                     row["absent"] = str(error)
-                found.append(row)
     return found
 
 

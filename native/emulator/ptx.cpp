@@ -87,7 +87,7 @@ __attribute__((noinline)) void multiply_sparse_bf16(float (&d)[4], const std::ui
     for (int n = 0; n < 16; ++n) {
       const std::uint32_t of_four = all.of(row % 8 * 4 + n / 8, 8) >> 16 * (row / 8) >> 4 * (n / 2 % 4);
       const int first = int(of_four & 3), second = int(of_four >> 2 & 3);
-      if (first >= second) add_fault("places", "mma.sp: the places of two weights do not increase", place);
+      if (first >= second) add_fault("instruction", "mma.sp: the places of two weights do not increase", place);
       const int k = n / 2 * 4 + (n % 2 ? second : first);
       sum += double(value(all.of(row % 8 * 4 + n % 8 / 2, row / 8 + n / 8 * 2), n % 2)) *
              double(value(all.of(column * 4 + k % 8 / 2, 4 + k / 8), k % 2));

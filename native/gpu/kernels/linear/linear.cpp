@@ -33,7 +33,7 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
        "cuBLASLt's at B=256 on an H200, 0.81x and 1.7x at 1024",
        1e-3, Unit::kTensorTf32, cuda::kTensorCapability},
       {"int8", linear_forward_int8,
-       "register_tiled by dp4a of numbers rounded to 8 bits: within 2e-2 of the float64 product, usually 1.2e-2", 2e-2,
+       "register_tiled by dp4a of numbers rounded to 8 bits: within 2e-2 of the float64 product, usually 1e-2", 2e-2,
        Unit::kInt8},
   };
   return kTable;

@@ -71,7 +71,7 @@ void linear_forward_tensor_cores(float* y, float* partial, const float* x, const
 //   needs    at most 133,144 features (checked), so that no sum exceeds 32 bits
 //   numerics an approximation. A number is off by at most half a unit, by the root of a twelfth of a unit in the mean
 //            square: (max / rms) / (127 sqrt(12)) of its row. Two such factors of normal numbers, whose max is at most
-//            6 times their rms, give sqrt(2) * 6 / 440 = 2e-2 of the product, which is own_error; 1.2e-2 is usual. The
+//            6 times their rms, give sqrt(2) * 6 / 440 = 2e-2 of the product, which is own_error; 1e-2 is usual. The
 //            sums themselves are exact, and the same in any order. A NaN makes all of its row's outputs NaN
 //   why      dp4a adds four products per instruction, on any GPU from compute capability 6.1 on. A trained network
 //            would keep w rounded; here each call rounds both

@@ -59,8 +59,8 @@ add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench
 target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
 add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
 
-foreach(_op IN ITEMS batch_norm conv2d histogram linear linear_sparse log_softmax relu relu_max_pool2d row_sums sgd step
-                     transpose)
+foreach(_op IN ITEMS batch_norm conv2d conv_bn_relu_pool histogram linear linear_sparse log_softmax relu
+                     relu_max_pool2d row_sums sgd step transpose)
   add_executable(emulated_${_op} tests/native/gpu/test_${_op}.cpp)
   target_link_libraries(emulated_${_op} PRIVATE emulated emulated_host emulator)
   target_include_directories(emulated_${_op} PRIVATE tests/native)
@@ -69,8 +69,8 @@ foreach(_op IN ITEMS batch_norm conv2d histogram linear linear_sparse log_softma
 endforeach()
 
 # A whole step of the engines that are made of unfused kernels.
-file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/*feed*.cpp
-  native/gpu/engines/cuda_engine.cpp)
+file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/layerwise.cpp
+  native/gpu/engines/*feed*.cpp native/gpu/engines/cuda_engine.cpp)
 add_executable(test_emulated_step tests/native/emulated/test_emulated_step.cpp ${_unfused}
   native/host/engines/engine.cpp native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
 target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads)

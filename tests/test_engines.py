@@ -649,8 +649,8 @@ def test_follows_a_routing(make_engine, oracle, spec):
 
 def test_registry():
     rows = engines()
-    assert [row.name for row in rows] == ["reference", "cpu", "naive", "tiled", "cudnn", "fused"]
-    assert sorted(row.rank for row in rows) == [1, 2, 3, 4, 5, 6]
+    assert [row.name for row in rows] == ["reference", "cpu", "naive", "tiled", "layerwise", "cudnn", "fused"]
+    assert sorted(row.rank for row in rows) == [1, 2, 3, 4, 5, 6, 7]
     for row in rows:
         assert row.summary
         assert row.summation in get_args(Summation)

@@ -56,6 +56,8 @@ ENGINE_FILES = {  # below native/: what only this engine uses, or what it was wr
     "gpu/kernels/relu/float4.cu gpu/kernels/log_softmax/online.cu gpu/kernels/log_softmax/float4.cu "
     "gpu/kernels/linear/prefetched.cu gpu/kernels/linear/coalesced.cu gpu/kernels/linear/product.cuh "
     "gpu/kernels/linear/slices.*",
+    "layerwise": "gpu/engines/layerwise.cpp gpu/kernels/layerwise/*.* gpu/kernels/conv_bn_relu_pool/*.cuh "
+    "gpu/kernels/conv_bn_relu_pool/[acgm]*.cu",
     "cudnn": "gpu/engines/cudnn.cpp gpu/libraries/cudnn_layers.*",
     "fused": "gpu/engines/fused/*.* gpu/kernels/fused/**/*.* host/kernels/fused/*.* gpu/kernels/device/*.*",
     "cpu": "host/engines/cpu.cpp host/cpu/kernels*.* host/cpu/layer1.* host/cpu/network.* "

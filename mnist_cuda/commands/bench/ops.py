@@ -16,7 +16,10 @@ OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build 
     *("linear", "linear_relu", "linear_backward", "linear_sparse"),
     *("conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
     *("relu", "relu_max_pool2d", "relu_max_pool2d_backward"),
-    *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward", "log_softmax", "log_softmax_nll_backward"),
+    *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward"),
+    *("conv_bn_relu_pool", "conv_bn_relu_pool_backward"),
+    *("conv_bn_relu_pool_layer1", "conv_bn_relu_pool_layer1_backward"),
+    *("log_softmax", "log_softmax_nll_backward"),
     *("transpose", "row_sums", "histogram"),
 )
 

@@ -3,13 +3,16 @@
 #include "bench/op_cases.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "cpu/reference_ops.h"
 #include "kernels/batch_norm/naive_ops.h"
+#include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/linear_sparse/linear_sparse.h"
 #include "kernels/relu/relu.h"
 #include "kernels/row_sums/row_sums.h"
@@ -438,6 +441,123 @@ OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
   return op;
 }
 
+// A layer of the network, its inputs, and what the reference has of it; every image counts in the statistics.
+struct LayerCase {
+  int in, out, side;
+  std::string shape;
+  Input x, w, bias, gamma, beta;
+  Doubles z, mean, var, a;
+  std::vector<std::uint8_t> route;
+
+  std::int64_t values(std::int64_t batch) const { return batch * out * side * side; }
+};
+
+LayerCase layer_case(OpCase& op, std::int64_t batch, bool first, cudaStream_t stream) {
+  LayerCase layer{first ? 1 : kConv1Channels, first ? kConv1Channels : kConv2Channels, first ? kImageSide : kPool1Side};
+  op.shape = first ? shape("layer 1: (", batch, ",1,28,28) to 32") : shape("layer 2: (", batch, ",32,14,14) to 64");
+  const int area = layer.side * layer.side, weights = layer.in * layer.out * kTaps;
+  const auto pixels = batch * layer.in * area;
+  layer.x = random_input(op, stream, pixels, pixels);
+  layer.w = random_input(op, stream, weights, weights, first ? 0.3 : 0.06);
+  for (auto* input : {&layer.bias, &layer.gamma, &layer.beta}) *input = random_input(op, stream, layer.out, layer.out);
+  for (auto* values : {&layer.mean, &layer.var}) values->resize(layer.out);
+  layer.z.resize(layer.values(batch));
+  layer.a.resize(layer.values(batch) / 4);
+  layer.route.resize(layer.a.size());
+  reference::conv2d_forward(layer.z.data(), layer.x.checked.data(), layer.w.checked.data(), layer.bias.checked.data(),
+                            batch, layer.in, layer.out, layer.side);
+  reference::batch_norm_statistics(layer.mean.data(), layer.var.data(), layer.z.data(), batch, layer.out, area);
+  Doubles y(layer.z.size());
+  reference::batch_norm_forward(y.data(), layer.z.data(), layer.gamma.checked.data(), layer.beta.checked.data(),
+                                layer.mean.data(), layer.var.data(), batch, layer.out, area);
+  reference::relu_max_pool2d_forward(layer.a.data(), layer.route.data(), y.data(), batch * layer.out, layer.side / 2);
+  return layer;
+}
+
+using LayerForwards = std::span<const kernels::Variant<kernels::ConvBnReluPoolForward>>;
+using LayerBackwards = std::span<const kernels::Variant<kernels::ConvBnReluPoolBackward>>;
+
+OpCase layer_forward(LayerForwards rows, bool first, std::int64_t batch, cudaStream_t stream) {
+  OpCase op;
+  auto layer = layer_case(op, batch, first, stream);
+  const auto [in, out, side] = std::array{layer.in, layer.out, layer.side};
+  op.output.reserve(std::int64_t(layer.a.size()));
+  op.decisions.reserve(std::int64_t(layer.a.size()));
+  op.want = std::move(layer.a);
+  op.bound = 5e-6;
+  op.cost = kernels::conv_bn_relu_pool_cost(batch, in, out, side);
+  float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
+  float* statistics = op.floats.emplace_back(2 * out).data();
+  float* scratch = op.floats.emplace_back(kernels::conv_bn_relu_pool_scratch_size(batch, in, out, side)).data();
+  add_rungs(op, own_rungs(rows), [&](const auto& row) {
+    return [=, run = row.run, in = in, out = out, side = side, a = op.output.data(), route = op.decisions.data(),
+            x = layer.x.data, w = layer.w.data, bias = layer.bias.data, gamma = layer.gamma.data,
+            beta = layer.beta.data](cudaStream_t stream) {
+      run(a, route, kept, statistics, scratch, x, w, bias, gamma, beta, batch, in, out, side, stream);
+    };
+  });
+  return op;
+}
+
+// dw, dgamma, dbeta and dx, if any, one after the other in the output. What a row needs of its forward is made here, by
+// the forward row of the same place in the table; the decisions are the reference's.
+OpCase layer_backward(LayerBackwards rows, LayerForwards forwards, bool first, std::int64_t batch,
+                      cudaStream_t stream) {
+  OpCase op;
+  const auto layer = layer_case(op, batch, first, stream);
+  const auto [in, out, side] = std::array{layer.in, layer.out, layer.side};
+  const std::int64_t weights = layer.w.checked.size(), pixels = first ? 0 : std::int64_t(layer.x.checked.size());
+  const std::int64_t images = std::min(batch, kChecked);
+  const auto pooled = std::int64_t(layer.a.size());
+  const auto da = random_input(op, stream, pooled, pooled);
+  op.output.reserve(weights + 2 * out + pixels);
+  op.want.resize(weights + 2 * out + pixels);
+  op.bound = 1e-5;
+  op.cost = kernels::conv_bn_relu_pool_backward_cost(batch, in, out, side, !first);
+  Doubles dy(layer.z.size()), dz(layer.z.size());
+  double *dw = op.want.data(), *dgamma = dw + weights, *dbeta = dgamma + out, *dx = dbeta + out;
+  reference::relu_max_pool2d_backward(dy.data(), da.checked.data(), layer.route.data(), batch * out, side / 2);
+  reference::batch_norm_backward(dz.data(), dgamma, dbeta, dy.data(), layer.z.data(), layer.gamma.checked.data(),
+                                 layer.mean.data(), layer.var.data(), batch, out, side * side);
+  reference::conv2d_backward_weight(dw, dz.data(), layer.x.checked.data(), batch, in, out, side);
+  if (!first) {
+    reference::conv2d_backward_data(dx, dz.data(), layer.w.checked.data(), images, in, out, side);
+    op.want.resize(weights + 2 * out + images * in * side * side);
+  }
+  op.decisions.reserve(2 * pooled);  // and those of the forwards, which nobody reads
+  cuda::upload(op.decisions.data(), layer.route, stream);
+  float* a = op.floats.emplace_back(pooled).data();
+  float* scratch = op.floats.emplace_back(kernels::conv_bn_relu_pool_scratch_size(batch, in, out, side)).data();
+  std::size_t place = 0;
+  add_rungs(op, own_rungs(rows), [&](const auto& row) {
+    float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
+    float* statistics = op.floats.emplace_back(2 * out).data();
+    forwards[place++].run(a, op.decisions.data() + pooled, kept, statistics, scratch, layer.x.data, layer.w.data,
+                          layer.bias.data, layer.gamma.data, layer.beta.data, batch, in, out, side, stream);
+    return [=, run = row.run, in = in, out = out, side = side, dw = op.output.data(), da = da.data, x = layer.x.data,
+            w = layer.w.data, gamma = layer.gamma.data, route = op.decisions.data()](cudaStream_t stream) {
+      float *dgamma = dw + weights, *dbeta = dgamma + out, *dx = first ? nullptr : dbeta + out;
+      run(dx, dw, dgamma, dbeta, scratch, da, x, kept, statistics, route, w, gamma, batch, in, out, side, stream);
+    };
+  });
+  return op;
+}
+
+OpCase conv_bn_relu_pool(std::int64_t batch, cudaStream_t stream) {
+  return layer_forward(kernels::conv_bn_relu_pool_forward_variants(), false, batch, stream);
+}
+OpCase conv_bn_relu_pool_backward(std::int64_t batch, cudaStream_t stream) {
+  return layer_backward(kernels::conv_bn_relu_pool_backward_variants(), kernels::conv_bn_relu_pool_forward_variants(),
+                        false, batch, stream);
+}
+OpCase conv_bn_relu_pool_layer1(std::int64_t batch, cudaStream_t stream) {
+  return layer_forward(kernels::conv_bn_relu_pool_layer1_forward_variants(), true, batch, stream);
+}
+OpCase conv_bn_relu_pool_layer1_backward(std::int64_t batch, cudaStream_t stream) {
+  return layer_backward(kernels::conv_bn_relu_pool_layer1_backward_variants(),
+                        kernels::conv_bn_relu_pool_layer1_forward_variants(), true, batch, stream);
+}
+
 OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("(", batch, ",10)")};
   const auto x = random_input(op, stream, batch * kClasses, batch * kClasses);
@@ -499,6 +619,10 @@ std::span<const OpEntry> op_entries() {
       {"batch_norm_statistics", batch_norm_statistics},
       {"batch_norm_forward", batch_norm_forward},
       {"batch_norm_backward", batch_norm_backward},
+      {"conv_bn_relu_pool", conv_bn_relu_pool},
+      {"conv_bn_relu_pool_backward", conv_bn_relu_pool_backward},
+      {"conv_bn_relu_pool_layer1", conv_bn_relu_pool_layer1},
+      {"conv_bn_relu_pool_layer1_backward", conv_bn_relu_pool_layer1_backward},
       {"log_softmax", log_softmax},
       {"log_softmax_nll_backward", log_softmax_nll_backward},
       {"transpose", transpose},

@@ -68,7 +68,7 @@ void BatchFeeder::send(std::int64_t step, std::span<const std::int32_t> indices)
 Batch BatchFeeder::load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {
   cuda::bring(images_.data(), images, compute_.get());
   cuda::upload(labels_.data(), labels, compute_.get());
-  return {images_.data(), labels_.data(), std::int64_t(images.size()) / kImagePixels};
+  return {images_.data(), labels.empty() ? nullptr : labels_.data(), std::int64_t(images.size()) / kImagePixels};
 }
 
 Batch BatchFeeder::load_dataset(std::int64_t first, std::int64_t count) {

@@ -14,10 +14,12 @@ namespace mnist {
 
 // One batch as a step sees it, in the GPU's memory.
 struct Batch {
-  const std::uint8_t* images;  // (size, kImagePixels)
-  const std::uint8_t* labels;  // (size)
+  std::uint8_t* images;  // (size, kImagePixels)
+  std::uint8_t* labels;  // (size); null where the caller has none
   std::int64_t size;
-  bool routed = false;  // a probe that follows a routing
+  bool routed = false;       // a probe that follows a routing
+  double upstream = 1;       // of the loss, where backward begins
+  kernels::GatherFrom from;  // set: images and labels are still to be brought to their places, by forward
 };
 
 // With the data set on the GPU a step gathers its batch into slot 0 itself. With the data set on the host the slots are
@@ -40,6 +42,10 @@ class BatchFeeder {
 
   // Data set on the GPU: queues the gathering of the batch at state->cursor into slot 0. May be captured.
   void gather(std::int64_t size, const kernels::StepState* state);
+  // The same for a kernel that gathers on the way.
+  kernels::GatherFrom gather_from(const kernels::StepState* state) const {
+    return {device_images_.data(), device_labels_.data(), order_.data(), state};
+  }
 
   // Data set on the host: queues the copy of these images into slot `step` % kSlots and makes the compute stream wait
   // for it; release() tells that the steps queued so far are the last that use the slot.

@@ -124,14 +124,16 @@ void CudaEngine<T>::evaluate(const Batch& batch) {
 
 template <class T>
 void CudaEngine<T>::queue_step(int slot, std::int64_t size) {
-  if (feeder_.on_device()) {
+  Batch batch = feeder_.batch(slot, size);
+  if (feeder_.on_device() && gathers()) {
+    batch.from = feeder_.gather_from(state_.data());
+  } else if (feeder_.on_device()) {
     MNIST_PHASE("gather");
     timer().op("gather_batch", kernels::gather_cost(size));
     feeder_.gather(size, state_.data());
   }
-  const Batch batch = feeder_.batch(slot, size);
   evaluate(batch);
-  backward(batch, T(1));
+  backward(batch);
   MNIST_PHASE("update");
   timer().op("sgd_update", kernels::sgd_cost(kParameterCount, sizeof(T)));
   update(learning_rate_.data());
@@ -216,10 +218,12 @@ Probe CudaEngine<T>::do_probe(std::span<const std::uint8_t> images, std::span<co
   reserve_run(size, 1);
   start(std::vector<double>(1));
   Batch batch = feeder_.load(images, labels);
+  batch.upstream = options.upstream;
   batch.routed = options.routing != nullptr;
   if (batch.routed) write_routing(*options.routing);
   evaluate(batch);
-  backward(batch, T(options.upstream));
+  backward(batch);
+  finish_gradients();
   Probe probe;
   StepResult result;
   cuda::download({&result, 1}, results_.data(), stream());

@@ -36,11 +36,18 @@ class CudaEngine : public GpuEngine {
   // own, which are kept for backward.
   virtual void forward(const Batch& batch, const T* statistics) = 0;
 
-  // Sets all gradients of upstream * (mean loss) of the batch that the last forward saw.
-  virtual void backward(const Batch& batch, T upstream) = 0;
+  // Sets all gradients of batch.upstream * (mean loss) of the batch that the last forward saw.
+  virtual void backward(const Batch& batch) = 0;
 
   // One step along the gradients; plain SGD unless overridden. *learning_rate is in the GPU's memory.
   virtual void update(const T* learning_rate);
+
+  // An engine whose update ends the sums of backward, and stores no gradient: sets the gradients, where there is no
+  // update.
+  virtual void finish_gradients() {}
+
+  // Whether forward gathers a batch of a data set on the GPU itself, from batch.from.
+  virtual bool gathers() const { return false; }
 
   // Mean and biased variance by channel of what convolution `layer` (1 or 2) gives for the batch, bias included,
   // where batch norm 1 normalises by `statistics`; both outputs are in the GPU's memory.
@@ -63,6 +70,8 @@ class CudaEngine : public GpuEngine {
   // ---- what an engine may use -------------------------------------------------------------------------------------
   T* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
   T* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
+  T* parameters() const { return parameters_.data(); }
+  T* gradients() const { return gradients_.data(); }
   T* logits() const { return logits_.data(); }  // (B, kClasses)
   T* log_p() const { return log_p_.data(); }    // (B, kClasses)
 

@@ -195,12 +195,12 @@ class CudnnEngine final : public CudaEngine<float> {
     layer.max_pool2d.forward(block.a.data(), statistics ? nullptr : block.index.data(), block.y.data());
   }
 
-  void backward(const Batch& batch, float upstream) override {
+  void backward(const Batch& batch) override {
     Layers& layer = layers(batch.size);
     {
       MNIST_PHASE("fc2 backward");
       timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(batch.size * kClasses));
-      kernels::nll_loss_backward(dlogits_.data(), batch.labels, upstream, batch.size, kClasses, stream());
+      kernels::nll_loss_backward(dlogits_.data(), batch.labels, float(batch.upstream), batch.size, kClasses, stream());
       layer.activations.log_softmax_backward(dlogits_.data(), log_p());
       timer().op("linear", kernels::linear_backward_cost(batch.size, kHidden, kClasses, element()), unit());
       const void* dlogits = dlogits_.data();

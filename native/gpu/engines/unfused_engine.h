@@ -117,12 +117,12 @@ class UnfusedEngine final : public CudaEngine<typename Ops::T> {
                                    stream());
   }
 
-  void backward(const Batch& batch, T upstream) override {
+  void backward(const Batch& batch) override {
     const auto size = batch.size;
     {
       MNIST_PHASE("fc2 backward");
       timer().op("log_softmax_nll", kernels::log_softmax_nll_backward_cost(size * kClasses, kElement));
-      Ops::log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, upstream, size, kClasses, stream());
+      Ops::log_softmax_nll_backward(dlogits_.data(), log_p(), batch.labels, batch.upstream, size, kClasses, stream());
       timer().op("linear", kernels::linear_backward_cost(size, kHidden, kClasses, kElement));
       Ops::linear_backward(dh_.data(), gradient(kFc2Weight), gradient(kFc2Bias), partial_.data(), dlogits_.data(),
                            h_.data(), parameter(kFc2Weight), size, kHidden, kClasses, stream());

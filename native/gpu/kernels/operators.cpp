@@ -1,14 +1,16 @@
 // The operators of mnist/operators.h on a GPU: float32 by the kernels of engine tiled, the fastest of our own for each
-// op, float64 by naive's.
+// op, and by those of layerwise for conv_bn_relu_pool; float64 by naive's.
 #include "mnist/operators.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/stream.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/conv2d/naive_ops.h"
+#include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/naive_ops.h"
 #include "kernels/log_softmax/log_softmax.h"
@@ -16,7 +18,6 @@
 #include "kernels/relu/naive_ops.h"
 #include "kernels/relu/relu.h"
 #include "kernels/relu_max_pool2d/naive_ops.h"
-#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 
 namespace mnist {
 namespace {
@@ -56,10 +57,6 @@ template <>
 struct Ops<float> {
   static constexpr auto conv2d_partial_size = &conv2d_backward_weight_partial_size;
   static constexpr auto batch_norm_statistics = &batch_norm_statistics_groups;
-  static constexpr auto batch_norm_forward = &batch_norm_normalize_float4;
-  static constexpr auto batch_norm_backward = &batch_norm_backward_float4;
-  static constexpr auto relu_max_pool2d_forward = &relu_max_pool2d_forward_float2;
-  static constexpr auto relu_max_pool2d_backward = &relu_max_pool2d_backward_float2;
   static constexpr auto relu_forward = &relu_forward_float4;
   static constexpr auto log_softmax_forward = &log_softmax_forward_warp;
   static constexpr auto linear_backward = &linear_backward_prefetched;
@@ -101,10 +98,21 @@ class GpuOperators final : public Operators<T> {
                                  const T* bias, const T* gamma, const T* beta, bool of_batch, std::int64_t batch,
                                  int in, int out, int side) override {
     T *y = scratch, *partial = y + aligned(batch * out * side * side);
+    if constexpr (kFused) {
+      if (side == kPool1Side) {  // of_images fits where y would be
+        conv2d_with_statistics(z, of_batch ? scratch : nullptr, x, w, bias, batch, in, out, side, stream_);
+        if (of_batch) return merge_apply_pool(a, route, mean, var, z, scratch, gamma, beta, batch, out, side, stream_);
+        return apply_pool(a, route, z, gamma, beta, mean, var, batch, out, side, stream_);
+      }
+    }
     Ops<T>::conv2d_forward(z, x, w, bias, batch, in, out, side, stream_);
     if (of_batch) Ops<T>::batch_norm_statistics(mean, var, partial, z, batch, out, side * side, stream_);
-    Ops<T>::batch_norm_forward(y, z, gamma, beta, mean, var, batch, out, side * side, stream_);
-    Ops<T>::relu_max_pool2d_forward(a, route, y, batch * out, side / 2, stream_);
+    if constexpr (kFused) {
+      apply_pool(a, route, z, gamma, beta, mean, var, batch, out, side, stream_);
+    } else {
+      Ops<T>::batch_norm_forward(y, z, gamma, beta, mean, var, batch, out, side * side, stream_);
+      Ops<T>::relu_max_pool2d_forward(a, route, y, batch * out, side / 2, stream_);
+    }
   }
 
   void conv_bn_relu_pool_backward(T* dx, T* dw, T* dgamma, T* dbeta, T* scratch, const T* da, const T* x, const T* z,
@@ -112,15 +120,29 @@ class GpuOperators final : public Operators<T> {
                                   std::int64_t batch, int in, int out, int side) override {
     const auto values = aligned(batch * out * side * side);
     T *dy = scratch, *dz = dy + values, *partial = dz + values;
-    Ops<T>::relu_max_pool2d_backward(dy, da, route, batch * out, side / 2, stream_);
-    Ops<T>::batch_norm_backward(dz, dgamma, dbeta, partial, dy, z, gamma, mean, var, batch, out, side * side, stream_);
+    if constexpr (kFused) {
+      pooled_sums(dgamma, dbeta, da, z, route, mean, var, batch, out, side, stream_);
+      if (side == kPool1Side && out <= kMostGradientChannels) {
+        const PooledGradient of{da, z, route, gamma, mean, var, dgamma, dbeta};
+        gradient_in_conv_weight(scratch, of, x, batch, in, out, side, stream_);
+        conv2d_add_chunks(dw, scratch, in, out, int(gradient_in_conv_chunks(batch)), stream_);
+        if (dx) gradient_in_conv_data(dx, of, w, batch, in, out, side, stream_);
+        return;
+      }
+      dz_of_pooled(dz, da, z, route, gamma, mean, var, dgamma, dbeta, batch, out, side, stream_);
+    } else {
+      Ops<T>::relu_max_pool2d_backward(dy, da, route, batch * out, side / 2, stream_);
+      Ops<T>::batch_norm_backward(dz, dgamma, dbeta, partial, dy, z, gamma, mean, var, batch, out, side * side,
+                                  stream_);
+    }
     Ops<T>::conv2d_backward_weight(dw, partial, dz, x, batch, in, out, side, stream_);
     if (dx) Ops<T>::conv2d_backward_data(dx, dz, w, batch, in, out, side, stream_);
   }
 
   std::int64_t conv_bn_relu_pool_scratch(std::int64_t batch, int in, int out, int side) override {
     return 2 * aligned(batch * out * side * side) +
-           std::max(naive::batch_norm_partial_size(batch, out), Ops<T>::conv2d_partial_size(batch, in, out));
+           std::max({naive::batch_norm_partial_size(batch, out), Ops<T>::conv2d_partial_size(batch, in, out),
+                     gradient_in_conv_chunks(batch) * in * out * kTaps});
   }
 
   void linear_forward(T* y, std::uint8_t* pass, T* scratch, const T* x, const T* w, const T* bias, std::int64_t batch,
@@ -153,6 +175,8 @@ class GpuOperators final : public Operators<T> {
   }
 
  private:
+  static constexpr bool kFused = std::is_same_v<T, float>;  // whole layers have rows in float alone
+
   cuda::DeviceGuard guard_;
   cudaStream_t stream_;
 };

@@ -16,6 +16,13 @@ struct StepState {
   std::int32_t step = 0;    // where its result goes, and its learning rate comes from
 };
 
+// Where a kernel that gathers its batch itself finds it: image b of the batch is images[order[state->cursor + b]].
+struct GatherFrom {
+  const std::uint8_t *images = nullptr, *labels = nullptr;  // of the data set; null: the batch is in its place
+  const std::int32_t* order = nullptr;
+  const StepState* state = nullptr;
+};
+
 // gather_batch: images[b] = dataset_images[order[cursor + b]], and the labels likewise.
 //   shapes   images (B,784), labels (B) <- dataset_images (N,784), dataset_labels (N), order (*), all uint8 but the
 //            order's int32; sets

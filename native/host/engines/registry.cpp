@@ -12,6 +12,7 @@ std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOpt
 std::unique_ptr<Engine> create_cpu(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_tiled(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_layerwise(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_cudnn(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_fused(const EngineInfo& info, const EngineOptions& options);
 std::string cudnn_unavailable(Precision precision, int device);
@@ -95,6 +96,14 @@ const std::vector<EngineRow>& rows() {
         .follows_routing = true},
        needs_gpu,
        MNIST_IF_CUDA(create_tiled)},
+      {{.name = "layerwise",
+        .summary = "kernels of our own, about one per layer and direction",
+        .device = "cuda",
+        .precisions = {kFp32},
+        .auto_priority = 7,
+        .summation = kPlain},
+       needs_gpu,
+       MNIST_IF_CUDA(create_layerwise)},
       {{.name = "cudnn",
         .summary = "cuDNN and cuBLAS, one library call per op",
         .device = "cuda",

@@ -60,6 +60,23 @@ constexpr Cost relu_max_pool2d_forward_cost(std::int64_t n, int element = 4) {
 }
 constexpr Cost relu_max_pool2d_backward_cost(std::int64_t n, int element = 4) { return {(1.0 + 5 * element) * n, 0}; }
 
+// A whole layer, conv2d to max_pool2d: x and w once, a and its decisions; backward da and the decisions, x and w once,
+// dw, and dx where it is asked for. Nothing between has to be moved.
+constexpr Cost conv_bn_relu_pool_cost(std::int64_t batch, int in, int out, int side, int element = 4) {
+  const double area = double(batch) * side * side, weights = 9.0 * in * out;
+  return {element * (area * in + weights) + (1.0 + element) * area * out / 4, 2 * area * weights};
+}
+constexpr Cost conv_bn_relu_pool_backward_cost(std::int64_t batch, int in, int out, int side, bool dx,
+                                               int element = 4) {
+  const double area = double(batch) * side * side, weights = 9.0 * in * out;
+  return {element * (area * in * (dx ? 2 : 1) + 2 * weights) + (1.0 + element) * area * out / 4,
+          (dx ? 4 : 2) * area * weights};
+}
+// Of layer 1: 54 sums of the pixels, or of their bytes, under a filter.
+constexpr Cost pixel_moments_cost(std::int64_t pixels, int element = 1) {
+  return {1.0 * element * pixels, 2.0 * 54 * pixels};
+}
+
 constexpr Cost log_softmax_forward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 4.0 * n}; }
 constexpr Cost log_softmax_nll_backward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 3.0 * n}; }
 

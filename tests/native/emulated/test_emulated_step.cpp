@@ -1,4 +1,4 @@
-// A whole step of the unfused engines in the emulator, `naive` and `tiled`, beside `reference`, which follows their
+// A whole step of `naive`, `tiled` and `layerwise` in the emulator, beside `reference`, which follows their
 // decisions: loss, scores and every gradient; then training steps, most of them launches of a recorded graph.
 #include <chrono>
 #include <memory>
@@ -14,6 +14,7 @@ std::vector<std::vector<KernelUse>> kernels_between_events(cudaGraph_t) { return
 std::unique_ptr<Engine> create_reference(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_naive(const EngineInfo& info, const EngineOptions& options);
 std::unique_ptr<Engine> create_tiled(const EngineInfo& info, const EngineOptions& options);
+std::unique_ptr<Engine> create_layerwise(const EngineInfo& info, const EngineOptions& options);
 }  // namespace mnist
 
 using namespace mnist;
@@ -94,6 +95,8 @@ int main() {
   emulator::set_orders(1);  // the tests of the ops take more
   check_step(create_naive, "naive");
   check_step(create_tiled, "tiled");
+  check_step(create_layerwise, "layerwise");
   check_training(create_tiled, "tiled");
+  check_training(create_layerwise, "layerwise");
   return testing::finish();
 }

@@ -153,16 +153,20 @@ template <int kEach>
 void launch(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch, int in, int out, int side,
             cudaStream_t stream) {
   const Cut by = cut(kEach, batch, in, out, side);
-  const dim3 grid(by.chunks, by.output_tiles, by.input_tiles), block(kAddBlock, kAddParts);
+  const dim3 grid(by.chunks, by.output_tiles, by.input_tiles);
   backward_weight_kernel<kEach><<<grid, kThreads, by.bytes, stream>>>(partial, dy, x, batch, in, out, side, by.inputs);
   MNIST_CHECK_LAUNCH();
-  const int filters = in * out, count = filters * kTaps;
-  add_chunks_kernel<<<unsigned(ceil_div(count, kAddBlock)), block, 0, stream>>>(dw, partial, count, filters,
-                                                                                int(by.chunks));
-  MNIST_CHECK_LAUNCH();
+  conv2d_add_chunks(dw, partial, in, out, int(by.chunks), stream);
 }
 
 }  // namespace
+
+void conv2d_add_chunks(float* dw, const float* partial, int in, int out, int chunks, cudaStream_t stream) {
+  const dim3 block(kAddBlock, kAddParts);
+  const int filters = in * out, count = filters * kTaps;
+  add_chunks_kernel<<<unsigned(ceil_div(count, kAddBlock)), block, 0, stream>>>(dw, partial, count, filters, chunks);
+  MNIST_CHECK_LAUNCH();
+}
 
 std::int64_t conv2d_backward_weight_partial_size(std::int64_t batch, int in, int out) {
   const std::int64_t count = std::int64_t(in) * out * kTaps;

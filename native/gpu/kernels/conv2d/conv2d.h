@@ -77,6 +77,10 @@ void conv2d_backward_data_register_tiled(float* dx, const float* dy, const float
 void conv2d_backward_weight_tiled(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
                                   int in, int out, int side, cudaStream_t stream);
 
+// conv2d_add_chunks: dw[o,i,tap] = partial[0,tap,o,i] + partial[1,tap,o,i] + ..., the last launch of both.
+//   launch   8 threads a weight, each an eighth of the chunks
+void conv2d_add_chunks(float* dw, const float* partial, int in, int out, int chunks, cudaStream_t stream);
+
 // conv2d_backward_weight_register_tiled: the same with 8 output channels a thread.
 //   launch   as `tiled`, 32 output channels a block
 //   why      5 loads of shared memory serve 72 multiply-adds, where `tiled` takes 4 for 9

@@ -28,11 +28,17 @@ void multiply(float* c, const float* a, const float* b, int rows, int columns, i
 
 }  // namespace
 
-void linear_forward_prefetched(float* y, float* partial, const float* x, const float* w, const float* bias,
-                               std::int64_t batch, int in, int out, cudaStream_t stream) {
+int linear_forward_slices(float* partial, const float* x, const float* w, std::int64_t batch, int in, int out,
+                          cudaStream_t stream) {
   const auto slices = linear_slices(kLinearProductTile, batch, out, in);
   multiply<true, true>(partial, x, w, int(batch), out, in, slices, stream);
-  linear_add_slices(y, partial, bias, batch, out, slices.count, stream);
+  return slices.count;
+}
+
+void linear_forward_prefetched(float* y, float* partial, const float* x, const float* w, const float* bias,
+                               std::int64_t batch, int in, int out, cudaStream_t stream) {
+  const int slices = linear_forward_slices(partial, x, w, batch, in, out, stream);
+  linear_add_slices(y, partial, bias, batch, out, slices, stream);
 }
 
 void linear_backward_prefetched(float* dx, float* dw, float* dbias, float* partial, const float* dy, const float* x,

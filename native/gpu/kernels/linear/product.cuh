@@ -76,23 +76,25 @@ __device__ inline Eight eight(const float* from, int distance) {
   return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
 
-// blockIdx.x = which 64 columns, blockIdx.y = which 128 rows, blockIdx.z = which `slice` of the summed index, a
-// multiple of 16; c[slice,row,column].
+// Shared memory of a block: two stages of both tiles, [k][line].
+inline constexpr int kProductAPitch = ProductTile<kProductRows, true>::kPitch;
+inline constexpr int kProductBPitch = ProductTile<kProductColumns, true>::kPitch;
+inline constexpr int kProductFloats = 2 * kProductDepth * (kProductAPitch + kProductBPitch);
+
+// The tile of c, a (rows, columns) matrix, from first_row and first_column on, over begin <= k < end of `depth` terms;
+// `begin` is a multiple of 16, `shared` has kProductFloats.
 template <bool kAAlong, bool kBAlong>
-__global__ void __launch_bounds__(kProductThreads, 3)
-    product_kernel(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b, int rows,
-                   int columns, int depth, int slice, bool vector) {
-  using ATile = ProductTile<kProductRows, kAAlong>;
-  using BTile = ProductTile<kProductColumns, kBAlong>;
-  __shared__ __align__(16) float a_tiles[2][kProductDepth][ATile::kPitch];
-  __shared__ __align__(16) float b_tiles[2][kProductDepth][BTile::kPitch];
-  const int first_row = int(blockIdx.y) * kProductRows, first_column = int(blockIdx.x) * kProductColumns;
-  const int begin = int(blockIdx.z) * slice, end = min(begin + slice, depth);
+__device__ void multiply_tile(float* shared, float* __restrict__ c, const float* __restrict__ a,
+                              const float* __restrict__ b, int rows, int columns, int depth, int first_row,
+                              int first_column, int begin, int end, bool vector) {
+  auto a_tiles = reinterpret_cast<float (*)[kProductDepth][kProductAPitch]>(shared);
+  auto b_tiles =
+      reinterpret_cast<float (*)[kProductDepth][kProductBPitch]>(shared + 2 * kProductDepth * kProductAPitch);
   // A thread has rows 4 ty and 64 + 4 ty and columns 4 tx and 32 + 4 tx, each with the three behind it.
   const int tx = int(threadIdx.x) % 8 * 4, ty = int(threadIdx.x) / 8 * 4;
   float sums[8][8] = {};
-  ATile next_a;
-  BTile next_b;
+  ProductTile<kProductRows, kAAlong> next_a;
+  ProductTile<kProductColumns, kBAlong> next_b;
   const auto load = [&](int k) {
     next_a.load(a, first_row, rows, k, end, kAAlong ? depth : rows, vector);
     next_b.load(b, first_column, columns, k, end, kBAlong ? depth : columns, vector);
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kProductThreads, 3)
 #pragma unroll
     for (int n = 0; n < 8; n += 4) {
       const int column = first_column + n / 4 * (kProductColumns / 2) + tx;
-      float* to = c + (std::int64_t(blockIdx.z) * rows + row) * columns + column;
+      float* to = c + std::int64_t(row) * columns + column;
       if (vector && column + 3 < columns) {
         *reinterpret_cast<float4*>(to) = make_float4(sums[r][n], sums[r][n + 1], sums[r][n + 2], sums[r][n + 3]);
       } else {
@@ -131,6 +133,19 @@ __global__ void __launch_bounds__(kProductThreads, 3)
       }
     }
   }
+}
+
+// blockIdx.x = which 64 columns, blockIdx.y = which 128 rows, blockIdx.z = which `slice` of the summed index, a
+// multiple of 16; c[slice,row,column].
+template <bool kAAlong, bool kBAlong>
+__global__ void __launch_bounds__(kProductThreads, 3)
+    product_kernel(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b, int rows,
+                   int columns, int depth, int slice, bool vector) {
+  __shared__ __align__(16) float shared[kProductFloats];
+  const int begin = int(blockIdx.z) * slice;
+  multiply_tile<kAAlong, kBAlong>(shared, c + std::int64_t(blockIdx.z) * rows * columns, a, b, rows, columns, depth,
+                                  int(blockIdx.y) * kProductRows, int(blockIdx.x) * kProductColumns, begin,
+                                  min(begin + slice, depth), vector);
 }
 
 }  // namespace mnist::kernels

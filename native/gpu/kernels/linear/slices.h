@@ -22,6 +22,10 @@ struct LinearSlices {
 inline constexpr int kLinearSliceUnit = 32;
 LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64_t columns, std::int64_t terms);
 
+// linear_forward_slices: partial[s,b,o], slice s of x w^T, by prefetched's product; returns the number of slices.
+int linear_forward_slices(float* partial, const float* x, const float* w, std::int64_t batch, int in, int out,
+                          cudaStream_t stream);
+
 // Scratch of linear_forward_int8 (linear.h), in floats.
 std::int64_t linear_int8_partial_size(std::int64_t batch, int in, int out);
 

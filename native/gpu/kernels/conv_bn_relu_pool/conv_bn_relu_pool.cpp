@@ -1,0 +1,71 @@
+// The tables of conv_bn_relu_pool.
+#include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
+
+#include <algorithm>
+
+#include "kernels/batch_norm/naive_ops.h"
+#include "kernels/conv2d/conv2d.h"
+
+namespace mnist::kernels {
+
+std::span<const Variant<ConvBnReluPoolForward>> conv_bn_relu_pool_forward_variants() {
+  static constexpr Variant<ConvBnReluPoolForward> kTable[] = {
+      {"separate", conv_bn_relu_pool_forward_separate,
+       "each op's fastest row, five launches: z is written and read twice, y written and read"},
+      {"apply_pool", conv_bn_relu_pool_forward_apply_pool,
+       "batch norm, relu and pool in one launch of four: y stays in registers"},
+      {"conv_statistics", conv_bn_relu_pool_forward_conv_statistics,
+       "two launches: the convolution sums what it has in registers, so z is read once"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_backward_variants() {
+  static constexpr Variant<ConvBnReluPoolBackward> kTable[] = {
+      {"separate", conv_bn_relu_pool_backward_separate,
+       "each op's fastest row, six launches: dy and dz are written and read twice"},
+      {"pooled_sums", conv_bn_relu_pool_backward_pooled_sums,
+       "dgamma and dbeta from the pooled quarter, five launches: dy, mostly zeros, is never written"},
+      {"gradient_in_conv", conv_bn_relu_pool_backward_gradient_in_conv,
+       "four launches: both gradients of the convolution make dz of z, da and route as they load it"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<ConvBnReluPoolForward>> conv_bn_relu_pool_layer1_forward_variants() {
+  static constexpr Variant<ConvBnReluPoolForward> kTable[] = {
+      {"separate", conv_bn_relu_pool_forward_separate,
+       "each op's fastest row, five launches: z is written and read twice, y written and read"},
+      {"apply_pool", conv_bn_relu_pool_forward_apply_pool,
+       "batch norm, relu and pool in one launch of four: y stays in registers"},
+      {"moments", conv_bn_relu_pool_forward_moments,
+       "the statistics from 54 sums of pixels, then the whole layer in one launch: z does not exist"},
+  };
+  return kTable;
+}
+
+std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_layer1_backward_variants() {
+  static constexpr Variant<ConvBnReluPoolBackward> kTable[] = {
+      {"separate", conv_bn_relu_pool_backward_separate,
+       "each op's fastest row, five launches: dy and dz are written and read twice"},
+      {"pooled_sums", conv_bn_relu_pool_backward_pooled_sums,
+       "dgamma and dbeta from the pooled quarter, four launches: dy, mostly zeros, is never written"},
+      {"moments", conv_bn_relu_pool_backward_moments,
+       "sums of pixels under the routed positions, then a formula: neither z nor dz exists"},
+  };
+  return kTable;
+}
+
+std::int64_t conv_bn_relu_pool_kept_size(std::int64_t batch, int out, int side) {
+  return std::max(batch * out * side * side, std::int64_t(kMoments) * 2);
+}
+
+std::int64_t conv_bn_relu_pool_scratch_size(std::int64_t batch, int in, int out, int side) {
+  const std::int64_t chunks = gradient_in_conv_chunks(batch) * in * out * kTaps;
+  const std::int64_t partial =
+      std::max({naive::batch_norm_partial_size(batch, out), conv2d_backward_weight_partial_size(batch, in, out), chunks,
+                2 * batch * out, batch * out * (kTaps + 1), 2 * pixel_moments_partial_size(batch) + 1});
+  return 2 * aligned_floats(batch * out * side * side) + partial;
+}
+
+}  // namespace mnist::kernels

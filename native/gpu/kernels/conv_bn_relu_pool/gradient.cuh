@@ -1,0 +1,40 @@
+// gradient: what reaches a convolution through pool, relu and batch norm, for one value at a time: dz is never stored.
+#pragma once
+
+#include <cstdint>
+
+#include "mnist/engine.h"
+#include "mnist/model.h"
+
+namespace mnist::kernels {
+
+// Where batch norm's backward stands: its inputs by channel.
+struct BatchNormGradient {
+  const float *gamma, *mean, *var, *dgamma, *dbeta;
+  float per_value;  // 1/N, N values a channel
+};
+
+// dz = scale * dy + slope * (z - mean) + offset, by channel: batch norm's backward with its sums folded in.
+struct ChannelGradient {
+  float scale, mean, slope, offset;
+
+  __device__ float of(float dy, float z) const { return scale * dy + (slope * (z - mean) + offset); }
+};
+
+__device__ inline ChannelGradient channel_gradient(const BatchNormGradient& by, int c) {
+  const float inverse = 1 / sqrtf(by.var[c] + float(kBatchNormEpsilon)), scale = by.gamma[c] * inverse;
+  return {scale, by.mean[c], -scale * inverse * by.dgamma[c] * by.per_value, -scale * by.dbeta[c] * by.per_value};
+}
+
+// The window of a position of a plane with `side` columns, and which of its four this is: as a route counts them.
+__device__ inline int window_of(int position, int side) {
+  return position / side / 2 * (side / 2) + position % side / 2;
+}
+__device__ inline int place_of(int position, int side) { return position / side % 2 * 2 + position % side % 2; }
+
+// The place in its plane that a route names, of a window of `pooled` columns. `route` is not kDead.
+__device__ inline int routed_position(int window, int route, int pooled) {
+  return (2 * (window / pooled) + route / 2) * 2 * pooled + 2 * (window % pooled) + route % 2;
+}
+
+}  // namespace mnist::kernels

@@ -305,6 +305,20 @@ EXERCISES = {
             same_bits=True,
         ),
         Exercise(
+            "fuse",
+            "conv_bn_relu_pool/moments.cu",
+            "layer_of_one_channel",
+            "convolution, batch norm, relu and pooling in one launch",
+            "Write layer_kernel, a whole layer of one input channel: z = conv2d of the image + bias, y = gamma * (z - "
+            "mean) / sqrt(var + kBatchNormEpsilon) + beta, a = the maximum of each 2x2 window of y, or 0, and route = "
+            "its first place, 0 to 3, or kDead. z and y stay in registers: a thread computes the four outputs of a "
+            "window, for all kLayerChannels channels of the block, from 16 pixels. images.of(b) gives image b, a "
+            "function of the position; Images::normalized brings a pixel into the network's units. A negative gamma "
+            "turns the maximum around.",
+            ("layer_kernel",),
+            goal=Rule("traffic", 2, "bytes of global memory over the arrays'"),
+        ),
+        Exercise(
             "mma",
             "linear/tensor_cores.cu",
             "linear_forward_tensor_cores",

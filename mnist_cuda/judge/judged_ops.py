@@ -123,13 +123,13 @@ class Op:
 
 
 def shape_of(parameter: Parameter, of: Sizes) -> tuple[int, ...]:
-    """Such as `planes 2*side` with the sizes put in."""
+    """Such as `planes 2*side` or `side/2` with the sizes put in."""
 
     def value(word: str) -> int:
-        product = 1
-        for factor in word.split("*"):
+        product, (factors, _, divisor) = 1, word.partition("/")
+        for factor in factors.split("*"):
             product *= int(factor) if factor.isdigit() else of[factor]
-        return product
+        return product // int(divisor or 1)
 
     return tuple(value(word) for word in parameter.shape.split())
 
@@ -273,6 +273,26 @@ def _row_sums(a: Arrays, of: Sizes) -> dict[str, Answer]:
 
 def _histogram(a: Arrays, of: Sizes) -> dict[str, Answer]:
     return {"count": Answer(np.bincount(a["pixels"], minlength=BINS))}
+
+
+def _layer_of_one_channel(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    """The maximum of each window after batch norm: its first place, or DEAD where relu stops it."""
+    half = of["side"] // 2
+    per_channel = {name: a[name][:, None, None] for name in ("bias", "gamma", "beta", "mean", "var")}
+    factor = per_channel["gamma"] / np.sqrt(per_channel["var"] + EPSILON)
+    x, w = a["x"][:, None], a["w"][:, None]
+    y = factor * (_convolved(x, w) + per_channel["bias"] - per_channel["mean"]) + per_channel["beta"]
+    scale = abs(factor) * (_convolved(abs(x), abs(w)) + abs(per_channel["bias"]) + abs(per_channel["mean"]))
+    scale += abs(per_channel["beta"])
+
+    def windows(values: NDArray[Any]) -> NDArray[Any]:
+        shape = (of["batch"], of["out"], half, 2, half, 2)
+        of_windows: NDArray[Any] = values.reshape(shape).swapaxes(3, 4).reshape(*shape[:3], half, 4)
+        return of_windows
+
+    best, dead = windows(y).max(-1), windows(y).max(-1) <= 0
+    route = np.where(dead, DEAD, windows(y).argmax(-1)).astype(np.uint8)
+    return {"a": Answer(np.where(dead, 0, best), windows(scale).max(-1), 16), "route": Answer(route)}
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -632,6 +652,27 @@ OPS = {
             _log_softmax_nll_backward,
             (Case((2, 3), calls=13), *_ROWS, *_shifted((5, 8), "dx", "log_p", "labels")),
             Case((128, 10)),
+        ),
+        Op(
+            "conv_bn_relu_pool_layer1",
+            "layer_of_one_channel",
+            (
+                out("a", "batch out side/2 side/2"),
+                out("route", "batch out side/2 side/2", _PASS),
+                given("x", "batch side side"),
+                given("w", "out 3 3"),
+                *(given(name, "out") for name in ("bias", "gamma", "beta", "mean", "var")),
+                *sizes("batch", "out", "side"),
+                _STREAM,
+            ),
+            _layer_of_one_channel,
+            (
+                Case((1, 1, 2), calls=13),
+                *_cases((2, 3, 4), (1, 17, 6), (3, 16, 14), (1, 5, 28), (2, 33, 8), (1, 2, 40)),
+                *_shifted((1, 4, 8), "a", "route", "x", "w"),
+            ),
+            Case((2, 16, 28)),
+            lambda of: 9 * of["batch"] * of["out"] * of["side"] ** 2,
         ),
         Op(
             "transpose",

@@ -152,4 +152,23 @@ FAULTS = (
     ("histogram/privatised.cu", "histogram_privatised", "atomicAdd(&own[pixels[n]], 1);", "++own[pixels[n]];"),
     ("histogram/voted.cu", "histogram_voted", "if (t % 32 == 0) atomicAdd(&own[0]", "if (t == 0) atomicAdd(&own[0]"),
     ("histogram/voted.cu", "histogram_voted", "pixels[n] : -1;", "pixels[n] : 0;"),
+    ("conv_bn_relu_pool/moments.cu", "layer_of_one_channel", "sign * w[c * kTaps + k]", "w[c * kTaps + k]"),
+    (
+        "conv_bn_relu_pool/moments.cu",
+        "layer_of_one_channel",
+        "const bool dead = y <= 0;",
+        "const bool dead = best <= 0;",
+    ),
+    (
+        "conv_bn_relu_pool/moments.cu",
+        "layer_of_one_channel",
+        "  __syncthreads();  // the image and the filters are there\n",
+        "",
+    ),
+    (
+        "conv_bn_relu_pool/moments.cu",
+        "layer_of_one_channel",
+        "channels = min(kLayerChannels, out - first);",
+        "channels = kLayerChannels;",
+    ),
 )

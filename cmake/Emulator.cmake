@@ -59,7 +59,8 @@ add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench
 target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
 add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
 
-foreach(_op IN ITEMS batch_norm conv2d conv_bn_relu_pool linear log_softmax relu relu_max_pool2d sgd step)
+foreach(_op IN ITEMS batch_norm conv2d conv_bn_relu_pool histogram linear linear_sparse log_softmax relu
+                     relu_max_pool2d row_sums sgd step transpose)
   add_executable(emulated_${_op} tests/native/gpu/test_${_op}.cpp)
   target_link_libraries(emulated_${_op} PRIVATE emulated emulated_host emulator)
   target_include_directories(emulated_${_op} PRIVATE tests/native)

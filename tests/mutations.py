@@ -736,6 +736,16 @@ BENCH = [
         ),
     ),
     *of(
+        "mnist_cuda/bench/op_peers.py",
+        ("test_op_peers.py -k simulator",),
+        (
+            "simulator-that-is-not-there",
+            "message",
+            '            for row in rows:\n                row["absent"] = f"',
+            '            for row in rows[:0]:\n                row["absent"] = f"',
+        ),
+    ),
+    *of(
         "mnist_cuda/peers/numba_ops.py",
         ("test_op_peers.py",),
         ("numba-s-tile-by-rows", "index", "of_x[row, i] * of_w[column, i]", "of_x[row, i] * of_w[row, i]"),
@@ -1941,6 +1951,37 @@ ENGINES = [
         "native/gpu/kernels/linear/slices.cu",
         ("ctest test_linear",),
         ("last-slice-lost", "off by one", "slice < slices; ++slice", "slice < slices - 1; ++slice"),
+    ),
+    *of(
+        "native/gpu/kernels/linear/int8.cu",
+        ("ctest test_linear",),
+        ("int8-scale-of-another-row", "index", "scale[batch + o] * float(sum)", "scale[o] * float(sum)"),
+    ),
+    *of(
+        "native/gpu/kernels/linear_sparse/tensor_cores.cu",
+        ("ctest test_linear_sparse",),
+        ("second-weight-s-place", "index", "std::uint32_t(i | j << 2) << 4 * n", "std::uint32_t(i | 3 << 2) << 4 * n"),
+    ),
+    *of(
+        "native/gpu/kernels/transpose/tiled.cu",
+        ("ctest test_transpose",),
+        ("swizzled-one-way", "index", "tile[lane][kSwizzled ? n ^ lane : n]", "tile[lane][n]"),
+        ("tile-before-it-is-complete", "barrier", "  __syncthreads();  // the tile is complete\n", ""),
+    ),
+    *of(
+        "native/gpu/kernels/row_sums/naive.cu",
+        ("ctest test_row_sums",),
+        ("row-sums-of-another-order", "index", "order ? order[n] : n", "order ? order[rows - 1] : n"),
+    ),
+    *of(
+        "native/gpu/kernels/histogram/voted.cu",
+        ("ctest test_histogram",),
+        (
+            "background-behind-the-end",
+            "boundary",
+            "n < pixel_count ? pixels[n] : -1",
+            "n < pixel_count ? pixels[n] : 0",
+        ),
     ),
     *of(
         "native/gpu/kernels/linear/product.cuh",

@@ -119,6 +119,13 @@ BY_HAND = {
     ("log_softmax", "online"): {"x": (2, 1), "log_p": (2, 1)},
     # A warp is a row: bytes 0 to 39 and 40 to 79, either in two sectors.
     ("log_softmax", "warp"): {"x": (2, 2), "log_p": (2, 2)},
+    # Two rows: neighbours of a row lie 8 bytes apart in y, 256 bytes for 32 of them.
+    ("transpose", "naive"): {"x": (4, 4), "y": (8, 4)},
+    # A tile of two rows of 32 words: the two numbers of a column lie in the same bank.
+    ("transpose", "tiled"): {"x": (4, 4), "tile store": (1, 1), "tile load": (2, 1), "y": (1, 1)},
+    # Of rows of 33 words, or at column c ^ r, they do not.
+    ("transpose", "padded"): {"x": (4, 4), "tile store": (1, 1), "tile load": (1, 1), "y": (1, 1)},
+    ("transpose", "swizzled"): {"x": (4, 4), "tile store": (1, 1), "tile load": (1, 1), "y": (1, 1)},
 }
 
 
@@ -137,6 +144,23 @@ def test_costs_by_hand(op: str, variant: str, emulator_cache: str, monkeypatch: 
         ]
         assert found, name
         assert set(found) == {(cost, least)}, name
+
+
+@needs_compiler
+def test_divergence_and_atomics_are_counted(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+    idle = {}
+    for row in emulate.rows("row_sums", "", 2):
+        lines = [line for line in row["report"]["lines"] if line["array"] == "x"]
+        idle[row["variant"]] = 1 - sum(line["lanes"] for line in lines) / sum(32 * line["accesses"] for line in lines)
+    # Lengths are spread evenly from 0 to 196, so 32 rows have half of their longest one's numbers; sorted, 128 rows are
+    # four warps, to 49, 98, 147 and 196; a warp's last load of a row is half full.
+    assert idle["naive"] == pytest.approx(0.5, abs=0.06)
+    assert idle["sorted"] == pytest.approx(0.2, abs=0.06)
+    assert idle["warp"] == pytest.approx(0.5 * 32 / 98, abs=0.06)
+    atomics = {row["variant"]: row["report"]["kernels"][0]["atomics"] for row in emulate.rows("histogram", "", 2)}
+    assert atomics["naive"] == 2 * 784
+    assert atomics["privatised"] == atomics["voted"] <= 256  # a block's counters that are not 0
 
 
 @needs_compiler

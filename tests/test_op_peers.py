@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mnist_cuda.bench import op_peers
-from mnist_cuda.bench.competitors import PEER_SCRIPTS
+from mnist_cuda.bench.competitors import PEER_PYTHON, PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 
 NUMBA = {(variant.op, variant.name): variant for variant in op_peers.OP_PEERS["numba"].variants}
@@ -110,3 +110,59 @@ def test_rows_are_checked_and_compared(monkeypatch):
     assert rows[0]["library_ratio"] == 2
     assert rows[0]["percent_of_roof"] == pytest.approx(25)
     assert rows[1]["absent"] == "its process ended"
+
+
+# ---- without a GPU ---------------------------------------------------------------------------------------------------
+
+
+def test_every_simulated_row_has_inputs_and_a_bound():
+    for peer in op_peers.OP_PEERS.values():
+        for variant in peer.variants if peer.simulator else ():
+            assert variant.op in peer.simulator.inputs
+            assert variant.op in op_peers.BOUNDS
+        assert {variant.op for variant in peer.variants} <= op_peers.OPS.keys()
+
+
+def test_numba_s_rows_by_its_simulator():
+    pytest.importorskip("numba")
+    found = op_peers.simulated_rows("", "", ["torch", "numba"], sys.executable)
+    assert [(row["op"], row["variant"], row["by"]) for row in found] == [
+        ("relu", "numba", "Numba's simulator"),
+        ("linear", "numba_tiled", "Numba's simulator"),
+    ]
+    assert all(row["error"] <= row["bound"] for row in found)
+    (one,) = op_peers.simulated_rows("linear", "numba_tiled", ["numba"], sys.executable)
+    assert one["shapes"] == {"x": [5, 33], "w": [20, 33], "bias": [20]}
+
+
+def test_triton_s_rows_by_its_interpreter():
+    if not has_module(PEER_PYTHON, "triton"):
+        pytest.skip(f"{PEER_PYTHON} has no triton")
+    found = op_peers.simulated_rows("", "", ["triton"], PEER_PYTHON)
+    assert len(found) == 6
+    assert all(row["error"] <= row["bound"] for row in found)
+
+
+def test_a_simulator_that_is_not_there(tmp_path):
+    (row,) = op_peers.simulated_rows("relu", "", ["triton"], tmp_path / "python")
+    assert row["absent"] == f"{tmp_path}/python has no triton; PyTorch for CUDA brings it"
+    assert row["error"] is None
+
+
+@pytest.mark.parametrize("op", ["conv2d", "relu_max_pool2d", "batch_norm_forward", "transpose"])
+def test_the_references_of_pytorch_s_rows(op):
+    make, reference = op_peers.OPS[op]
+    inputs = make(2)
+    y = reference(inputs)["y"]
+    if op == "transpose":
+        assert np.array_equal(y, inputs["x"].T)
+    elif op == "batch_norm_forward":
+        normal = (y - inputs["beta"][:, None]) / inputs["gamma"][:, None]
+        assert np.allclose(normal.mean((0, 2)), 0, atol=1e-6)
+        assert np.allclose(normal.var((0, 2)), 1, atol=1e-4)
+    elif op == "relu_max_pool2d":
+        assert y.shape == (64, 14, 14)
+        assert y[3, 1, 2] == max(0, inputs["x"][3, 2:4, 4:6].max())
+    else:
+        x, w = inputs["x"][1, :, 4:7, 2:5].astype(float), inputs["w"][5]
+        assert y[1, 5, 5, 3] == pytest.approx((x * w).sum() + inputs["bias"][5])

@@ -15,7 +15,7 @@ NAME = "mnist_cuda-0.1.0-cp312-abi3-manylinux_2_34_x86_64.whl"
 MODULE = "mnist_cuda/_native.abi3.so"
 PEERS = [
     f"mnist_cuda/peers/{name}.py"
-    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "triton_ops", "numba_ops")
+    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "torch_ops", "triton_ops", "numba_ops")
 ]
 METADATA = """\
 Metadata-Version: 2.2

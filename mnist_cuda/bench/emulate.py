@@ -28,6 +28,7 @@ from mnist_cuda.terminal import console
 
 COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
 KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
+OTHER_COLUMNS = ("op", "variant", "by", "error", "why")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
 
 Files = Mapping[tuple[str, str], Path]  # by op and variant
@@ -262,11 +263,23 @@ def roof(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
     return least[what], what
 
 
-def command(op: str, variant: str, batch_size: int, on: str, files: Files, options: RecordOptions) -> int:
-    """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault."""
+def command(
+    op: str,
+    variant: str,
+    batch_size: int,
+    on: str,
+    files: Files,
+    options: RecordOptions,
+    others: Sequence[dict[str, Any]] = (),
+) -> int:
+    """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault.
+
+    others: rows of other languages, by their own simulators (op_peers.simulated_rows).
+    """
     output = Record(options.json, busy=options.busy)
     found = rows(op, variant, batch_size)
-    if not found:
+    right = all(map(passes, found)) and all(other["absent"] or other["error"] <= other["bound"] for other in others)
+    if not (found or others):
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     known = _resources(found, files, on) if variant else {}
     if output:
@@ -275,9 +288,12 @@ def command(op: str, variant: str, batch_size: int, on: str, files: Files, optio
             row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
             if row["op"] in known:
                 row["resources"] = asdict(known[row["op"]])
-        output.write({"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found})
+        output.write(
+            {"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found}
+            | {"others": others}
+        )
     if output.on_stdout:
-        return 0 if all(map(passes, found)) else 1
+        return 0 if right else 1
     out = console.make_console()
     out.print(
         "Each variant ran on the CPU, in three orders of threads and blocks; nothing is timed. Per access of a warp, "
@@ -304,7 +320,15 @@ def command(op: str, variant: str, batch_size: int, on: str, files: Files, optio
             for fault in row["report"]["faults"]:
                 other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
                 out.print(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other}")
-    return 0 if all(map(passes, found)) else 1
+    if others:
+        out.print(
+            "\nother languages, by their own simulators and on small inputs; these find no faults and count nothing"
+        )
+        cells = [(row["op"], row["variant"], row["by"], _error(row), row["why"]) for row in others]
+        console.print_table(out, OTHER_COLUMNS, cells, optional=("why",))
+        for reason in dict.fromkeys(row["absent"] for row in others if row["absent"]):
+            out.print(f"absent: {', '.join(row['variant'] for row in others if row['absent'] == reason)}: {reason}")
+    return 0 if right else 1
 
 
 def _resources(found: list[dict[str, Any]], files: Files, on: str) -> dict[str, occupancy.Resources]:
@@ -350,6 +374,13 @@ def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _error(row: dict[str, Any]) -> str:
+    if row["absent"]:
+        return "absent"
+    error = row["error"]
+    return "NaN" if error is None else f"{error:.0e}" + ("" if error <= row["bound"] else ", no")
+
+
 def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:
     if row["absent"]:
         return row["variant"], *["-"] * (len(COLUMNS) - 1)
@@ -366,10 +397,10 @@ def _cells(row: dict[str, Any], gpu: Gpu) -> tuple[str, ...]:
 
     accesses, lanes = sum(line["accesses"] for line in lines), sum(line["lanes"] for line in lines)
     moved, least = (sum(kernel[key] for kernel in kernels) for key in ("bytes", "least_bytes"))
-    error, least_time = row["error"], roof(row, gpu)
+    least_time = roof(row, gpu)
     return (
         row["variant"],
-        "NaN" if error is None else f"{error:.0e}" if error <= row["bound"] else f"{error:.0e}, no",
+        _error(row),
         str(len(report["faults"])),
         of("sectors"),
         of("turns"),

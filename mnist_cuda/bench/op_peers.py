@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays
 from mnist_cuda.errors import UsageError, did_you_mean
+from mnist_cuda.judge import judged_ops
 from mnist_cuda.machine import CHECKOUT
 
 Arrays = dict[str, NDArray[Any]]
+Reference = Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,15 @@ class OpVariant:
 
 
 @dataclass(frozen=True)
+class Simulator:
+    """How a language runs without a GPU: by what, with which variable set, and of an op the inputs that it can take."""
+
+    name: str
+    variable: str
+    inputs: Mapping[str, Callable[[], Arrays]]
+
+
+@dataclass(frozen=True)
 class OpPeer:
     """A language for kernels: its script in peers/, what that imports, how to get it, and its rows."""
 
@@ -38,10 +49,51 @@ class OpPeer:
     module: str
     remedy: str
     variants: tuple[OpVariant, ...]
+    simulator: Simulator | None = None
 
 
 TF32_ERROR = 1e-3  # factors have 11 bits
+LIBRARY_ERROR = 1e-5  # sums in an order of its own
+
+
+def _normal(*shape: int, scale: float = 1, seed: int = 1) -> NDArray[np.float32]:
+    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def linear_inputs(batch: int, inner: int = 3136, outer: int = 128) -> Arrays:
+    """x (B,I), w (O,I) and bias (O) of fc1, or of other sizes."""
+    return {
+        "x": _normal(batch, inner),
+        "w": _normal(outer, inner, scale=0.02, seed=2),
+        "bias": _normal(outer, seed=3),
+    }
+
+
+_SMALL = {
+    "relu": lambda: {"x": _normal(2, 300)},
+    "log_softmax": lambda: {"x": _normal(70, 10)},
+    "linear": lambda: linear_inputs(5, 33, 20),
+    "linear_relu": lambda: linear_inputs(5, 33, 20),
+}
 OP_PEERS = {
+    "torch": OpPeer(
+        "torch_ops.py",
+        "torch",
+        "`scripts/peers` installs it" if CHECKOUT else "`pip install torch` there brings it",
+        (
+            OpVariant("linear", "torch", "torch.nn.functional.linear", own_error=LIBRARY_ERROR),
+            OpVariant("linear", "torch_tf32", "the same on the tensor cores", "tf32", TF32_ERROR),
+            OpVariant("linear_relu", "torch", "linear, then relu in place", own_error=LIBRARY_ERROR),
+            OpVariant("linear_relu", "torch_tf32", "the same on the tensor cores", "tf32", TF32_ERROR),
+            OpVariant("conv2d", "torch", "torch.nn.functional.conv2d, by cuDNN", own_error=LIBRARY_ERROR),
+            OpVariant("conv2d", "torch_tf32", "the same on the tensor cores", "tf32", TF32_ERROR),
+            OpVariant("relu", "torch", "torch.relu, and a comparison for backward's decisions"),
+            OpVariant("relu_max_pool2d", "torch", "max_pool2d, then relu in place of a quarter"),
+            OpVariant("batch_norm_forward", "torch", "batch_norm in training mode", own_error=LIBRARY_ERROR),
+            OpVariant("log_softmax", "torch", "torch.nn.functional.log_softmax", own_error=1e-6),
+            OpVariant("transpose", "torch", "x.t().contiguous()"),
+        ),
+    ),
     "triton": OpPeer(
         "triton_ops.py",
         "triton",
@@ -54,6 +106,7 @@ OP_PEERS = {
             OpVariant("linear_relu", "triton", "relu in the pass that adds the slices: a constant of the kernel"),
             OpVariant("linear_relu", "triton_tf32", "the same on the tensor cores", "tf32", TF32_ERROR),
         ),
+        Simulator("Triton's interpreter", "TRITON_INTERPRET", _SMALL),
     ),
     "numba": OpPeer(
         "numba_ops.py",
@@ -63,6 +116,7 @@ OP_PEERS = {
             OpVariant("relu", "numba", "one element per thread, written in Python"),
             OpVariant("linear", "numba_tiled", "16x16 tiles in shared memory, as tiled's of 32x32, written in Python"),
         ),
+        Simulator("Numba's simulator", "NUMBA_ENABLE_CUDASIM", _SMALL),
     ),
 }
 
@@ -100,26 +154,47 @@ def _log_softmax(inputs: Arrays) -> Arrays:
     return {"y": shifted - np.log(np.exp(shifted).sum(1, keepdims=True))}
 
 
-def _normal(*shape: int, scale: float = 1, seed: int = 1) -> NDArray[np.float32]:
-    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+def _judged(launcher: str, sizes: Callable[[NDArray[Any]], tuple[int, ...]], name: str = "y") -> Reference:
+    """The judge's answer of an op, whose sizes x shows; of its outputs the first one, by `name`."""
+
+    def reference(inputs: Arrays) -> Arrays:
+        op = judged_ops.OPS[launcher]
+        case = judged_ops.Case(sizes(inputs["x"]))
+        return {name: next(iter(judged_ops.answer(op, case, inputs).values())).value}
+
+    return reference
 
 
-def linear_inputs(batch: int, inner: int = 3136, outer: int = 128) -> Arrays:
-    """x (B,I), w (O,I) and bias (O) of fc1, or of other sizes."""
+def _conv2_inputs(batch: int) -> Arrays:
     return {
-        "x": _normal(batch, inner),
-        "w": _normal(outer, inner, scale=0.02, seed=2),
-        "bias": _normal(outer, seed=3),
+        "x": _normal(batch, 32, 14, 14),
+        "w": _normal(64, 32, 3, 3, scale=0.06, seed=2),
+        "bias": _normal(64, seed=3),
     }
 
 
+def _norm_inputs(batch: int) -> Arrays:
+    return {"x": _normal(batch, 32, 784), "gamma": _normal(32, seed=2), "beta": _normal(32, seed=3)}
+
+
 # By op: its inputs for so many images, and the reference.
-OPS: dict[str, tuple[Callable[[int], Arrays], Callable[[Arrays], Arrays]]] = {
+OPS: dict[str, tuple[Callable[[int], Arrays], Reference]] = {
+    "conv2d": (_conv2_inputs, _judged("conv2d_forward", lambda x: (len(x), 32, 64, 14))),
+    "relu_max_pool2d": (
+        lambda batch: {"x": _normal(batch * 32, 28, 28)},
+        _judged("relu_max_pool2d_forward", lambda x: (len(x), 14)),
+    ),
+    "batch_norm_forward": (_norm_inputs, _judged("batch_norm_forward", lambda x: (len(x), 32, 784))),
+    "transpose": (lambda batch: {"x": _normal(batch, 3136)}, _judged("transpose", lambda x: x.shape)),
     "linear": (linear_inputs, _linear),
     "linear_relu": (linear_inputs, _linear_relu),
     "relu": (lambda batch: {"x": _normal(batch, 64, 14, 14)}, _relu),
     "log_softmax": (lambda batch: {"x": _normal(batch, 10)}, _log_softmax),
 }
+
+
+# What a plain sum in float32 may have, as op_cases.cpp has it.
+BOUNDS = {"relu": 0.0, "log_softmax": 1e-6, "linear": 1e-5, "linear_relu": 1e-5}
 
 
 def error_of(got: Arrays, want: Arrays) -> float:
@@ -188,6 +263,39 @@ def rows(
                     found.append(row | _ratios(row, rows, roofs))
                 except CompetitorError as error:
                     found.append(_absent(row, str(error)))
+    return found
+
+
+def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) -> list[dict[str, Any]]:
+    """Rows of these languages by their simulators, on inputs that those get done; op, variant: empty for all.
+
+    `by` names the simulator, `shapes` has the inputs' shapes; `absent` says why there is no `error`.
+    """
+    found = []
+    for name in peers:
+        peer = OP_PEERS[name]
+        wanted = [v for v in peer.variants if op in ("", v.op) and variant in ("", v.name)]
+        if peer.simulator is None or not wanted:
+            continue
+        inputs = {one: peer.simulator.inputs[one.op]() for one in wanted}
+        rows: list[dict[str, Any]] = [
+            {"op": one.op, "variant": one.name, "why": one.why, "by": peer.simulator.name, "absent": "", "error": None}
+            | {"bound": max(BOUNDS[one.op], one.own_error)}
+            | {"shapes": {array: list(values.shape) for array, values in inputs[one].items()}}
+            for one in wanted
+        ]
+        found += rows
+        if not has_module(python, peer.module):
+            for row in rows:
+                row["absent"] = f"{python} has no {peer.module}; {peer.remedy}"
+            continue
+        command, on = (str(python), str(PEER_SCRIPTS / peer.script)), {peer.simulator.variable: "1"}
+        with CompetitorProcess(command, on) as process, tempfile.TemporaryDirectory() as folder:
+            for one, row in zip(wanted, rows, strict=True):
+                try:
+                    row["error"] = run_variant(process, one, inputs[one], Path(folder))["error"]
+                except CompetitorError as error:
+                    row["absent"] = str(error)
     return found
 
 

@@ -16,6 +16,10 @@ from mnist_cuda.terminal import console
 CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 
 
+SIMULATORS = {peer.script: peer.simulator.name for peer in OP_PEERS.values() if peer.simulator}
+NO_SIMULATOR = {peer.script: "a library" for peer in OP_PEERS.values() if not peer.simulator}
+
+
 class StaleError(Exception):
     """The code has no longer the form that this module reads."""
 
@@ -124,7 +128,10 @@ def command(op: str, options: RecordOptions) -> int:
         | {
             "op": name,
             "file": row.file.name if row.file.suffix == ".py" else row.file.relative_to(native).as_posix(),
-            "not_emulated": "another language" if row.file.suffix == ".py" else left_out.get(row.file.stem, ""),
+            "not_emulated": left_out.get(row.file.stem, "")
+            if row.file.suffix == ".cu"
+            else NO_SIMULATOR.get(row.file.name, ""),
+            "by": SIMULATORS.get(row.file.name, "the emulator"),
         }
         for name, techniques in found.items()
         for row in techniques
@@ -135,11 +142,13 @@ def command(op: str, options: RecordOptions) -> int:
     if output.on_stdout:
         return 0
     out = console.make_console()
-    out.print("Every row that no library has, plainest first; `--emulate` runs those of CUDA without a GPU.")
+    out.print("Every row that no library has, plainest first; `--emulate` runs most of them without a GPU.")
     for name in dict.fromkeys(row["op"] for row in rows):
         ours = [row for row in rows if row["op"] == name]
         out.print(f"\n{name}")
-        cells = [(row["name"], row["file"], f"no: {row['not_emulated']}" if row["not_emulated"] else "yes", row["why"])
-                 for row in ours]  # fmt: skip
-        console.print_table(out, ("variant", "file", "emulated", "why"), cells, optional=("why",))
+        cells = [
+            (row["name"], row["file"], f"no: {row['not_emulated']}" if row["not_emulated"] else row["by"], row["why"])
+            for row in ours
+        ]
+        console.print_table(out, ("variant", "file", "without a GPU", "why"), cells, optional=("why",))
     return 0

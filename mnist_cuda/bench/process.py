@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class CompetitorError(Exception):
 class CompetitorProcess:
     """A running competitor. Use it as a context manager: the process never outlives the block."""
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str] | None = None) -> None:
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
         self._process = subprocess.Popen(
             command,
@@ -56,6 +56,7 @@ class CompetitorProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,  # Ctrl-C reaches only us, and `kill` what it has started, too
         )
 

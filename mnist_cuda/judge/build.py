@@ -209,7 +209,7 @@ class CudaProgram(Program):
         arrays = [p for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         words.append(len(arrays))
         for p in arrays:
-            each = 1 if "uint8" in p.type else 4
+            each = p.kind.itemsize
             bytes_of = p.shape if p.role == "scratch" else each * int(np.prod(judged_ops.shape_of(p, of)))
             words += [p.role, bytes_of, each if p.name in case.shifted else 0]
         return " ".join(map(str, words))
@@ -251,7 +251,7 @@ def _outputs(launcher: Launcher, case: judged_ops.Case, file: Any) -> judged_ops
     of, found = launcher.op.sizes(case), {}
     for p in launcher.parameters:
         if p.role == "out":
-            shape, kind = judged_ops.shape_of(p, of), np.dtype(np.uint8 if "uint8" in p.type else np.float32)
+            shape, kind = judged_ops.shape_of(p, of), p.kind
             data = file.read(int(np.prod(shape)) * kind.itemsize)
             found[p.name] = np.frombuffer(data, kind).reshape(shape)
     return found

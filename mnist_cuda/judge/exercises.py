@@ -117,6 +117,31 @@ EXERCISES = {
             goal=Rule("turns", 1.1, "turns of the banks over the least"),
         ),
         Exercise(
+            "transpose",
+            "transpose/tiled.cu",
+            "transpose_padded",
+            "store through shared memory",
+            "Write transpose_tiled_kernel: y[c,r] = x[r,c]. Straight from memory to memory, either the loads or the "
+            "stores of a warp would go down a column, 32 sectors for 32 numbers. So a block loads a tile of 32x32 "
+            "along the rows of x, waits, and stores it along the rows of y; the tile turns in shared memory. Its rows "
+            "are kPitch apart, 33 here: say which banks the 32 numbers of a column lie in. Leave kSwizzled aside, or "
+            "use it.",
+            ("transpose_tiled_kernel",),
+            goal=Rule("sectors", 1.1, "sectors over the least"),
+        ),
+        Exercise(
+            "divergence",
+            "row_sums/warp.cu",
+            "row_sums_warp",
+            "lanes that wait for other lanes",
+            "Write row_sums_warp_kernel: y[r] is the sum of the first length[r] numbers of row r. row_sums/naive.cu "
+            "gives each row to a thread: a warp goes round as often as its longest row is long, and half of its lanes "
+            "idle. Give each row to a warp: its 32 lanes walk along it side by side, add their sums by "
+            "__shfl_down_sync, and lane 0 writes. What lies behind the first length[r] numbers is NaN here.",
+            ("row_sums_warp_kernel",),
+            goal=Rule("idle", 0.2, "share of idle lanes"),
+        ),
+        Exercise(
             "slices",
             "linear/tiled.cu",
             "linear_forward_tiled",
@@ -173,6 +198,19 @@ EXERCISES = {
             "first warp adds these. device::for_each_of_chunk<kBlock>(batch, area, [&](std::int64_t k) { ... }) gives "
             "a thread its share. Without atomicAdd: its order, and so the last bits, change from run to run.",
             ("warp_sum", "moment_kernel"),
+            same_bits=True,
+        ),
+        Exercise(
+            "privatise",
+            "histogram/privatised.cu",
+            "histogram_privatised",
+            "counters of one's own",
+            "Write histogram_privatised_kernel: count[v] grows by the number of pixels of value v; it was set to 0. "
+            "One atomicAdd to count per pixel would be right, and all threads of the GPU would wait at the counter of "
+            "the background. So a block counts its kHistogramBlock * kHistogramEach pixels in shared memory, and then "
+            "adds each counter once. The bits repeat although the order does not: integers may be added in any.",
+            ("histogram_privatised_kernel",),
+            goal=Rule("atomics", 1024, "atomic operations on global memory"),
             same_bits=True,
         ),
         Exercise(
@@ -265,6 +303,20 @@ EXERCISES = {
             "kWeightBlock-th position with nine sums in registers. partial[chunk,o,i,u,v] takes the block's sums.",
             ("conv2d_backward_weight_kernel",),
             same_bits=True,
+        ),
+        Exercise(
+            "fuse",
+            "conv_bn_relu_pool/moments.cu",
+            "layer_of_one_channel",
+            "convolution, batch norm, relu and pooling in one launch",
+            "Write layer_kernel, a whole layer of one input channel: z = conv2d of the image + bias, y = gamma * (z - "
+            "mean) / sqrt(var + kBatchNormEpsilon) + beta, a = the maximum of each 2x2 window of y, or 0, and route = "
+            "its first place, 0 to 3, or kDead. z and y stay in registers: a thread computes the four outputs of a "
+            "window, for all kLayerChannels channels of the block, from 16 pixels. images.of(b) gives image b, a "
+            "function of the position; Images::normalized brings a pixel into the network's units. A negative gamma "
+            "turns the maximum around.",
+            ("layer_kernel",),
+            goal=Rule("traffic", 2, "bytes of global memory over the arrays'"),
         ),
         Exercise(
             "mma",

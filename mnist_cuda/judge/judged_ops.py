@@ -19,6 +19,7 @@ Sizes = Mapping[str, int]
 ROUNDING = 2.0**-24  # of float32
 TF32 = 2.0**-10  # of a product of two factors in tf32
 EPSILON = 1e-5  # of batch norm
+BINS = 256  # of a histogram of pixels
 DEAD = 4  # the route of a window that relu stopped
 UPSTREAM = 0.75
 BATCH = 256  # images of the network's own sizes
@@ -38,6 +39,11 @@ class Parameter:
     type: str
     shape: str = ""
     optional: bool = False
+
+    @property
+    def kind(self) -> np.dtype[Any]:
+        """Of an array's elements."""
+        return np.dtype(np.uint8 if "uint8" in self.type else np.int32 if "int*" in self.type else np.float32)
 
 
 def out(name: str, shape: str, type: str = "float*") -> Parameter:
@@ -142,13 +148,13 @@ class Op:
 
 
 def shape_of(parameter: Parameter, of: Sizes) -> tuple[int, ...]:
-    """Such as `planes 2*side` with the sizes put in."""
+    """Such as `planes 2*side` or `side/2` with the sizes put in."""
 
     def value(word: str) -> int:
-        product = 1
-        for factor in word.split("*"):
+        product, (factors, _, divisor) = 1, word.partition("/")
+        for factor in factors.split("*"):
             product *= int(factor) if factor.isdigit() else of[factor]
-        return product
+        return product // int(divisor or 1)
 
     return tuple(value(word) for word in parameter.shape.split())
 
@@ -281,6 +287,39 @@ def _log_softmax_nll_backward(a: Arrays, of: Sizes) -> dict[str, Answer]:
     return {"dx": Answer(each * (p - is_label), each * (p + is_label), 4)}
 
 
+def _transpose(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    return {"y": Answer(a["x"].T)}
+
+
+def _row_sums(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    kept = np.where(np.arange(of["columns"]) < a["length"][:, None], a["x"], 0)
+    return {"y": Answer(kept.sum(1), abs(kept).sum(1), of["columns"])}
+
+
+def _histogram(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    return {"count": Answer(np.bincount(a["pixels"], minlength=BINS))}
+
+
+def _layer_of_one_channel(a: Arrays, of: Sizes) -> dict[str, Answer]:
+    """The maximum of each window after batch norm: its first place, or DEAD where relu stops it."""
+    half = of["side"] // 2
+    per_channel = {name: a[name][:, None, None] for name in ("bias", "gamma", "beta", "mean", "var")}
+    factor = per_channel["gamma"] / np.sqrt(per_channel["var"] + EPSILON)
+    x, w = a["x"][:, None], a["w"][:, None]
+    y = factor * (_convolved(x, w) + per_channel["bias"] - per_channel["mean"]) + per_channel["beta"]
+    scale = abs(factor) * (_convolved(abs(x), abs(w)) + abs(per_channel["bias"]) + abs(per_channel["mean"]))
+    scale += abs(per_channel["beta"])
+
+    def windows(values: NDArray[Any]) -> NDArray[Any]:
+        shape = (of["batch"], of["out"], half, 2, half, 2)
+        of_windows: NDArray[Any] = values.reshape(shape).swapaxes(3, 4).reshape(*shape[:3], half, 4)
+        return of_windows
+
+    best, dead = windows(y).max(-1), windows(y).max(-1) <= 0
+    route = np.where(dead, DEAD, windows(y).argmax(-1)).astype(np.uint8)
+    return {"a": Answer(np.where(dead, 0, best), windows(scale).max(-1), 16), "route": Answer(route)}
+
+
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 SPECIAL = np.array(
@@ -296,8 +335,8 @@ def inputs(op: Op, case: Case, seed: int) -> Arrays:
     for parameter in op.arrays("in"):
         shape = shape_of(parameter, of)
         name = parameter.name
-        if "uint8" in parameter.type:
-            made[name] = rng.integers(0, DEAD + 1 if name == "route" else of["classes"], shape).astype(np.uint8)
+        if parameter.kind != np.float32:
+            made[name] = _integers(name, of, rng, shape, made).astype(parameter.kind)
             continue
         values: NDArray[Any] = rng.standard_normal(shape).astype(np.float32)
         if name == "var":
@@ -319,11 +358,22 @@ def inputs(op: Op, case: Case, seed: int) -> Arrays:
         elif case.fill == "cancel" and name == "w":
             values = values / 100 + 1
         made[name] = values.astype(np.float32)
+    if op.name == "row_sums":  # a sum that goes too far shows
+        made["x"][np.arange(of["columns"]) >= made["length"][:, None]] = np.nan
     if op.name == "log_softmax_nll_backward":
         made["log_p"] = _log_softmax({"x": made["log_p"].astype(np.float64)}, of)["log_p"].value.astype(np.float32)
     if "inverse" in made:
         made["inverse"] = (1 / np.sqrt(made["var"].astype(np.float64) + EPSILON)).astype(np.float32)
     return made
+
+
+def _integers(name: str, of: Sizes, rng: np.random.Generator, shape: tuple[int, ...], made: Arrays) -> NDArray[Any]:
+    if name == "order":  # from the longest row to the shortest
+        return np.argsort(-made["length"], kind="stable")
+    if name == "pixels":  # four of five are background
+        return np.where(rng.random(shape) < 0.8, 0, rng.integers(0, BINS, shape))
+    below = {"route": DEAD + 1, "labels": of.get("classes", 0), "length": of.get("columns", 0) + 1}
+    return rng.integers(0, below[name], shape)
 
 
 def answer(op: Op, case: Case, of_inputs: Arrays) -> dict[str, Answer]:
@@ -627,6 +677,75 @@ OPS = {
             _log_softmax_nll_backward,
             (Case((2, 3), calls=13), *_ROWS, *_shifted((5, 8), "dx", "log_p", "labels")),
             Case((128, 10)),
+        ),
+        Op(
+            "conv_bn_relu_pool_layer1",
+            "layer_of_one_channel",
+            (
+                out("a", "batch out side/2 side/2"),
+                out("route", "batch out side/2 side/2", _PASS),
+                given("x", "batch side side"),
+                given("w", "out 3 3"),
+                *(given(name, "out") for name in ("bias", "gamma", "beta", "mean", "var")),
+                *sizes("batch", "out", "side"),
+                _STREAM,
+            ),
+            _layer_of_one_channel,
+            (
+                Case((1, 1, 2), calls=13),
+                *_cases((2, 3, 4), (1, 17, 6), (3, 16, 14), (1, 5, 28), (2, 33, 8), (1, 2, 40)),
+                *_shifted((1, 4, 8), "a", "route", "x", "w"),
+            ),
+            Case((2, 16, 28)),
+            lambda of: 9 * of["batch"] * of["out"] * of["side"] ** 2,
+        ),
+        Op(
+            "transpose",
+            "transpose",
+            (out("y", "columns rows"), given("x", "rows columns"), *sizes("rows", "columns"), _STREAM),
+            _transpose,
+            (
+                Case((1, 1), calls=13),
+                *_cases((1, 5), (31, 33), (32, 32), (33, 31), (64, 32), (2, 100), (100, 3), (65, 70), special=(9, 40)),
+                *_shifted((12, 20), "y", "x"),
+            ),
+            Case((128, 128)),
+        ),
+        Op(
+            "row_sums",
+            "row_sums",
+            (
+                out("y", "rows"),
+                given("x", "rows columns"),
+                given("length", "rows", "const int*"),
+                given("order", "rows", "const int*"),
+                *sizes("rows", "columns"),
+                _STREAM,
+            ),
+            _row_sums,
+            (
+                Case((1, 1), calls=13),
+                *_cases((3, 5), (31, 33), (33, 7), (64, 64), (100, 1), (257, 40), (9, 300), cancel=(40, 64)),
+                *_shifted((12, 20), "y", "x"),
+            ),
+            Case((64, 400)),
+        ),
+        Op(
+            "histogram",
+            "histogram",
+            (
+                out("count", "256", "int*"),
+                given("pixels", "pixel_count", _GIVEN_BYTES),
+                *sizes("pixel_count"),
+                _STREAM,
+            ),
+            _histogram,
+            (
+                Case((1,), calls=13),
+                *_cases((31,), (255,), (257,), (4095,), (4096,), (4097,), (9000,)),
+                *_shifted((1000,), "pixels"),
+            ),
+            Case((16384,)),
         ),
     )
 }

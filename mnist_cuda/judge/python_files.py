@@ -91,10 +91,9 @@ class PythonProgram(Program):
             if p.role == "real":
                 arguments.append({"value": judged_ops.UPSTREAM})
                 continue
-            kind = "uint8" if "uint8" in p.type else "float32"
             shifted = p.name in case.shifted
             shape = judged_ops.shape_of(p, of)
-            arguments.append({"name": p.name, "role": p.role, "kind": kind, "shape": shape, "shifted": shifted})
+            arguments.append({"name": p.name, "role": p.role, "kind": p.kind.name, "shape": shape, "shifted": shifted})
         return json.dumps({"function": launcher.name, "calls": case.calls, "arguments": arguments})
 
     def takes(self, op: judged_ops.Op, case: judged_ops.Case) -> bool:

@@ -42,7 +42,8 @@ class Counters:
     """Of one call at the case `of`; `sectors` and `turns` as multiples of the least for the same bytes.
 
     `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
-    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch.
+    `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch; `atomics`: atomic operations on global
+    memory, of all threads.
     """
 
     of: str
@@ -53,6 +54,7 @@ class Counters:
     wide: float
     loads: float | None
     blocks: int
+    atomics: int
     lines: list[dict[str, Any]]
 
 
@@ -264,7 +266,7 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         for name in ("accesses", "least", "lanes"):
             sum_[name] += line[name]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
-    needed = sum((1 if "uint8" in p.type else 4) * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
+    needed = sum(p.kind.itemsize * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)
     own = [line for line in lines if line["memory"] == "global"]
     products = op.products(of)
@@ -278,6 +280,7 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         sum(line["lanes"] * line["bytes"] for line in own) / max(1, sum(line["lanes"] for line in own)),
         loads / products if products else None,
         min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
+        sum(kernel["atomics"] for kernel in report["kernels"]),
         sorted(sums.values(), key=lambda line: line["least"] - line["cost"]),
     )
 

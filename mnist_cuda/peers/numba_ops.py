@@ -14,6 +14,10 @@ import numpy as np
 import op_baseline
 from op_baseline import Kernel
 
+# NumPy 2.5 has lost row_stack, another name of vstack, and numba-cuda 0.30.4 still asks for it.
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
+
 try:
     import numba
     from numba import cuda
@@ -22,7 +26,7 @@ except ImportError as error:
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 THREADS = 256
-TILE = 16  # a constant of the kernel
+TILE, PITCH = 16, 17  # of a tile, and of its rows where columns are read: constants of the kernel
 
 
 @cuda.jit
@@ -39,7 +43,7 @@ def relu_kernel(y, passed, x):
 def linear_kernel(y, x, w, bias):
     """A block a 16x16 tile of y, a thread an output; tiles of x and w pass through shared memory."""
     of_x = cuda.shared.array((TILE, TILE), numba.float32)
-    of_w = cuda.shared.array((TILE, TILE + 1), numba.float32)  # one more: a column lies in different banks
+    of_w = cuda.shared.array((TILE, PITCH), numba.float32)  # one more: a column lies in different banks
     column, row = cuda.threadIdx.x, cuda.threadIdx.y
     b = cuda.blockIdx.y * TILE + row
     o = cuda.blockIdx.x * TILE + column

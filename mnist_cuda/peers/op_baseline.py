@@ -1,8 +1,8 @@
 """What the ops in other languages for kernels share: arrays, the clock, the protocol.
 
 They run in the baselines' environment, each script as a plain file beside this one, and share no code with the project.
-On a GPU PyTorch has the memory, the stream, the graphs and the events. Without one only a language with a simulator of
-its own runs, on numpy's arrays and untimed.
+On a GPU PyTorch has the memory, the stream, the graphs and the events. Without one a language runs by a simulator of
+its own, Numba on numpy's arrays and Triton on PyTorch's, untimed.
 
 A program drives a script by JSON lines on stdin and reads one JSON line for each:
     {"cmd": "run", "op": "relu", "variant": "triton", "device": 0, "inputs": npz, "outputs": npz}
@@ -60,6 +60,24 @@ class NumpyArrays:
     def times(self, run: Callable[[], Any]) -> tuple[float | None, float | None]:
         """Microseconds of a run, cold and warm; None: a simulator's time says nothing."""
         return None, None
+
+
+class HostTorchArrays(NumpyArrays):
+    """Arrays of PyTorch in the host's memory, for an interpreter or for PyTorch itself."""
+
+    def put(self, array: np.ndarray) -> Any:
+        """As NumpyArrays.put."""
+        import torch
+
+        return torch.from_numpy(array)
+
+    def new(self, shape: tuple[int, ...], dtype: type) -> Any:
+        """As NumpyArrays.new."""
+        return self.put(super().new(shape, dtype))
+
+    def get(self, array: Any) -> np.ndarray:
+        """As NumpyArrays.get."""
+        return array.numpy()
 
 
 class TorchArrays:

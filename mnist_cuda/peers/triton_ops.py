@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Ops in Triton: a program computes a tile, and the compiler places its threads. Needs triton, torch and numpy."""
+"""Ops in Triton: a program computes a tile, and the compiler places its threads. Needs triton, torch and numpy.
+
+With TRITON_INTERPRET=1 Triton's interpreter runs the same kernels without a GPU, a program after the other.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -17,6 +21,7 @@ try:
 except ImportError as error:
     sys.exit(f"error: {sys.executable} has no Triton ({error}); PyTorch for CUDA brings it")
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ELEMENTS = 1024  # of a program that treats each by itself
 ROWS = 64  # of log_softmax a program
 TILE, DEPTH = 64, 32  # linear: outputs of a program on either side, and how far its sum goes at once
@@ -85,7 +90,9 @@ def add_slices_kernel(y, partial, bias, count, outer, slices, RELU: tl.constexpr
 
 
 def launched(compiled: Any, name: str, grid: tuple[int, ...]) -> Kernel:
-    """What a launch returned, in the protocol's words."""
+    """What a launch returned, in the protocol's words; the interpreter returns nothing."""
+    if INTERPRETED:
+        return Kernel(name, grid, ())
     metadata = compiled.metadata
     return Kernel(name, grid, (32 * metadata.num_warps,), compiled.n_regs, metadata.shared)
 
@@ -150,4 +157,5 @@ VARIANTS = {
 
 if __name__ == "__main__":
     versions = {"triton": triton.__version__, "torch": torch.__version__}
-    op_baseline.serve(VARIANTS, op_baseline.TorchArrays, versions)
+    places = op_baseline.HostTorchArrays if INTERPRETED else op_baseline.TorchArrays
+    op_baseline.serve(VARIANTS, places, versions)

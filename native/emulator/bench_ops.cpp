@@ -19,8 +19,8 @@ struct Checked {
 };
 
 Checked check(const bench::OpCase& op, double bound) {
-  std::vector<float> got(op.want.size());
-  cuda::download(got, op.output.data(), nullptr);
+  std::vector<double> got = bench::output_of(op, nullptr);
+  got.resize(op.want.size());
   double difference = 0, norm = 0;
   for (std::size_t k = 0; k < got.size(); ++k) {
     difference += (got[k] - op.want[k]) * (got[k] - op.want[k]);
@@ -33,7 +33,7 @@ Checked check(const bench::OpCase& op, double bound) {
   for (std::size_t k = 0; k < got.size(); ++k) {
     if (right(k)) continue;
     char text[100];
-    std::snprintf(text, sizeof text, "output[%zu] is %g, expected %g; from there on ", k, double(got[k]), op.want[k]);
+    std::snprintf(text, sizeof text, "output[%zu] is %g, expected %g; from there on ", k, got[k], op.want[k]);
     result.wrong = text;
     for (std::size_t n = k; n < std::min(got.size(), k + 32); ++n) result.wrong += right(n) ? '.' : 'X';
     break;

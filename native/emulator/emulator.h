@@ -35,6 +35,7 @@ struct Line {
 struct Kernel {
   std::string name;
   std::int64_t launches = 0, blocks = 0, threads = 0, barriers = 0;
+  std::int64_t atomics = 0;  // on global memory, by threads
   // Of global memory: bytes of the sectors that warps asked for, and distinct bytes, each counted once a launch.
   std::int64_t bytes = 0, least_bytes = 0;
   // Of the launch with the most threads: threads of a block, and bytes of shared memory that the launch asks for.

@@ -50,5 +50,6 @@ Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder() {
 Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder() {
   return own_rungs(kernels::log_softmax_nll_backward_variants());
 }
+Ladder<kernels::Histogram> histogram_ladder() { return own_rungs(kernels::histogram_variants()); }
 
 }  // namespace mnist::bench

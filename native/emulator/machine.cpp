@@ -258,7 +258,7 @@ void run_grid(int order, std::size_t dynamic_bytes) {
   ++machine.run;
   machine.counting = order == 0;
   machine.aborted = false;
-  machine.barriers = 0;
+  machine.barriers = machine.atomics = 0;
   begin_run(order == 0);
   std::mt19937 random(unsigned(order) * 7919);
   const auto arranged = [&](std::uint64_t count) {

@@ -45,7 +45,7 @@ struct Thread {
   std::vector<AsyncCopy> copies = {};  // of cp.async, on their way, first to last
   int groups = 0;                      // of them that are committed
 
-  std::uint32_t given[2][6] = {};  // registers for the other lanes, of an instruction of the warp and of the one before
+  std::uint32_t given[2][9] = {};  // registers for the other lanes, of an instruction of the warp and of the one before
   int turn = 0;
 
   int lane() const { return number % kLanes; }
@@ -55,7 +55,7 @@ struct Thread {
 struct Machine {
   Thread *current = nullptr, *threads = nullptr;
   int thread_count = 0;
-  std::int64_t barriers = 0;
+  std::int64_t barriers = 0, atomics = 0;
   const char* kernel = "";
   std::uint32_t run = 0;    // number of this pass over a grid: each order of each launch is one
   std::uint32_t block = 0;  // number within the grid, from 1

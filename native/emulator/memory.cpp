@@ -442,6 +442,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
     if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
       return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
     check(*buffer, address, bytes, write, atomic, place);
+    machine.atomics += atomic;
     if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
     return;
   }

@@ -72,6 +72,29 @@ __attribute__((noinline)) void multiply_fp16(float (&d)[4], const std::uint32_t 
                                              const float (&c)[4]) {
   multiply_16_bits<Fp16>(HERE, d, a, b, c);
 }
+// Of row r, the two of the q-th four are stored at columns 2q and 2q + 1. Their places, two bits each, are with lane
+// r % 8 * 4 + q / 4, in the half r / 8 of the register, from bit 4 (q % 4) on. What b has at the other two is not read.
+__attribute__((noinline)) void multiply_sparse_bf16(float (&d)[4], const std::uint32_t (&a)[4],
+                                                    const std::uint32_t (&b)[4], const float (&c)[4],
+                                                    std::uint32_t places) {
+  const auto place = HERE;
+  const Exchange all(place, {a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], places});
+  const auto value = [](std::uint32_t pair, int upper) { return Bf16::exact(std::uint16_t(pair >> 16 * upper)); };
+  const int g = machine.current->lane() / 4, t = machine.current->lane() % 4;
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + e / 2 * 8, column = 2 * t + e % 2;
+    double sum = c[e];
+    for (int n = 0; n < 16; ++n) {
+      const std::uint32_t of_four = all.of(row % 8 * 4 + n / 8, 8) >> 16 * (row / 8) >> 4 * (n / 2 % 4);
+      const int first = int(of_four & 3), second = int(of_four >> 2 & 3);
+      if (first >= second) add_fault("instruction", "mma.sp: the places of two weights do not increase", place);
+      const int k = n / 2 * 4 + (n % 2 ? second : first);
+      sum += double(value(all.of(row % 8 * 4 + n % 8 / 2, row / 8 + n / 8 * 2), n % 2)) *
+             double(value(all.of(column * 4 + k % 8 / 2, 4 + k / 8), k % 2));
+    }
+    d[e] = float(sum);
+  }
+}
 
 // Lane 8 m + r says where row r of matrix m lies; lane 4 r + t gets its values 2t and 2t + 1, or if it is transposed
 // those of column r in rows 2t and 2t + 1.

@@ -191,6 +191,7 @@ void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, s
   kernel.blocks += blocks;
   kernel.threads += blocks * threads;
   kernel.launches += blocks > 0;
+  kernel.atomics += blocks > 0 ? machine.atomics : 0;
   if (blocks * threads > kernel.largest) {
     kernel.largest = blocks * threads;
     kernel.block = threads;
@@ -280,7 +281,7 @@ std::string to_json(const Report& report) {
     out << comma << "{\"name\": " << quoted(k.name) << ", \"launches\": " << k.launches << ", \"blocks\": " << k.blocks
         << ", \"threads\": " << k.threads << ", \"barriers\": " << k.barriers << ", \"bytes\": " << k.bytes
         << ", \"least_bytes\": " << k.least_bytes << ", \"block\": " << k.block
-        << ", \"dynamic_bytes\": " << k.dynamic_bytes << ", \"functions\": [";
+        << ", \"dynamic_bytes\": " << k.dynamic_bytes << ", \"atomics\": " << k.atomics << ", \"functions\": [";
     for (std::size_t n = 0; n < k.functions.size(); ++n) out << (n ? ", " : "") << quoted(k.functions[n]);
     out << "]}";
     comma = ", ";

@@ -68,7 +68,7 @@ def check_contents(wheel: Path) -> None:
         raise BrokenPromiseError(f"{wheel.name} also holds {foreign[0]}")
     if len([name for name in names if ".so" in name]) != 1:
         raise BrokenPromiseError(f"{wheel.name} does not hold one shared object, our own")
-    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "triton_ops", "numba_ops"):
+    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "torch_ops", "triton_ops", "numba_ops"):
         if f"mnist_cuda/peers/{name}.py" not in names:
             raise BrokenPromiseError(f"{wheel.name} lacks mnist_cuda/peers/{name}.py")
 

@@ -35,34 +35,44 @@ Below the table of an op, *step by step* says why each of our rows is faster tha
 The header of an op, such as [linear.h](../native/gpu/kernels/linear/linear.h), explains its rows; the [glossary](glossary.md#the-ladder) has the words.
 """  # noqa: E501
 
-# What is not an op: technique, file, command.
+# What is not an op: technique, file, command that shows it.
 AROUND = (
-    ("A first kernel, one thread per output", "native/gpu/kernels/relu/naive.cu", "mnist-cuda train --engine naive"),
-    (
-        "Streams, events that one waits for",
-        "native/gpu/cuda/stream.h",
-        "mnist-cuda train --engine cudnn --placement host",
-    ),
-    (
-        "Pinned memory, copies beside the computation",
-        "native/gpu/engines/host_feed.h",
-        "mnist-cuda train --engine fused --placement host",
-    ),
-    ("CUDA graphs", "native/gpu/cuda/graph.h", "mnist-cuda train --engine naive"),
-    ("Launches by the host", "native/gpu/cuda/check.h", "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),
-    ("Times on the GPU's clock", "native/gpu/profile/event_clock.h", "mnist-cuda profile --engine naive"),
-    ("A timeline for Perfetto", "mnist_cuda/bench/trace.py", "mnist-cuda profile --engine fused --trace trace.json"),
-    ("NVTX ranges for Nsight", "native/gpu/profile/nvtx.h", "mnist-cuda profile --engine naive"),
-    ("cuBLASLt with epilogues", "native/gpu/libraries/cublas.h", "mnist-cuda profile --engine cudnn"),
-    ("cuDNN, compiled for the shape", "native/gpu/libraries/cudnn_graph.h", "mnist-cuda profile --engine cudnn"),
-    ("mma.sync from registers", "native/gpu/kernels/device/mma.cuh", "mnist-cuda profile --engine fused"),
-    ("wgmma from shared memory", "native/gpu/kernels/device/wgmma.cuh", "mnist-cuda profile --engine fused"),
-    ("cp.async and the copy engine", "native/gpu/kernels/device/copies.cuh", "mnist-cuda profile --engine fused"),
+    ("A first kernel, one thread per output", "native/gpu/kernels/relu/naive.cu",
+     "mnist-cuda bench ops --op relu --variant naive"),
+    ("Streams, events that one waits for", "native/gpu/cuda/stream.h",
+     "mnist-cuda train --engine cudnn --placement host"),
+    ("Pinned memory, copies beside the computation", "native/gpu/engines/host_feed.h",
+     "mnist-cuda train --engine fused --placement host"),
+    ("CUDA graphs", "native/gpu/cuda/graph.h",
+     "mnist-cuda train --engine naive"),
+    ("The same launches by the host", "native/gpu/cuda/check.h",
+     "MNIST_CUDA_SYNC=1 mnist-cuda train --engine naive"),
+    ("Times on the GPU's clock", "native/gpu/profile/event_clock.h",
+     "mnist-cuda profile --engine naive"),
+    ("A timeline for Perfetto", "mnist_cuda/bench/trace.py",
+     "mnist-cuda profile --engine fused --trace trace.json"),
+    ("NVTX ranges for Nsight", "native/gpu/profile/nvtx.h",
+     "nsys profile --trace=cuda,nvtx mnist-cuda profile --engine naive"),
+    ("cuBLASLt with epilogues", "native/gpu/libraries/cublas.h",
+     "mnist-cuda bench ops --op linear_relu --variant cublasLt"),
+    ("cuDNN, compiled for the shape", "native/gpu/libraries/cudnn_graph.h",
+     "mnist-cuda bench ops --op batch_norm_forward --variant cudnn"),
+    ("mma.sync from registers", "native/gpu/kernels/device/mma.cuh",
+     "grep HMMA <(mnist-cuda bench ops --op linear --variant tensor_cores --sass)"),
+    ("Asynchronous copies to shared memory by cp.async", "native/gpu/kernels/device/copies.cuh",
+     "grep LDGSTS <(mnist-cuda bench ops --op linear --variant tensor_cores --sass)"),
+    ("Copies by the copy engine, in bulk", "native/gpu/kernels/device/copies.cuh",
+     "grep UBLKCP <(cuobjdump -sass $MODULE)"),
+    ("wgmma from shared memory", "native/gpu/kernels/device/wgmma.cuh",
+     "grep HGMMA <(cuobjdump -sass $MODULE)"),
     ("Warps with roles, barriers between them", "native/gpu/kernels/device/barriers.cuh",
-     "mnist-cuda profile --engine fused"),
+     "grep SYNCS <(cuobjdump -sass $MODULE)"),
     ("Launches that begin before the one before ends", "native/gpu/kernels/device/dependent_launch.cuh",
-     "mnist-cuda train --engine fused"),
-    ("Kernels fused into six of a step", "native/gpu/engines/fused/steps.h", "mnist-cuda train --engine fused"),
+     "grep -e ACQBULK -e PREEXIT <(cuobjdump -sass $MODULE)"),
+    ("Clusters of blocks, distributed shared memory", "native/gpu/kernels/histogram/cluster.cu",
+     "mnist-cuda bench ops --op histogram --variant cluster"),
+    ("Kernels fused into six of a step", "native/gpu/engines/fused/steps.h",
+     "mnist-cuda profile --engine fused"),
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -129,6 +139,9 @@ def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str],
 def around_section() -> Iterator[str]:
     """The techniques that are no op."""
     yield "\n## Around the ops\n"
+    yield "`MODULE` is the compiled module, whose machine code `cuobjdump` prints:"
+    yield "`MODULE=$(python -c 'from mnist_cuda import _native; print(_native.__file__)')`."
+    yield "The row of `nsys` was not run.\n"
     yield "| technique | command |\n| --- | --- |"
     for technique, file, command in AROUND:
         if not (ROOT / file).is_file():

@@ -49,7 +49,8 @@ NO_RECORD = "no record yet"
 WIDTH = 88
 ENGINE_FILES = {  # below native/: what only this engine uses, or what it was written for
     "reference": "host/engines/reference.cpp host/cpu/reference_ops.*",
-    "naive": "gpu/engines/naive.cpp gpu/engines/unfused_engine.h gpu/kernels/*/naive.cu gpu/kernels/*/naive_ops.h",
+    "naive": "gpu/engines/naive.cpp gpu/engines/unfused_engine.h gpu/kernels/[bcl]*/naive.cu "
+    "gpu/kernels/relu*/naive.cu gpu/kernels/*/naive_ops.h",
     "tiled": "gpu/engines/tiled.cpp gpu/kernels/conv2d/register_tiled.cu gpu/kernels/conv2d/backward_weight.cu "
     "gpu/kernels/batch_norm/welford.cu gpu/kernels/batch_norm/float4.cu gpu/kernels/relu_max_pool2d/float2.cu "
     "gpu/kernels/relu/float4.cu gpu/kernels/log_softmax/online.cu gpu/kernels/log_softmax/float4.cu "

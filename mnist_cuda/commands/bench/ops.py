@@ -12,12 +12,14 @@ import argparse
 from mnist_cuda.commands.flags import add_peer_python_flag, add_record_flags, gpu, options_of, positive
 
 OPS = (  # op_entries of native/gpu/bench/op_cases.cpp, which only a CUDA build has
-    *("linear", "linear_relu", "linear_backward", "conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
+    *("linear", "linear_relu", "linear_backward", "linear_sparse"),
+    *("conv2d", "conv2d_backward_data", "conv2d_backward_weight"),
     *("relu", "relu_max_pool2d", "relu_max_pool2d_backward"),
     *("batch_norm_statistics", "batch_norm_forward", "batch_norm_backward"),
     *("conv_bn_relu_pool", "conv_bn_relu_pool_backward"),
     *("conv_bn_relu_pool_layer1", "conv_bn_relu_pool_layer1_backward"),
     *("log_softmax", "log_softmax_nll_backward"),
+    *("transpose", "row_sums", "histogram"),
 )
 
 EXAMPLES = (
@@ -37,12 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "only this variant (default: all); docs/ladder.md lists each op's"
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
-    add("--peers", nargs="*", default=["triton", "numba"], metavar="NAME",
-        help="kernels in other languages (default: triton numba; `--peers` without a name: none)")  # fmt: skip
+    text = "PyTorch's functions, and kernels in other languages (default: torch triton numba; without a name: none)"
+    add("--peers", nargs="*", default=["torch", "triton", "numba"], metavar="NAME", help=text)
     add_peer_python_flag(parser)
     add("--emulate", type=positive, nargs="?", const=2, default=0, metavar="N",
         help="without a GPU: run our variants on the CPU, on N images (default: 2), find their faults and count their "
-        "memory accesses")  # fmt: skip
+        "memory accesses; those in Triton and Numba by their own simulators")  # fmt: skip
     add("--as", dest="emulate_as", choices=("h200", "t4", "a100", "rtx4090"), default="h200",
         help="the GPU for which --emulate computes the roof, and with --variant "
         "occupancy (default: %(default)s)")  # fmt: skip

@@ -28,6 +28,9 @@ void wait_at_mbarrier(std::uint32_t address, int parity);
 void multiply_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
 void multiply_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
 void multiply_fp16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4]);
+// a has two of each four in its registers, and `places` says which.
+void multiply_sparse_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[4], const float (&c)[4],
+                          std::uint32_t places);
 // Four 8x8 matrices of 16 bits; and one, held as a product's.
 void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address, bool transposed);
 std::uint32_t transpose_matrix(std::uint32_t pair);
@@ -120,6 +123,14 @@ EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, multiply_tf
 EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, multiply_bf16)
 EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, multiply_fp16)
 #undef EMULATOR_MMA
+EMULATOR_PTX ptx_mma_sp_sync_aligned_m16n8k32_row_col_f32_bf16_bf16_f32(
+    float& d0, float& d1, float& d2, float& d3, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+    std::uint32_t b0, std::uint32_t b1, std::uint32_t b2, std::uint32_t b3, float c0, float c1, float c2, float c3,
+    std::uint32_t places) {
+  float d[4];
+  multiply_sparse_bf16(d, {a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, places);
+  d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
 #undef EMULATOR_PTX
 
 }  // namespace emulator

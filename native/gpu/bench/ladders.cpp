@@ -387,4 +387,16 @@ Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder() {
   return ladder;
 }
 
+Ladder<kernels::Histogram> histogram_ladder() {
+  auto ladder = own_rungs(kernels::histogram_variants());
+  // Not in the table, because the emulator has no clusters.
+  Rung<kernels::Histogram> cluster{
+      {"cluster", MNIST_IF_SM90(kernels::histogram_cluster),
+       "privatised, and eight blocks add up their counters through distributed shared memory", 0, Unit::kFma,
+       cuda::kClusterCapability}};
+  cluster.absent = absent_below(cluster.needs);
+  ladder.push_back(std::move(cluster));
+  return ladder;
+}
+
 }  // namespace mnist::bench

@@ -11,6 +11,7 @@
 
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/conv2d/conv2d.h"
+#include "kernels/histogram/histogram.h"
 #include "kernels/linear/linear.h"
 #include "kernels/log_softmax/log_softmax.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
@@ -60,6 +61,7 @@ Ladder<kernels::BatchNormForward> batch_norm_forward_ladder();
 Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder();
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder();
 Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder();
+Ladder<kernels::Histogram> histogram_ladder();
 
 // (outer, rows, columns) -> (outer, columns, rows): an array of the op for a row with channels last with rows =
 // channels, and back with rows = positions.

@@ -27,8 +27,7 @@ double median(std::vector<double> values) {
 
 // Relative L2 distance from the reference of what the last run left; NaN or infinity if anything is not a number.
 double error_of(const bench::OpCase& op, bool channels_last, const cuda::Stream& stream) {
-  std::vector<float> got(op.output.size());
-  cuda::download(got, op.output.data(), stream.get());
+  std::vector<double> got = bench::output_of(op, stream.get());
   if (channels_last) got = bench::swapped(got, op.area, op.channels);
   double squares = 0, norm = 0;
   for (std::size_t k = 0; k < got.size(); ++k) {
@@ -128,7 +127,7 @@ OpReport bench_ops(const std::string& wanted, const std::string& variant, std::i
     row.kernels = cuda::kernels_between_events(cuda::record(stream.get(), [&] { rung.run(stream.get()); }).get())[0];
     row.cold_seconds = timer.cold(rung.run);
     row.warm_seconds = timer.warm(rung.run, row.cold_seconds);
-    const double flops = rung.unit == kernels::Unit::kFma ? report.roofs.fma_flops : report.roofs.tf32_flops;
+    const double flops = report.roofs.flops(row.unit);
     const double least = std::max(row.bytes / report.roofs.bytes_per_second, row.flops / flops);
     if (flops > 0) row.percent_of_roof = 100 * least / row.cold_seconds;
   };

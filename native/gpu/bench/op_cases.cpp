@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -15,7 +17,10 @@
 #include "kernels/conv2d/naive_ops.h"
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/linear/naive_ops.h"
+#include "kernels/linear_sparse/linear_sparse.h"
 #include "kernels/relu/relu.h"
+#include "kernels/row_sums/row_sums.h"
+#include "kernels/transpose/transpose.h"
 #include "mnist/model.h"
 
 namespace mnist::bench {
@@ -101,23 +106,29 @@ void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
                          row.absent});
 }
 
+// fc1's answer for all images.
+void answer_linear(OpCase& op, const Doubles& x, const Doubles& w, const Doubles& bias, std::int64_t batch,
+                   cudaStream_t stream) {
+  const auto checked = std::min(batch, kChecked);
+  op.want.resize(checked * kHidden);
+  reference::linear_forward(op.want.data(), x.data(), w.data(), bias.data(), checked, kFeatures, kHidden);
+  answer_all(op, batch * kHidden, stream, [&](double* y) {
+    const Wide wide_x = on_gpu(x, stream), wide_w = on_gpu(w, stream), wide_bias = on_gpu(bias, stream);
+    kernels::naive::linear_forward(y, wide_x.data(), wide_w.data(), wide_bias.data(), batch, kFeatures, kHidden,
+                                   stream);
+    MNIST_CHECK(cudaStreamSynchronize(stream));
+  });
+}
+
 OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::int64_t batch, cudaStream_t stream) {
   OpCase op{shape("fc1: (", batch, ",3136) to 128")};
-  const auto checked = std::min(batch, kChecked);
   const auto x = random_input(op, stream, batch * kFeatures);
   const auto w = random_input(op, stream, kHidden * kFeatures, 0.02);
   const auto bias = random_input(op, stream, kHidden);
   op.output.reserve(batch * kHidden);
-  op.want.resize(checked * kHidden);
   op.bound = 1e-5;
   op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
-  reference::linear_forward(op.want.data(), x.wide.data(), w.wide.data(), bias.wide.data(), checked, kFeatures,
-                            kHidden);
-  answer_all(op, batch * kHidden, stream, [&](double* y) {
-    const Wide wide_x = on_gpu(x.wide, stream), wide_w = on_gpu(w.wide, stream), b = on_gpu(bias.wide, stream);
-    kernels::naive::linear_forward(y, wide_x.data(), wide_w.data(), b.data(), batch, kFeatures, kHidden, stream);
-    MNIST_CHECK(cudaStreamSynchronize(stream));
-  });
+  answer_linear(op, x.wide, w.wide, bias.wide, batch, stream);
   if (relu)
     for (double& y : op.want) y = std::max(y, 0.0);
   float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
@@ -154,6 +165,33 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
   add_rungs(op, linear_backward_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), dy = dy.data, x = x.data, w = w.data](cudaStream_t stream) {
       run(dx, dx + of_x, dx + of_x + of_w, partial, dy, x, w, batch, kFeatures, kHidden, stream);
+    };
+  });
+  return op;
+}
+
+// Of each four neighbours in w the two smallest are 0.
+OpCase linear_sparse(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("fc1, 2:4: (", batch, ",3136) to 128")};
+  const auto x = random_input(op, stream, batch * kFeatures);
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> weights(kHidden * kFeatures);
+  for (std::size_t k = 0; k < weights.size(); k += 4) {
+    float* four[4];
+    for (int n = 0; n < 4; ++n) *(four[n] = &weights[k + n]) = normal(rng);
+    std::ranges::sort(four, {}, [](const float* weight) { return std::abs(*weight); });
+    *four[0] = *four[1] = 0;
+  }
+  const float* w = add_floats(op, stream, weights);
+  const auto bias = random_input(op, stream, kHidden);
+  op.output.reserve(batch * kHidden);
+  op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
+  answer_linear(op, x.wide, Doubles(weights.begin(), weights.end()), bias.wide, batch, stream);
+  float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
+  add_rungs(op, own_rungs(kernels::linear_sparse_forward_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data, bias = bias.data](cudaStream_t stream) {
+      run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
     };
   });
   return op;
@@ -260,6 +298,67 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
     return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
       run(y, pass, x, count, stream);
     };
+  });
+  return op;
+}
+
+OpCase transpose(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, ",3136)")};
+  const auto x = random_input(op, stream, batch * kFeatures);
+  op.output.reserve(batch * kFeatures);
+  for (std::int64_t c = 0; c < kFeatures; ++c)
+    for (std::int64_t b = 0; b < batch; ++b) op.want.push_back(x.wide[b * kFeatures + c]);
+  op.cost = kernels::transpose_cost(batch * kFeatures);
+  add_rungs(op, own_rungs(kernels::transpose_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data](cudaStream_t stream) {
+      run(y, x, batch, kFeatures, stream);
+    };
+  });
+  return op;
+}
+
+// A row is as long as chance has it.
+OpCase row_sums(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, "x64) rows of up to 196")};
+  const std::int64_t rows = batch * kConv2Channels;
+  const auto x = random_input(op, stream, rows * kArea2);
+  std::mt19937 rng(1);
+  std::vector<int> length(rows), order(rows);
+  for (auto& each : length) each = int(rng() % (kArea2 + 1));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](int row) { return length[row]; });
+  for (const auto& list : {length, order}) cuda::upload(op.ints.emplace_back(rows).data(), list, stream);
+  op.output.reserve(rows);
+  op.bound = 2e-6;
+  op.cost = kernels::row_sums_cost(std::accumulate(length.begin(), length.end(), std::int64_t(0)), rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto row = x.wide.begin() + r * kArea2;
+    op.want.push_back(std::accumulate(row, row + length[r], 0.0));
+  }
+  add_rungs(op, own_rungs(kernels::row_sums_variants()), [&](const auto& row) {
+    return [=, run = row.run, y = op.output.data(), x = x.data, length = op.ints[0].data(),
+            order = op.ints[1].data()](cudaStream_t stream) { run(y, x, length, order, rows, kArea2, stream); };
+  });
+  return op;
+}
+
+// Pixels as in digits: strokes of a few neighbours, 0 elsewhere.
+OpCase histogram(std::int64_t batch, cudaStream_t stream) {
+  OpCase op{shape("(", batch, ",28,28)")};
+  std::mt19937 rng(1);
+  std::vector<std::uint8_t> pixels(batch * kImagePixels);
+  for (std::size_t k = 0; k < pixels.size(); ++k)
+    if (k % 4 ? pixels[k - 1] : rng() % 5 == 0) pixels[k] = std::uint8_t(1 + rng() % 255);
+  op.decisions.reserve(std::int64_t(pixels.size()));
+  cuda::upload(op.decisions.data(), pixels, stream);
+  op.output.reserve(kernels::kHistogramBins);
+  op.counts = true;
+  op.want.resize(kernels::kHistogramBins);
+  for (const auto pixel : pixels) ++op.want[pixel];
+  op.cost = kernels::histogram_cost(std::int64_t(pixels.size()));
+  add_rungs(op, histogram_ladder(), [&](const auto& row) {
+    return [=, run = row.run, count = reinterpret_cast<int*>(op.output.data()), pixels = op.decisions.data(),
+            pixel_count = batch * kImagePixels](cudaStream_t stream) { run(count, pixels, pixel_count, stream); };
   });
   return op;
 }
@@ -406,18 +505,18 @@ LayerCase layer_case(OpCase& op, std::int64_t batch, bool first, cudaStream_t st
   op.shape = first ? shape("layer 1: (", batch, ",1,28,28) to 32") : shape("layer 2: (", batch, ",32,14,14) to 64");
   const int area = layer.side * layer.side, weights = layer.in * layer.out * kTaps;
   const auto pixels = batch * layer.in * area;
-  layer.x = random_input(op, stream, pixels, pixels);
-  layer.w = random_input(op, stream, weights, weights, first ? 0.3 : 0.06);
-  for (auto* input : {&layer.bias, &layer.gamma, &layer.beta}) *input = random_input(op, stream, layer.out, layer.out);
+  layer.x = random_input(op, stream, pixels);
+  layer.w = random_input(op, stream, weights, first ? 0.3 : 0.06);
+  for (auto* input : {&layer.bias, &layer.gamma, &layer.beta}) *input = random_input(op, stream, layer.out);
   for (auto* values : {&layer.mean, &layer.var}) values->resize(layer.out);
   layer.z.resize(layer.values(batch));
   layer.a.resize(layer.values(batch) / 4);
   layer.route.resize(layer.a.size());
-  reference::conv2d_forward(layer.z.data(), layer.x.checked.data(), layer.w.checked.data(), layer.bias.checked.data(),
-                            batch, layer.in, layer.out, layer.side);
+  reference::conv2d_forward(layer.z.data(), layer.x.wide.data(), layer.w.wide.data(), layer.bias.wide.data(), batch,
+                            layer.in, layer.out, layer.side);
   reference::batch_norm_statistics(layer.mean.data(), layer.var.data(), layer.z.data(), batch, layer.out, area);
   Doubles y(layer.z.size());
-  reference::batch_norm_forward(y.data(), layer.z.data(), layer.gamma.checked.data(), layer.beta.checked.data(),
+  reference::batch_norm_forward(y.data(), layer.z.data(), layer.gamma.wide.data(), layer.beta.wide.data(),
                                 layer.mean.data(), layer.var.data(), batch, layer.out, area);
   reference::relu_max_pool2d_forward(layer.a.data(), layer.route.data(), y.data(), batch * layer.out, layer.side / 2);
   return layer;
@@ -455,24 +554,20 @@ OpCase layer_backward(LayerBackwards rows, LayerForwards forwards, bool first, s
   OpCase op;
   const auto layer = layer_case(op, batch, first, stream);
   const auto [in, out, side] = std::array{layer.in, layer.out, layer.side};
-  const std::int64_t weights = layer.w.checked.size(), pixels = first ? 0 : std::int64_t(layer.x.checked.size());
-  const std::int64_t images = std::min(batch, kChecked);
+  const std::int64_t weights = layer.w.wide.size(), pixels = first ? 0 : std::int64_t(layer.x.wide.size());
   const auto pooled = std::int64_t(layer.a.size());
-  const auto da = random_input(op, stream, pooled, pooled);
+  const auto da = random_input(op, stream, pooled);
   op.output.reserve(weights + 2 * out + pixels);
   op.want.resize(weights + 2 * out + pixels);
   op.bound = 1e-5;
   op.cost = kernels::conv_bn_relu_pool_backward_cost(batch, in, out, side, !first);
   Doubles dy(layer.z.size()), dz(layer.z.size());
   double *dw = op.want.data(), *dgamma = dw + weights, *dbeta = dgamma + out, *dx = dbeta + out;
-  reference::relu_max_pool2d_backward(dy.data(), da.checked.data(), layer.route.data(), batch * out, side / 2);
-  reference::batch_norm_backward(dz.data(), dgamma, dbeta, dy.data(), layer.z.data(), layer.gamma.checked.data(),
+  reference::relu_max_pool2d_backward(dy.data(), da.wide.data(), layer.route.data(), batch * out, side / 2);
+  reference::batch_norm_backward(dz.data(), dgamma, dbeta, dy.data(), layer.z.data(), layer.gamma.wide.data(),
                                  layer.mean.data(), layer.var.data(), batch, out, side * side);
-  reference::conv2d_backward_weight(dw, dz.data(), layer.x.checked.data(), batch, in, out, side);
-  if (!first) {
-    reference::conv2d_backward_data(dx, dz.data(), layer.w.checked.data(), images, in, out, side);
-    op.want.resize(weights + 2 * out + images * in * side * side);
-  }
+  reference::conv2d_backward_weight(dw, dz.data(), layer.x.wide.data(), batch, in, out, side);
+  if (!first) reference::conv2d_backward_data(dx, dz.data(), layer.w.wide.data(), batch, in, out, side);
   op.decisions.reserve(2 * pooled);  // and those of the forwards, which nobody reads
   cuda::upload(op.decisions.data(), layer.route, stream);
   float* a = op.floats.emplace_back(pooled).data();
@@ -544,11 +639,21 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
 
 }  // namespace
 
+std::vector<double> output_of(const OpCase& op, cudaStream_t stream) {
+  const auto download = [&]<class T>(const T* from) {
+    std::vector<T> values(op.output.size());
+    cuda::download(values, from, stream);
+    return std::vector<double>(values.begin(), values.end());
+  };
+  return op.counts ? download(reinterpret_cast<const int*>(op.output.data())) : download(op.output.data());
+}
+
 std::span<const OpEntry> op_entries() {
   static constexpr OpEntry kEntries[] = {
       {"linear", linear},
       {"linear_relu", linear_relu},
       {"linear_backward", linear_backward},
+      {"linear_sparse", linear_sparse},
       {"conv2d", conv2d},
       {"conv2d_backward_data", conv2d_backward_data},
       {"conv2d_backward_weight", conv2d_backward_weight},
@@ -564,6 +669,9 @@ std::span<const OpEntry> op_entries() {
       {"conv_bn_relu_pool_layer1_backward", conv_bn_relu_pool_layer1_backward},
       {"log_softmax", log_softmax},
       {"log_softmax_nll_backward", log_softmax_nll_backward},
+      {"transpose", transpose},
+      {"row_sums", row_sums},
+      {"histogram", histogram},
   };
   return kEntries;
 }

@@ -17,12 +17,17 @@ struct OpCase {
   kernels::Cost cost;
   Ladder<void (*)(cudaStream_t)> ladder;  // with all other arguments bound
   cuda::DeviceBuffer<float> output;       // what is compared with `want`
+  bool counts = false;                    // the output holds integers of 32 bits
   int channels = 1, area = 1;             // of it, where rows leave it channels last
   std::vector<double> want;
   double bound = 0;                               // relative L2 error that a plain sum in float32 may have
   std::vector<cuda::DeviceBuffer<float>> floats;  // inputs and scratch, kept alive
+  std::vector<cuda::DeviceBuffer<int>> ints;
   cuda::DeviceBuffer<std::uint8_t> decisions;
 };
+
+// What the last run left.
+std::vector<double> output_of(const OpCase& op, cudaStream_t stream);
 
 struct OpEntry {
   const char* name;

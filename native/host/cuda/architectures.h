@@ -14,8 +14,9 @@
 
 namespace mnist::cuda {
 
-inline constexpr int kOldestCapability = 60;  // that the project's code is for
-inline constexpr int kTensorCapability = 80;  // the first whose tensor cores multiply tf32 and bf16
+inline constexpr int kOldestCapability = 60;   // that the project's code is for
+inline constexpr int kTensorCapability = 80;   // the first whose tensor cores multiply tf32 and bf16
+inline constexpr int kClusterCapability = 90;  // the first whose thread blocks form clusters
 
 inline std::string capability_text(int capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);

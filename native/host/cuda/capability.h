@@ -10,6 +10,12 @@
 #else
 #define MNIST_IF_SM80(function) nullptr
 #endif
+// The same for 9.0.
+#ifdef MNIST_WITH_SM90
+#define MNIST_IF_SM90(function) function
+#else
+#define MNIST_IF_SM90(function) nullptr
+#endif
 
 namespace mnist::cuda {
 

@@ -11,11 +11,12 @@
 
 namespace mnist::kernels {
 
-// What multiplies: float32 multiply-adds, or tensor cores; x3 makes one float32 product of three.
-enum class Unit { kFma, kTensorTf32, kTensorTf32x3, kTensorBf16, kTensorFp16, kTensorFp16x3 };
+// What multiplies: float32 multiply-adds, or tensor cores; x3 makes one float32 product of three. kInt8: dp4a of four
+// products of 8 bits; kSparseBf16: tensor cores that leave two zeros of four out.
+enum class Unit { kFma, kTensorTf32, kTensorTf32x3, kTensorBf16, kTensorFp16, kTensorFp16x3, kInt8, kSparseBf16 };
 
 constexpr const char* name_of(Unit unit) {
-  constexpr const char* kNames[] = {"fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16"};
+  constexpr const char* kNames[] = {"fma", "tf32", "3xtf32", "bf16", "fp16", "3xfp16", "int8", "2:4 bf16"};
   return kNames[int(unit)];
 }
 
@@ -78,6 +79,15 @@ constexpr Cost pixel_moments_cost(std::int64_t pixels, int element = 1) {
 
 constexpr Cost log_softmax_forward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 4.0 * n}; }
 constexpr Cost log_softmax_nll_backward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 3.0 * n}; }
+
+constexpr Cost transpose_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 0}; }
+
+// n numbers are summed, in `rows` sums; each row has a length and a place in the order.
+constexpr Cost row_sums_cost(std::int64_t n, std::int64_t rows, int element = 4) {
+  return {1.0 * element * n + (8.0 + element) * rows, 1.0 * n};
+}
+
+constexpr Cost histogram_cost(std::int64_t pixels) { return {1.0 * pixels, 0}; }
 
 constexpr Cost sgd_cost(std::int64_t n, int element = 4) { return {3.0 * element * n, 2.0 * n}; }
 

@@ -15,6 +15,11 @@ struct Roofs {
   double fma_flops = 0;         // float32 multiply-adds from registers
   double tf32_flops = 0;        // mma.sync m16n8k8 from registers; 0 where no code of ours can do that
   double bf16_flops = 0;        // mma.sync m16n8k16 from registers; the same
+
+  // Of a row's unit; 0 where it was not measured.
+  double flops(const std::string& unit) const {
+    return unit == "fma" ? fma_flops : unit == "tf32" ? tf32_flops : unit == "bf16" ? bf16_flops : 0;
+  }
 };
 
 // Throws UnavailableError without a GPU.

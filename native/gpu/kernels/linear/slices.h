@@ -26,6 +26,9 @@ LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64
 int linear_forward_slices(float* partial, const float* x, const float* w, std::int64_t batch, int in, int out,
                           cudaStream_t stream);
 
+// Scratch of linear_forward_int8 (linear.h), in floats.
+std::int64_t linear_int8_partial_size(std::int64_t batch, int in, int out);
+
 // linear_add_slices: y[r,c] = sum over s of partial[s,r,c], first slice first, + bias[c] unless that is null.
 void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t rows, int columns, int slices,
                        cudaStream_t stream);

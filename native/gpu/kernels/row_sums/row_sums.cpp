@@ -1,0 +1,15 @@
+// The table of row sums.
+#include "kernels/row_sums/row_sums.h"
+
+namespace mnist::kernels {
+
+std::span<const Variant<RowSums>> row_sums_variants() {
+  static constexpr Variant<RowSums> kTable[] = {
+      {"naive", row_sums_naive, "one thread per row: a warp diverges, its lanes wait for the longest row"},
+      {"sorted", row_sums_sorted, "the same, rows of about the same length in a warp: no divergence, the same loads"},
+      {"warp", row_sums_warp, "one warp per row: no lane waits for another row, and loads are coalesced"},
+  };
+  return kTable;
+}
+
+}  // namespace mnist::kernels

@@ -176,7 +176,7 @@ def test_own_kernels_train(capsys):
 
 @needs_compiler
 def test_faults_of_own_kernels_are_reported(capsys):
-    Path("relu.cu").write_text(RELU.replace("if (k < count)", "if (k <= count)"))
+    Path("relu.cu").write_text(RELU.replace("k < count", "k <= count").replace("count + 255", "count + 256"))
     caught = train("--emulate", "--steps", 1, "--with", "relu.cu", capsys=capsys)
     assert "relu.cu:6: outside: " in " ".join(caught.err.split())
 

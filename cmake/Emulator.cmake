@@ -70,10 +70,11 @@ endforeach()
 
 # A whole step of the engines that are made of unfused kernels.
 file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/layerwise.cpp
-  native/gpu/engines/*feed*.cpp native/gpu/engines/cuda_engine.cpp)
+  native/gpu/engines/*feed*.cpp native/gpu/engines/cuda_engine.cpp native/gpu/engines/own_ops.cpp
+  native/gpu/libraries/dynlib.cpp)
 add_executable(test_emulated_step tests/native/emulated/test_emulated_step.cpp ${_unfused}
   native/host/engines/engine.cpp native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
-target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads)
+target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads ${CMAKE_DL_LIBS})
 target_include_directories(test_emulated_step PRIVATE tests/native)
 add_test(NAME test_emulated_step COMMAND test_emulated_step)
 

@@ -210,3 +210,10 @@ def test_cheats_fail_on_a_gpu_that_is_here(name):
     with nvcc.GpuProgram(file, fitting) as program:
         right = [one.name for number, one in enumerate(fitting) if verdict.judge(program, number, one).right]
     assert right == ["relu_forward_right"]
+
+
+def test_every_op_is_timed_at_the_networks_sizes():
+    for op in judged_ops.OPS.values():
+        case = op.network
+        assert set(op.sizes(case).values()) <= {256, 3136, 128, 32, 64, 14, 256 * 64 * 196, 256 * 32, 784, 10}
+        assert case.sets == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]

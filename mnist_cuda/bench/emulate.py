@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -194,8 +195,8 @@ def kept(
         made[path].touch()
     if not missing:
         return list(made.values())
-    work = cache / f"{os.getpid()}"
-    work.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=cache))
     if len(missing) > 1:
         console.make_console(stderr=True).print(note)
     try:

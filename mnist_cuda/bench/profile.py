@@ -153,12 +153,13 @@ def profile(engine: Engine, batch_size: int, *, steps: int | None = None, device
 class ProfileOptions(EngineOptions, DataOptions, OutputOptions):
     """What to profile. batch_size: images a step. steps: to time, by default as `profile` chooses them.
 
-    trace: a JSON file for some steps as a trace.
+    trace: a JSON file for some steps as a trace. own: files with kernels of the user's.
     """
 
     batch_size: int = 64
     steps: int | None = None
     trace: Path | None = None
+    own: Sequence[Path] = ()
 
 
 def command(options: ProfileOptions) -> int:
@@ -166,7 +167,7 @@ def command(options: ProfileOptions) -> int:
     output = JsonOutput(options.json)
     if options.trace:
         require_writable(options.trace)
-    engine = options.make(own=own_kernels(options.own))
+    engine = options.make(own=own_kernels(options.own)) if options.own else options.make()
     own = [word for file in options.own for word in ("--with", str(file))]
     data = options.load()
     batch, count = options.batch_size, len(data.train_labels)

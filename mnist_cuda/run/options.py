@@ -93,16 +93,15 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Which engine computes, and how: as `Engine` takes them. own: files with kernels of the user's."""
+    """Which engine computes, and how: as `Engine` takes them."""
 
     engine: str = "auto"
     precision: str | None = None
     threads: int = 0
     device: int = 0
-    own: Sequence[Path] = ()
 
     def make(self, **more: Any) -> Engine:
-        """The engine; more: other arguments of `Engine`, such as the kernels of `own`. Raises what that does."""
+        """The engine; more: other arguments of `Engine`. Raises what that does."""
         from mnist_cuda.engine import Engine
 
         return Engine(self.engine, self.precision, threads=self.threads, device=self.device, **more)
@@ -124,9 +123,13 @@ class RecordOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PartOptions(EngineOptions):
-    """multiprocessors: how many of a GPU's `fused` uses; 0 is all. emulate: run the engine's kernels on the CPU."""
+    """multiprocessors: how many of a GPU's `fused` uses; 0 is all. own: files with kernels of the user's.
+
+    emulate: run the engine's kernels on the CPU.
+    """
 
     multiprocessors: int = 0
+    own: Sequence[Path] = ()
     emulate: bool = False
 
 

@@ -1,5 +1,5 @@
-// What the judge's program for a GPU calls and the emulator lacks, so that tests run that program without a GPU. Included
-// before each of its files by nvcc_stand_in.py.
+// What the judge's program for a GPU calls and the emulator lacks, so that tests run that program without a GPU.
+// Included before each of its files by nvcc_stand_in.py.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -32,8 +32,8 @@
 
 namespace mnist::kernels {
 
-// `kept`, of conv_bn_relu_pool_kept_size floats, is what backward needs of forward and only a row of the same name
-// understands: z, or the moments of the pixels. `scratch`: conv_bn_relu_pool_scratch_size floats, aligned to 16 bytes.
+// `kept`, of conv_bn_relu_pool_kept_size floats, is what backward needs of forward: z, and of `moments`, for `moments`,
+// those of the pixels. `scratch`: conv_bn_relu_pool_scratch_size floats, aligned to 16 bytes.
 using ConvBnReluPoolForward = void (*)(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
                                        const float* x, const float* w, const float* bias, const float* gamma,
                                        const float* beta, std::int64_t batch, int in, int out, int side,

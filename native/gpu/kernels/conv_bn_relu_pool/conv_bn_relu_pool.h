@@ -32,8 +32,8 @@
 
 namespace mnist::kernels {
 
-// `kept`, of conv_bn_relu_pool_kept_size floats, is what backward needs of forward and only a row of the same name
-// understands: z, or the moments of the pixels. `scratch`: conv_bn_relu_pool_scratch_size floats, aligned to 16 bytes.
+// `kept`, of conv_bn_relu_pool_kept_size floats, is what backward needs of forward: z, and of `moments`, for `moments`,
+// those of the pixels. `scratch`: conv_bn_relu_pool_scratch_size floats, aligned to 16 bytes.
 using ConvBnReluPoolForward = void (*)(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
                                        const float* x, const float* w, const float* bias, const float* gamma,
                                        const float* beta, std::int64_t batch, int in, int out, int side,
@@ -56,8 +56,7 @@ std::int64_t conv_bn_relu_pool_scratch_size(std::int64_t batch, int in, int out,
 // What follows so many floats is aligned as they are, for loads of four.
 constexpr std::int64_t aligned_floats(std::int64_t count) { return (count + 3) / 4 * 4; }
 
-// ---- the rows
-// ----------------------------------------------------------------------------------------------------------
+// ---- the rows ----
 void conv_bn_relu_pool_forward_separate(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
                                         const float* x, const float* w, const float* bias, const float* gamma,
                                         const float* beta, std::int64_t batch, int in, int out, int side,
@@ -92,8 +91,7 @@ void conv_bn_relu_pool_backward_moments(float* dx, float* dw, float* dgamma, flo
                                         const std::uint8_t* route, const float* w, const float* gamma,
                                         std::int64_t batch, int in, int out, int side, cudaStream_t stream);
 
-// ---- the launches that rows, and engine layerwise, are made of
-// ---------------------------------------------------------
+// ---- the launches that rows, and engine layerwise, are made of ----
 inline constexpr int kSmallBatch = 128;  // up to here blocks make half as many channels, so that there are two an image
 
 inline void require_conv_side(const char* what, int side) {
@@ -158,8 +156,7 @@ void gradient_in_conv_weight(float* partial, const PooledGradient& of, const flo
                              int out, int side, cudaStream_t stream);
 std::int64_t gradient_in_conv_chunks(std::int64_t batch);
 
-// ---- layer 1: moments.cuh has the formulas
-// ------------------------------------------------------------------------------
+// ---- layer 1: moments.cuh has the formulas ----
 inline constexpr int kMoments = kTaps + kTaps * (kTaps + 1) / 2;  // means of 9 pixels, covariances of 45 pairs
 constexpr int moment_of(int j, int k) { return j <= k ? kTaps + j * kTaps - j * (j - 1) / 2 + k - j : moment_of(k, j); }
 

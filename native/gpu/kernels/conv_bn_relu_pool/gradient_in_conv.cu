@@ -83,8 +83,7 @@ void launch_data(float* dx, const float* da, const float* z, const std::uint8_t*
   MNIST_CHECK_LAUNCH();
 }
 
-// ---- by weight: conv2d's register_tiled with dz made as it is loaded, and two warps for each 8 output channels
-// --------
+// ---- by weight: conv2d's register_tiled with dz made as it is loaded, and two warps for each 8 output channels ----
 constexpr int kOutputs = 8;              // of a thread
 constexpr int kGroups = 4, kHalves = 2;  // warps of a block: which 8 outputs, and which half of the columns
 constexpr int kThreads = 32 * kGroups * kHalves;

@@ -11,6 +11,7 @@ std::span<const Variant<LinearForward>> linear_sparse_forward_variants() {
       {"dense", MNIST_IF_SM80(linear_sparse_forward_dense),
        "mma.sync in bf16, zeros included: within 8e-3 of the float64 product with the pruned weights", 8e-3,
        Unit::kTensorBf16, cuda::kTensorCapability},
+      // The zeros are left out: half of the instructions and of the weights' bytes.
       {"sparse", MNIST_IF_SM80(linear_sparse_forward_sparse),
        "mma.sp in bf16: the two weights of each four and their places, half the instructions; the same 8e-3", 8e-3,
        Unit::kSparseBf16, cuda::kTensorCapability},

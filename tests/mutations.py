@@ -1827,13 +1827,13 @@ ENGINES = [
         ("step-does-not-wait-for-its-copy", "race", "    compute.wait(slot.copied);\n", ""),
     ),
     *of(
-        "native/gpu/kernels/step.cu",
+        "native/gpu/kernels/step.cuh",
         ("ctest test_step",),
         (
             "losses-of-the-first-256",
             "boundary",
-            "for (std::int64_t b = t; b < batch; b += kRecordBlock) {",
-            "for (std::int64_t b = t; b < min(batch, std::int64_t(kRecordBlock)); b += kRecordBlock) {",
+            "for (std::int64_t b = t; b < batch; b += kBlock) {",
+            "for (std::int64_t b = t; b < min(batch, std::int64_t(kBlock)); b += kBlock) {",
         ),
     ),
     *of(
@@ -1875,6 +1875,67 @@ ENGINES = [
             "chunk < (part + 1) * chunks / kAddParts;",
             "chunk < (part + 1) * (chunks / kAddParts);",
         ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/column_conv.cuh",
+        ("ctest test_conv_bn_relu_pool",),
+        (
+            "stage-without-a-barrier",
+            "barrier",
+            "      __syncthreads();  // the stage is complete, and everyone is done with the one before the last\n",
+            "",
+        ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/conv_statistics.cu",
+        ("ctest test_conv_bn_relu_pool",),
+        (
+            "idle-lanes-in-the-mean",
+            "off by one",
+            "sum += active ? sums[k][r] : 0;",
+            "sum += sums[k][r];",
+        ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/apply_pool.cu",
+        ("ctest test_conv_bn_relu_pool",),
+        (
+            "images-of-one-mean",
+            "sum",
+            "float(4 * windows) * (means[b] - merged[0]) * (means[b] - merged[0])",
+            "0 * (means[b] - merged[0]) * (means[b] - merged[0])",
+        ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/gradient_in_conv.cu",
+        ("ctest test_conv_bn_relu_pool",),
+        (
+            "half-of-the-columns-too-early",
+            "barrier",
+            "  __syncthreads();  // the second half's sums are there\n",
+            "",
+        ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/moments.cu",
+        ("ctest test_conv_bn_relu_pool",),
+        (
+            "chunks-between-halves-lost",
+            "off by one",
+            "chunk < (half + 1) * chunks / 2;",
+            "chunk < (half + 1) * (chunks / 2);",
+        ),
+        (
+            "maximum-where-gamma-is-negative",
+            "sign",
+            "gamma[c] < 0 ? -1.0f : 0.0f",
+            "gamma[c] < 0 ? 1.0f : 0.0f",
+        ),
+    ),
+    *of(
+        "native/gpu/kernels/layerwise/update.cu",
+        ("test_engines.py -m gpu -k '{spec} and smaller_batch'",),
+        ("bn2-without-a-step", "order", "if (of.learning_rate && t < 2 * kConv2Channels)", "if (!of.learning_rate)"),
     ),
     *of(
         "native/gpu/kernels/linear/slices.cu",

@@ -99,7 +99,7 @@ def belongs(mutation: Mutation, where: str) -> bool:
 
 def tested_as(mutation: Mutation) -> tuple[str, str]:
     """The engine and the precision that a mutation of code for a GPU is tried in; no engine where it is of none."""
-    engine = next((name for name in ("cudnn", "fused") if re.search(f"/{name}[/.]", mutation.file)), "")
+    engine = next((name for name in ("cudnn", "fused", "layerwise") if re.search(f"/{name}[/.]", mutation.file)), "")
     engine = engine or ("fused" if "host_feed" in mutation.file else "")  # whose chunks are the largest
     engine = engine or ("naive" if re.search("naive|unfused|/cuda|batch_feeder", mutation.file) else "")
     return engine, mutation.precision or "fp32"

@@ -116,10 +116,10 @@ void CudaEngine<T>::start(std::span<const double> learning_rates) {
 template <class T>
 void CudaEngine<T>::evaluate(const Batch& batch) {
   forward(batch, nullptr);
+  if (records()) return;
   MNIST_PHASE("record");
   timer().op("record_step", kernels::record_cost(batch.size));
-  kernels::record_step(results_.data(), state_.data(), log_p(), logits(), batch.labels, batch.size,
-                       learning_rate_.data(), learning_rates_.data(), stream());
+  kernels::record_step(step_record(), log_p(), logits(), batch.labels, batch.size, stream());
 }
 
 template <class T>

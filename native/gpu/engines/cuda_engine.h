@@ -46,6 +46,9 @@ class CudaEngine : public GpuEngine {
   // update.
   virtual void finish_gradients() {}
 
+  // Whether forward, by the batch's own statistics and with labels, also records the step, in step_record().
+  virtual bool records() const { return false; }
+
   // Whether forward gathers a batch of a data set on the GPU itself, from batch.from.
   virtual bool gathers() const { return false; }
 
@@ -70,6 +73,9 @@ class CudaEngine : public GpuEngine {
   // ---- what an engine may use -------------------------------------------------------------------------------------
   T* parameter(ParameterIndex index) const { return parameters_.data() + kParameters[index].offset; }
   T* gradient(ParameterIndex index) const { return gradients_.data() + kParameters[index].offset; }
+  kernels::StepRecord<T> step_record() const {
+    return {results_.data(), state_.data(), learning_rate_.data(), learning_rates_.data()};
+  }
   T* parameters() const { return parameters_.data(); }
   T* gradients() const { return gradients_.data(); }
   T* logits() const { return logits_.data(); }  // (B, kClasses)

@@ -8,8 +8,7 @@
 //   conv2d_with_statistics     conv2, and the sums for bn2's statistics
 //   merge_apply_pool           bn2, relu, pool
 //   linear_forward_slices      fc1's product
-//   head                       fc1's bias and relu, fc2, log_softmax, and the way back to fc1
-//   record_step
+//   head                       fc1's bias and relu, fc2, log_softmax, loss, and the way back to fc1
 //   fc1_backward               both gradients of fc1's product
 //   pooled_sums                bn2's gradients
 //   gradient_in_conv_taps      back through pool, relu, bn2, conv2, pool and relu, to what conv1's gradient needs
@@ -39,7 +38,7 @@ constexpr std::int64_t kMostImages = 2048;  // beyond it nothing new happens
 class LayerwiseEngine final : public CudaEngine<float> {
  public:
   LayerwiseEngine(EngineInfo info, EngineOptions options) : CudaEngine(std::move(info), options) {
-    cuda::fill_bytes(finished_.data(), 0, 1, stream());
+    cuda::fill_bytes(finished_.data(), 0, finished_.size(), stream());
   }
 
   std::vector<std::int64_t> batch_thresholds() const override {
@@ -63,6 +62,7 @@ class LayerwiseEngine final : public CudaEngine<float> {
   using Bytes = cuda::DeviceBuffer<std::uint8_t>;
 
   bool gathers() const override { return true; }
+  bool records() const override { return true; }
 
   void reserve(std::int64_t batch) override {
     a1_.reserve(batch * kPool1Size);
@@ -90,10 +90,10 @@ class LayerwiseEngine final : public CudaEngine<float> {
     const int slices = kernels::linear_forward_slices(fc1_slices_.data(), a2_.data(), parameter(kFc1Weight), size,
                                                       kFeatures, kHidden, stream());
     timer().op("head", kernels::linear_cost(size, kHidden, kClasses));
-    kernels::layerwise::head(
-        {h_.data(), logits(), log_p(), dlogits_.data(), dh_.data(), fc1_slices_.data(), slices, parameter(kFc1Bias),
-         parameter(kFc2Weight), parameter(kFc2Bias), batch.labels, float(batch.upstream / double(size))},
-        size, stream());
+    kernels::layerwise::head({h_.data(), logits(), log_p(), dlogits_.data(), dh_.data(), fc1_slices_.data(), slices,
+                              parameter(kFc1Bias), parameter(kFc2Weight), parameter(kFc2Bias), batch.labels,
+                              float(batch.upstream / double(size)), step_record(), finished_.data() + 1},
+                             size, stream());
   }
 
   // `statistics` null: of the batch, which also gathers it.
@@ -206,7 +206,7 @@ class LayerwiseEngine final : public CudaEngine<float> {
   Values of_batch_{kStatisticCount};                 // statistics of the last batch
   Bytes route1_, route2_;
   cuda::DeviceBuffer<double> moments_{kernels::kMoments}, moment_sums_;
-  cuda::DeviceBuffer<unsigned> finished_{1};  // blocks of pixel_moments
+  cuda::DeviceBuffer<unsigned> finished_{2};  // blocks of pixel_moments and of head
   std::int64_t size_ = 0;                     // of the batch that backward saw
   int fc1_count_ = 0;                         // slices of fc1's weight gradient
 };

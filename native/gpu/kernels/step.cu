@@ -1,6 +1,6 @@
 // step: gathering a batch by index, and the mean loss and number of right answers of a step.
 #include "cuda/check.h"
-#include "kernels/step.h"
+#include "kernels/step.cuh"
 
 namespace mnist::kernels {
 namespace {
@@ -23,40 +23,9 @@ __global__ void gather_batch_kernel(std::uint8_t* __restrict__ images, std::uint
 constexpr int kRecordBlock = 256;
 
 template <class T>
-__global__ void record_step_kernel(StepResult* __restrict__ results, StepState* __restrict__ state,
-                                   const T* __restrict__ log_p, const T* __restrict__ logits,
-                                   const std::uint8_t* __restrict__ labels, std::int64_t batch,
-                                   T* __restrict__ learning_rate, const T* __restrict__ learning_rates) {
-  __shared__ double losses[kRecordBlock];
-  __shared__ int corrects[kRecordBlock];
-  const int t = int(threadIdx.x);
-  double loss = 0;
-  int correct = 0;
-  for (std::int64_t b = t; b < batch; b += kRecordBlock) {
-    const int label = labels[b];
-    loss -= log_p[b * kClasses + label];
-    int best = 0;
-    for (int k = 1; k < kClasses; ++k)
-      if (logits[b * kClasses + k] > logits[b * kClasses + best]) best = k;
-    correct += best == label;
-  }
-  losses[t] = loss;
-  corrects[t] = correct;
-  for (int half = kRecordBlock / 2; half > 0; half /= 2) {
-    __syncthreads();  // the upper half is complete before the lower half reads it
-    if (t < half) {
-      losses[t] += losses[t + half];
-      corrects[t] += corrects[t + half];
-    }
-  }
-  if (t == 0) {
-    StepResult& result = results[state->step];
-    result.loss = losses[0] / double(batch);
-    result.correct = corrects[0];
-    *learning_rate = learning_rates[state->step];
-    state->step += 1;
-    state->cursor += batch;
-  }
+__global__ void record_step_kernel(StepRecord<T> to, const T* __restrict__ log_p, const T* __restrict__ logits,
+                                   const std::uint8_t* __restrict__ labels, std::int64_t batch) {
+  record_by_block<kRecordBlock>(to, log_p, logits, labels, batch);
 }
 
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(uint4) == 0; }
@@ -73,17 +42,16 @@ void gather_batch(std::uint8_t* images, std::uint8_t* labels, const std::uint8_t
 }
 
 template <class T>
-void record_step(StepResult* results, StepState* state, const T* log_p, const T* logits, const std::uint8_t* labels,
-                 std::int64_t batch, T* learning_rate, const T* learning_rates, cudaStream_t stream) {
+void record_step(const StepRecord<T>& to, const T* log_p, const T* logits, const std::uint8_t* labels,
+                 std::int64_t batch, cudaStream_t stream) {
   MNIST_REQUIRE(batch > 0, "record_step: batch is " << batch << ", expected at least 1");
-  record_step_kernel<<<1, kRecordBlock, 0, stream>>>(results, state, log_p, logits, labels, batch, learning_rate,
-                                                     learning_rates);
+  record_step_kernel<<<1, kRecordBlock, 0, stream>>>(to, log_p, logits, labels, batch);
   MNIST_CHECK_LAUNCH();
 }
 
-template void record_step(StepResult*, StepState*, const float*, const float*, const std::uint8_t*, std::int64_t,
-                          float*, const float*, cudaStream_t);
-template void record_step(StepResult*, StepState*, const double*, const double*, const std::uint8_t*, std::int64_t,
-                          double*, const double*, cudaStream_t);
+template void record_step(const StepRecord<float>&, const float*, const float*, const std::uint8_t*, std::int64_t,
+                          cudaStream_t);
+template void record_step(const StepRecord<double>&, const double*, const double*, const std::uint8_t*, std::int64_t,
+                          cudaStream_t);
 
 }  // namespace mnist::kernels

@@ -33,6 +33,15 @@ void gather_batch(std::uint8_t* images, std::uint8_t* labels, const std::uint8_t
                   const std::uint8_t* dataset_labels, const std::int32_t* order, const StepState* state,
                   std::int64_t batch, cudaStream_t stream);
 
+// Where the results of a run's steps go, and where their learning rates come from.
+template <class T>
+struct StepRecord {
+  StepResult* results;
+  StepState* state;
+  T* learning_rate;  // of the update
+  const T* learning_rates;
+};
+
 // record_step: results[step] = mean of -log_p[b,label[b]], and how many rows of logits have their first maximum at
 // the label; then *learning_rate = learning_rates[step] for the update, step += 1 and cursor += B.
 //   shapes   log_p, logits (B,10), float or double, labels (B)
@@ -40,7 +49,7 @@ void gather_batch(std::uint8_t* images, std::uint8_t* labels, const std::uint8_t
 //   cost     bytes 81 B in float
 //   numerics summed in float64: the loss is as exact as log_p
 template <class T>
-void record_step(StepResult* results, StepState* state, const T* log_p, const T* logits, const std::uint8_t* labels,
-                 std::int64_t batch, T* learning_rate, const T* learning_rates, cudaStream_t stream);
+void record_step(const StepRecord<T>& to, const T* log_p, const T* logits, const std::uint8_t* labels,
+                 std::int64_t batch, cudaStream_t stream);
 
 }  // namespace mnist::kernels

@@ -63,8 +63,8 @@ void test_gather_and_record(std::int64_t batch) {
       correct += std::max_element(row, row + kClasses) - row == want_labels[b];
     }
     const Guarded<float> gscores(scores), glog_p(std::vector<float>(log_p.begin(), log_p.end()));
-    kernels::record_step(results.data(), state.data(), glog_p.data(), gscores.data(), got_labels.data(), batch,
-                         rate.data(), rates.data(), nullptr);
+    const kernels::StepRecord<float> record{results.data(), state.data(), rate.data(), rates.data()};
+    kernels::record_step(record, glog_p.data(), gscores.data(), got_labels.data(), batch, nullptr);
     CHECK(rate.read("learning rate")[0] == (step == 0 ? 0.5f : 0.125f));
     StepResult got[2];
     cuda::download(got, results.data(), nullptr);

@@ -11,7 +11,7 @@
 namespace mnist::kernels {
 namespace {
 
-constexpr int kBlock = 256, kSumsBlock = 512;
+constexpr int kBlock = 256, kSumsBlock = 1024;
 constexpr std::uint8_t kDead = Routing::kDead;
 
 // Calls visit(plane, window) for the windows of channel blockIdx.x in the images of chunk blockIdx.y.

@@ -15,8 +15,9 @@
 //   backward           launches  memory
 //   separate                  6  dy written, read twice; z read twice; dz written, read twice: 32n
 //   pooled_sums               5  dy, three quarters of it zeros, is not written; the sums read a quarter: 15n less
-//   gradient_in_conv          4  dz is not written: who reads it makes it of z, da and route:      4n less
+//   gradient_in_conv          4  dz does not exist: what read it reads z, da and route:  8n less, 5m more
 //   moments (I = 1)           2  neither z nor dz exists; x is read once
+// Without dx, backward has one launch less. Forward's `moments` clears a counter before its first launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -122,7 +123,7 @@ void merge_apply_pool(float* a, std::uint8_t* route, float* mean, float* var, co
                       cudaStream_t stream);
 
 // pooled_sums: dgamma and dbeta from pooled values alone: dy is da at the routed positions and 0 elsewhere.
-//   launch   one block of 512 threads a channel
+//   launch   one block of 1024 threads a channel
 //   numerics fixed order
 void pooled_sums(float* dgamma, float* dbeta, const float* da, const float* z, const std::uint8_t* route,
                  const float* mean, const float* var, std::int64_t batch, int channels, int side, cudaStream_t stream);

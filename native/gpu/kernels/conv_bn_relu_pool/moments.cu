@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMomentBlock)
   if (t < 2 * kMoments) {
     const int half = t / kMoments, m = t % kMoments, chunks = int(gridDim.x);
     double sum = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int chunk = half * chunks / 2; chunk < (half + 1) * chunks / 2; ++chunk) sum += partial[chunk * kMoments + m];
     halves[half][m] = sum;
   }
@@ -82,10 +82,14 @@ __global__ void __launch_bounds__(kMomentBlock)
   if (!w) return;
   constexpr double kScale = Images::kScale;
   for (int c = t; c < out; c += kMomentBlock) {
-    const float* filter = w + c * kTaps;
+    float filter[kTaps];
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) filter[j] = w[c * kTaps + j];
     double centre = 0, square = 0;
+#pragma unroll
     for (int j = 0; j < kTaps; ++j) {
       centre += filter[j] * (halves[0][j] - double(Images::kBorder));
+#pragma unroll
       for (int k = 0; k < kTaps; ++k) square += double(filter[j]) * filter[k] * halves[1][moment_of(j, k)];
     }
     square *= kScale * kScale;
@@ -180,10 +184,8 @@ __global__ void __launch_bounds__(kGradientBlock)
   const int c = int(blockIdx.x);
   const auto gradient =
       layer1_gradient<kGradientBlock>(taps, moments, c, int(gridDim.x), batch, w + c * kTaps, gamma[c], var[c], scale);
-  if (threadIdx.x > 0) return;
-  for (int k = 0; k < kTaps; ++k) dw[c * kTaps + k] = gradient.dw[k];
-  dgamma[c] = gradient.dgamma;
-  dbeta[c] = gradient.dbeta;
+  if (threadIdx.x < kTaps) dw[c * kTaps + threadIdx.x] = gradient.dw;
+  if (threadIdx.x == 0) dgamma[c] = gradient.dgamma, dbeta[c] = gradient.dbeta;
 }
 
 template <class Images>

@@ -110,44 +110,51 @@ __device__ void store_routed_taps(float* to, float (&taps)[kRoutedTaps], std::in
 }
 
 struct Layer1Gradient {
-  float dw[kTaps], dgamma, dbeta;
+  float dw;  // of tap threadIdx.x, in the first 9 threads
+  float dgamma, dbeta;
 };
 
-// The gradient of channel c, in thread 0, from the taps of all images, which a block of kThreads adds, first to last in
-// parts; `w`: the 9 weights of the channel.
+// The gradient of channel c from the taps of all images, which a block of kThreads adds in parts of a fixed order; `w`:
+// the 9 weights of the channel, which nobody reads any more when it returns.
 template <int kThreads>
 __device__ Layer1Gradient layer1_gradient(const float* __restrict__ taps, const double* __restrict__ moments, int c,
                                           int channels, std::int64_t batch, const float* w, float gamma, float var,
                                           double scale) {
   constexpr int kParts = kThreads / kRoutedTaps;
-  __shared__ double sums[kParts][kRoutedTaps];
-  const int t = int(threadIdx.x), part = t / kRoutedTaps, j = t % kRoutedTaps;
+  __shared__ double parts[kParts][kRoutedTaps], totals[kRoutedTaps], centred[kTaps];
+  const int t = int(threadIdx.x), part = t / kRoutedTaps, j = t % kRoutedTaps, tap = t < kTaps ? t : 0;
   if (part < kParts) {
     double sum = 0;
 #pragma unroll 8
     for (std::int64_t b = part; b < batch; b += kParts) sum += taps[(b * channels + c) * kRoutedTaps + j];
-    sums[part][j] = sum;
+    parts[part][j] = sum;
+  }
+  float weights[kTaps];
+  double covariances[kTaps];  // of this thread's tap
+#pragma unroll
+  for (int k = 0; k < kTaps; ++k) {
+    weights[k] = w[k];
+    covariances[k] = moments[moment_of(tap, k)];
   }
   __syncthreads();  // all parts are there
-  if (t > 0) return {};
-  double g[kRoutedTaps];
-  for (int k = 0; k < kRoutedTaps; ++k) {
-    g[k] = 0;
-    for (int p = 0; p < kParts; ++p) g[k] += sums[p][k];
+  if (t < kRoutedTaps) {
+    double sum = 0;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) sum += parts[p][t];
+    totals[t] = sum;
   }
-  const double d = g[kTaps], sigma = sqrt(double(var) + kBatchNormEpsilon);
-  double of_w = 0;
+  __syncthreads();  // all totals are there
+  if (t < kTaps) centred[t] = scale * (totals[t] - totals[kTaps] * moments[t]);
+  __syncthreads();  // Gt is there
+  const double sigma = sqrt(double(var) + kBatchNormEpsilon);
+  double of_gradient = 0, of_covariances = 0;  // w.Gt, and this thread's of C w
+#pragma unroll
   for (int k = 0; k < kTaps; ++k) {
-    g[k] = scale * (g[k] - d * moments[k]);  // Gt
-    of_w += w[k] * g[k];
+    of_gradient += weights[k] * centred[k];
+    of_covariances += weights[k] * (scale * scale * covariances[k]);
   }
-  Layer1Gradient result{{}, float(of_w / sigma), float(d)};
-  for (int k = 0; k < kTaps; ++k) {
-    double cw = 0;
-    for (int n = 0; n < kTaps; ++n) cw += scale * scale * moments[moment_of(k, n)] * w[n];
-    result.dw[k] = float(gamma / sigma * (g[k] - of_w / (sigma * sigma) * cw));
-  }
-  return result;
+  return {float(gamma / sigma * (centred[tap] - of_gradient / (sigma * sigma) * of_covariances)),
+          float(of_gradient / sigma), float(totals[kTaps])};
 }
 
 }  // namespace mnist::kernels

@@ -1,6 +1,8 @@
 // layerwise, head: from fc1's product to the gradient of its output, a block an image.
 #include "cuda/check.h"
+#include "kernels/conv_bn_relu_pool/last_block.cuh"
 #include "kernels/layerwise/layerwise.h"
+#include "kernels/step.cuh"
 #include "mnist/model.h"
 
 namespace mnist::kernels::layerwise {
@@ -48,6 +50,7 @@ __global__ void __launch_bounds__(kHidden) head_kernel(Head of) {
 #pragma unroll
   for (int k = 0; k < kClasses; ++k) d += gradients[k] * of.fc2_weight[k * kHidden + t];
   of.dh[b * kHidden + t] = passes ? d : 0;
+  if (is_last_block(of.finished)) record_by_block<kHidden>(of.record, of.log_p, of.logits, of.labels, batch);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/step.h"
+
 namespace mnist::kernels::layerwise {
 
 // head: all that follows fc1's product, an image at a time: adds its slices and its bias, relu, fc2, log_softmax; and
@@ -14,7 +16,7 @@ namespace mnist::kernels::layerwise {
 //   shapes   h, dh (B,128), logits, log_p, dlogits (B,10) <- partial (slices,B,128), labels (B) or null
 //   launch   one block of 128 threads an image; a thread a hidden unit, a warp every fourth class
 //   numerics slices first to last; a class by shuffles
-//   why      six launches of `tiled` in one: 128 + 10 numbers of an image fit into a block, so nothing between is
+//   why      seven launches of `tiled` in one: 128 + 10 numbers of an image fit into a block, so nothing between is
 //   stored
 struct Head {
   float *h, *logits, *log_p, *dlogits, *dh;
@@ -23,6 +25,8 @@ struct Head {
   const float *fc1_bias, *fc2_weight, *fc2_bias;
   const std::uint8_t* labels;
   float scale;
+  StepRecord<float> record;  // of the step, with labels: by the last block to end (last_block.cuh)
+  unsigned* finished;        // 0, and left so
 };
 void head(const Head& of, std::int64_t batch, cudaStream_t stream);
 

@@ -35,8 +35,8 @@ __device__ void update_conv1(const Update& of, int c, std::int64_t batch) {
   const auto gradient =
       layer1_gradient<kBlock>(of.taps, of.moments, c, kConv1Channels, batch, of.parameters + kWeight + c * kTaps,
                               of.parameters[kGamma + c], of.var1[c], ByteImages::kScale);
+  if (threadIdx.x < kTaps) apply(of, kWeight + c * kTaps + threadIdx.x, gradient.dw);
   if (threadIdx.x > 0) return;
-  for (int k = 0; k < kTaps; ++k) apply(of, kWeight + c * kTaps + k, gradient.dw[k]);
   apply(of, kGamma + c, gradient.dgamma);
   apply(of, kBeta + c, gradient.dbeta);
 }

@@ -47,7 +47,10 @@ def test_list_needs_nothing(tmp_path: Path) -> None:
     emulated = {name for name, row in rows.items() if not row["not_emulated"]}
     assert ("linear", "tensor_cores") in emulated
     assert rows["linear", "cutlass"]["not_emulated"] == "CUTLASS's templates"
-    assert ("relu", "triton") in rows.keys() - emulated
+    assert rows["relu", "triton"]["by"] == "Triton's interpreter"
+    assert rows["relu", "numba"]["by"] == "Numba's simulator"
+    assert rows["relu", "torch"]["not_emulated"] == "a library"
+    assert rows["histogram", "cluster"]["not_emulated"] == "clusters of thread blocks"
     assert bench("--op", "softmax", how="--list", PATH=str(tmp_path)).returncode == 2
 
 

@@ -86,6 +86,7 @@ def command(options: OpsOptions) -> int:
     if options.emulate:
         from mnist_cuda.bench import emulate, op_tables
 
+        emulate.require_compiler()
         files = op_tables.files()
         others = op_peers.simulated_rows(options.op, options.variant, peers, python)
         return emulate.command(

@@ -26,7 +26,10 @@ LAYERS = [
     *(f"{layer} backward" for layer in ("fc2", "fc1", "layer 2", "layer 1")),
     "update",
 ]
-PHASES = {"fused": FUSED, "cpu": CPU}
+LAYERWISE = [
+    *("layer 1 forward", "layer 2 forward", "fc1 and fc2", "fc1 backward", "layers 2 and 1 backward", "update")
+]
+PHASES = {"fused": FUSED, "cpu": CPU, "layerwise": LAYERWISE}
 ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
 

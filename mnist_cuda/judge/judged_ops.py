@@ -132,6 +132,9 @@ class Op:
             ("planes", "side"): (BATCH * 32, 14),
             ("batch", "channels", "area"): (BATCH, 32, 784),
             ("batch", "classes"): (BATCH, 10),
+            ("batch", "out", "side"): (BATCH, 32, 28),
+            ("rows", "columns"): (BATCH * 64, 196) if self.name == "row_sums" else (BATCH, 3136),
+            ("pixel_count",): (BATCH * 784,),
         }
         return Case(sizes[tuple(self.size_names)], calls=TIMED_CALLS, timed=True)
 

@@ -16,7 +16,7 @@ import numpy as np
 from baseline import Data, Setup
 
 # The recipe that our engines, PyTorch and JAX share: images per step, epochs, schedule, peak of the rate.
-BATCH_SIZE, EPOCHS, SCHEDULE, PEAK = 192, 3, "triangle:0.2", 0.6
+BATCH_SIZE, EPOCHS, SCHEDULE, PEAK = 192, 4, "triangle:0.2", 0.6
 
 
 class Submission(Protocol):

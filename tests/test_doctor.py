@@ -162,11 +162,11 @@ def test_one_engine_for_a_newer_gpu_is_no_problem_and_a_missing_library_is(
 
     monkeypatch.setattr(_native, "unavailable", unavailable)
     code, text, facts = diagnose(capsys)
-    assert (code, facts["problems"], facts["auto"]) == (0, [], "tiled")
+    assert (code, facts["problems"], facts["auto"]) == (0, [], "layerwise")
     assert "cannot run" not in text  # `mnist-cuda engines` says why
     reasons["cudnn"] = "cudnn cannot be loaded (x); install it with `pip install nvidia-cudnn-cu12`"
     code, _, facts = diagnose(capsys)
-    assert (code, facts["problems"], facts["auto"]) == (0, [reasons["cudnn"]], "tiled")
+    assert (code, facts["problems"], facts["auto"]) == (0, [reasons["cudnn"]], "layerwise")
 
 
 def test_little_disk_memory_and_no_cache(

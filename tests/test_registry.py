@@ -42,7 +42,7 @@ def test_auto_on_an_older_gpu_is_tiled(older_gpu, monkeypatch, cudnn):
         answer = _native.unavailable
         reasons = dict.fromkeys(("fp32", "tf32", "bf16"), "cudnn cannot be loaded")
         monkeypatch.setattr(_native, "unavailable", lambda name, gpu: reasons if name == "cudnn" else answer(name, gpu))
-    assert (find_engine("auto").name, find_engine("auto").libraries) == ("tiled", ())
+    assert (find_engine("auto").name, find_engine("auto").libraries) == ("layerwise", ())
     assert find_engine("cudnn").unavailable == ("" if cudnn else "cudnn cannot be loaded")
 
 

@@ -85,8 +85,8 @@ def test_only_an_engine_that_may_be_taken_is_asked_for(asked, name, questions):
 def test_auto_looks_for_no_library_when_fused_cannot_run(asked, monkeypatch):
     reasons = {"fused": dict.fromkeys(("fp32", "tf32", "bf16"), "no")}
     monkeypatch.setattr(_native, "unavailable", lambda name, device: asked.append(name) or reasons.get(name, {}))
-    assert engine.find_engine("auto").name == "tiled"
-    assert asked == ["fused", "tiled"]
+    assert engine.find_engine("auto").name == "layerwise"
+    assert asked == ["fused", "layerwise"]
 
 
 @pytest.mark.parametrize(("name", "warmed"), [("auto", [3]), ("fused", [3]), ("cpu", []), ("nonsense", [])])

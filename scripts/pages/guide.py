@@ -148,9 +148,10 @@ class Documents:
     """What the guide should be: `files` gets the text of each file, pictures included."""
 
     def __init__(self) -> None:
-        (record,) = read_records(RECORDS / "ops")
-        self.roofs = record["roofs"]
-        self.rows = {(row["op"], row["variant"]): row for row in record["rows"] if not row["absent"]}
+        records = read_records(RECORDS / "ops")
+        self.roofs = records[0]["roofs"]
+        rows = [row for record in records[::-1] for row in record["rows"] if not row["absent"]]
+        self.rows = {(row["op"], row["variant"]): row for row in rows}  # the first record's in front of others'
         emulated = [row for of in read_records(RECORDS / "emulated") for row in of["rows"]]
         self.emulated = {(row["op"], row["variant"]): row for row in emulated if not row["absent"]}
         self.pictures = guide_pictures.draw({name: row["report"] for name, row in self.emulated.items()})

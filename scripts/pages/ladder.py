@@ -103,17 +103,24 @@ def time_of(row: Row | None) -> str:
     if not row["error"] <= row["bound"]:
         raise StaleError(f"{row['op']} {row['variant']} is wrong in the records")
     ratio = row["library_ratio"]
-    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "")
+    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "") + row["mark"]
 
 
 def measured_rows(records: Sequence[Row]) -> dict[tuple[str, str], Row]:
-    """The rows of the records that ran, by op and variant."""
+    """The rows of the records that ran, by op and variant; those of another GPU than the first record's get a mark."""
     rows: dict[tuple[str, str], Row] = {}
     for record in records:
+        mark = "" if gpu_of(record) == gpu_of(records[0]) else " †"
         for row in record["rows"]:
             if not row["absent"]:
-                rows.setdefault((row["op"], row["variant"]), row)
+                rows.setdefault((row["op"], row["variant"]), row | {"mark": mark})
     return rows
+
+
+def gpu_of(record: Row) -> str:
+    """The name of the GPU that ran it."""
+    name: str = record["machine"]["gpu"]["name"]
+    return name
 
 
 def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str], Row]) -> Iterator[str]:
@@ -169,9 +176,16 @@ def measured(records: Sequence[Row]) -> str:
     """Where the times come from."""
     if not records:
         return "The present code has not been timed yet."
-    gpu, days = records[0]["machine"]["gpu"]["name"], sorted({record["started"][:10] for record in records})
     folder = RECORDS.relative_to(ROOT / "docs").as_posix()
-    return f"The times are from one {gpu}, {' and '.join(days)} ([record]({folder})).{loads(records)}"
+
+    def source(of: list[Row]) -> str:
+        days = sorted({record["started"][:10] for record in of})
+        return f"one {gpu_of(of[0])}, {' and '.join(days)}"
+
+    first = [record for record in records if gpu_of(record) == gpu_of(records[0])]
+    others = [record for record in records if record not in first]
+    newer = f"; those with † are newer and from {source(others)}" if others else ""
+    return f"The times are from {source(first)} ([records]({folder})){newer}.{loads(records)}"
 
 
 def page() -> str:

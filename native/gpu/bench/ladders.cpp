@@ -390,10 +390,11 @@ Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder() {
 Ladder<kernels::Histogram> histogram_ladder() {
   auto ladder = own_rungs(kernels::histogram_variants());
   // Not in the table, because the emulator has no clusters.
-  Rung<kernels::Histogram> cluster{
-      {"cluster", MNIST_IF_SM90(kernels::histogram_cluster),
-       "privatised, and eight blocks add up their counters through distributed shared memory", 0, Unit::kFma,
-       cuda::kClusterCapability}};
+  Rung<kernels::Histogram> cluster{{"cluster", MNIST_IF_SM90(kernels::histogram_cluster),
+                                    "privatised, and eight blocks add up their counters through distributed shared "
+                                    "memory: 1.1x privatised's time at "
+                                    "B=256 on an H100",
+                                    0, Unit::kFma, cuda::kClusterCapability}};
   cluster.absent = absent_below(cluster.needs);
   ladder.push_back(std::move(cluster));
   return ladder;

@@ -9,8 +9,9 @@ std::span<const Variant<Histogram>> histogram_variants() {
       // Threads meet at their block's own counters, in shared memory, instead of all at one place in global memory.
       {"privatised", histogram_privatised,
        "counters of each block in shared memory, 16 pixels per thread; 256 additions per block to global memory"},
-      // The background's counter, which most pixels want, gets one addition per warp instead of one per pixel.
-      {"voted", histogram_voted, "privatised, but a warp counts its background pixels by one vote"},
+      // It is not: the machine code of an addition of 1 to shared memory already adds up a warp's equal places.
+      {"voted", histogram_voted,
+       "privatised, but a warp counts its background pixels by one vote: 1.0x privatised's time at B=256 on an H100"},
   };
   return kTable;
 }

@@ -278,7 +278,11 @@ def command(
     others: rows of other languages, by their own simulators (op_peers.simulated_rows).
     """
     output = Record(options.json, busy=options.busy)
-    found = rows(op, variant, batch_size)
+    estimate = console.Estimate(console.make_console(stderr=output.on_stdout))
+    found, names = [], [op] if op else list(dict.fromkeys(name for name, _ in files))
+    for done, name in enumerate(names, 1):
+        found += rows(name, variant, batch_size)
+        estimate.after(done / len(names))
     right = all(map(passes, found)) and all(other["absent"] or other["error"] <= other["bound"] for other in others)
     if not (found or others):
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")

@@ -35,8 +35,10 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
     if board and (emulate or not on_gpu()):
         why = "--emulate is given" if emulate else _native.cuda_status()["reason"]
         raise UnavailableError(f"--board compares times, which only a GPU has: {why}")
-    for file in files:
+    estimate = console.Estimate(console.make_console(stderr=True))
+    for done, file in enumerate(files, 1):
         found = judge_file(file, gpu, emulate, board)
+        estimate.after(done / len(files) if done < len(files) else 0)
         code = max(code, found["exit_code"])
         if json:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)

@@ -16,6 +16,7 @@ from conformance import (
     FUSED,
     JUDGED,
     OLDER_GPUS,
+    ON_GPU,
     ORACLE,
     assert_close,
     assert_gradients,
@@ -359,6 +360,22 @@ def test_data_move_to_and_fro(make_engine, spec):
         assert run(engine, data, placement, size) == alone[data, size], f"{data} on the {placement}, batch {size}"
         if k == len(MOVES) // 2:
             engine.probe(*sets["many"])  # more images than any batch: arrays move
+
+
+@ON_GPU
+@pytest.mark.parametrize(("large", "small"), [(192, 160), (257, 256), (385, 384)])
+def test_a_smaller_batch_is_cut_finer(make_engine, spec, large, small):
+    """What was reserved for a larger batch has room for a smaller one, which may be cut into more pieces."""
+    images, labels = cases.mixed(large), cases.labels(large)
+
+    def run(engine, sizes):
+        engine.set_dataset(images, labels)
+        for size in sizes:
+            engine.set_parameters(cases.signed_weights())
+            losses, _ = engine.train(np.arange(size), size, 0.01)
+        return losses.tolist(), parameter_hash(engine)
+
+    assert run(make_engine(*spec), (large, small)) == run(make_engine(*spec), (small,))
 
 
 @pytest.mark.gpu

@@ -52,6 +52,7 @@ class Nvcc:
             "-lineinfo",
             "--expt-relaxed-constexpr",
             "-Xcompiler=-fPIC",
+            "-Xcompiler=-fno-gnu-unique",  # or statics of templates would be one for all libraries
             self.architecture,
             *wheels,
         ]

@@ -1,4 +1,4 @@
-// The program of an emulated engine: mnist_cuda/engine/emulated.py asks, this answers.
+// The program of an emulated engine: mnist_cuda/judge/emulated.py asks, this answers.
 //
 // Usage: run ENGINE OP LIBRARY NUMBER LEFT_OUT..., the last four for each launcher of the user's, as in OwnOp; they are
 // linked with this program, and so is open_own().

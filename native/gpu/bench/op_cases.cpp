@@ -17,6 +17,7 @@
 #include "kernels/conv2d/naive_ops.h"
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/linear/naive_ops.h"
+#include "kernels/linear/slices.h"
 #include "kernels/linear_sparse/linear_sparse.h"
 #include "kernels/relu/relu.h"
 #include "kernels/row_sums/row_sums.h"
@@ -131,7 +132,9 @@ OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::i
   answer_linear(op, x.wide, w.wide, bias.wide, batch, stream);
   if (relu)
     for (double& y : op.want) y = std::max(y, 0.0);
-  float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
+  const auto scratch = std::max(kernels::linear_partial_size(batch, kFeatures, kHidden),
+                                kernels::linear_int8_partial_size(batch, kFeatures, kHidden));
+  float* partial = op.floats.emplace_back(scratch).data();
   add_rungs(op, ladder, [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
       run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);

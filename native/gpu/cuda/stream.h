@@ -22,10 +22,12 @@ class Event {
   Handle<cudaEventDestroy> handle_;
 };
 
-// A stream that does not synchronise with the default stream.
+// A stream that by default does not synchronise with the default stream.
 class Stream {
  public:
-  Stream() { MNIST_CHECK(cudaStreamCreateWithFlags(handle_.put(), cudaStreamNonBlocking)); }
+  explicit Stream(unsigned flags = cudaStreamNonBlocking) {
+    MNIST_CHECK(cudaStreamCreateWithFlags(handle_.put(), flags));
+  }
   cudaStream_t get() const { return handle_.get(); }
   void synchronize() const { MNIST_CHECK(cudaStreamSynchronize(get())); }
   // Later work of this stream starts after the event's last record; at once if it was never recorded.

@@ -110,7 +110,7 @@ class CudaEngine : public GpuEngine {
   void reserve_run(std::int64_t batch, std::int64_t steps);
   // Starts a run: step 0, cursor 0. reserve_run() made room for the rates, one a step.
   void start(std::span<const double> learning_rates);
-  // Queues forward and record_step.
+  // Queues forward, and record_step unless forward records().
   void evaluate(const Batch& batch);
   // Queues one whole step on the slot's batch; the second time and later as a graph.
   void run_step(int slot, std::int64_t size);

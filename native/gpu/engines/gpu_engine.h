@@ -39,7 +39,11 @@ std::vector<double> read_values(const T* values, std::int64_t count, cudaStream_
 // Constructed with its GPU selected, as create_on_device() does.
 class GpuEngine : public Engine {
  public:
-  GpuEngine(EngineInfo info, EngineOptions options) : Engine(std::move(info), options) {}
+  // A launcher of the user's that forgets its stream takes the default stream: with this one it stays in order, and
+  // makes the recording of a step fail, which would else miss it.
+  GpuEngine(EngineInfo info, EngineOptions options)
+      : Engine(std::move(info), options),
+        stream_(options.own_ops.empty() ? cudaStreamNonBlocking : cudaStreamDefault) {}
 
  protected:
   cuda::Stream& compute() { return stream_; }  // of the steps

@@ -74,8 +74,9 @@ class LayerwiseEngine final : public CudaEngine<float> {
     dlogits_.reserve(batch * kClasses);
     of_images_.reserve(2 * batch * kConv2Channels);
     moment_sums_.reserve(kernels::pixel_moments_partial_size(batch));
-    fc1_slices_.reserve(kernels::linear_partial_size(batch, kFeatures, kHidden));
-    fc1_partial_.reserve(kernels::layerwise::fc1_partial_size(batch));
+    fc1_slices_.reserve(kernels::most_of_batches(
+        batch, [](std::int64_t b) { return kernels::linear_partial_size(b, kFeatures, kHidden); }));
+    fc1_partial_.reserve(kernels::most_of_batches(batch, kernels::layerwise::fc1_partial_size));
     conv2_partial_.reserve(kernels::gradient_in_conv_chunks(batch) * kParameters[kConv2Weight].size);
     taps_.reserve(batch * kConv1Channels * (kTaps + 1));
   }

@@ -75,12 +75,14 @@ struct Ops {
   }
 
   static std::int64_t partial_size(std::int64_t batch) {
-    return std::max({kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels),
-                     kernels::naive::batch_norm_partial_size(batch, kConv2Channels),
-                     kernels::linear_partial_size(batch, kFeatures, kHidden),
-                     kernels::linear_partial_size(batch, kHidden, kClasses),
-                     kernels::linear_backward_partial_size(batch, kFeatures, kHidden),
-                     kernels::linear_backward_partial_size(batch, kHidden, kClasses)});
+    return kernels::most_of_batches(batch, [](std::int64_t b) {
+      return std::max({kernels::conv2d_backward_weight_partial_size(b, kConv1Channels, kConv2Channels),
+                       kernels::naive::batch_norm_partial_size(b, kConv2Channels),
+                       kernels::linear_partial_size(b, kFeatures, kHidden),
+                       kernels::linear_partial_size(b, kHidden, kClasses),
+                       kernels::linear_backward_partial_size(b, kFeatures, kHidden),
+                       kernels::linear_backward_partial_size(b, kHidden, kClasses)});
+    });
   }
 
   static std::vector<std::int64_t> batch_thresholds() {

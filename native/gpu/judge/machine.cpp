@@ -3,6 +3,7 @@
 
 #include "cuda/buffer.h"
 #include "cuda/check.h"
+#include "cuda/graph.h"
 #include "judge/kernels.h"
 
 namespace judge {
@@ -25,14 +26,16 @@ const DeviceBuffer<std::uint8_t>& flush() {
 
 void write_flush(cudaStream_t stream) { mnist::cuda::fill_bytes(flush().data(), 0, flush().size(), stream); }
 
-// Records what `run` puts on the stream, whatever else it does; null where it does what cannot be recorded.
-cudaGraph_t recorded(const std::function<void(cudaStream_t)>& run, cudaStream_t stream) {
+using mnist::cuda::RecordedGraph;
+
+// Records what `run` puts on the stream; empty where it does what cannot be recorded. Relaxed: whatever else it does.
+RecordedGraph recorded(const std::function<void(cudaStream_t)>& run, cudaStream_t stream, cudaStreamCaptureMode mode) {
   cudaGraph_t graph = nullptr;
-  MNIST_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  MNIST_CHECK(cudaStreamBeginCapture(stream, mode));
   run(stream);
   if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) graph = nullptr;
   (void)cudaGetLastError();
-  return graph;
+  return RecordedGraph(graph);
 }
 
 }  // namespace
@@ -54,33 +57,28 @@ void empty_caches(cudaStream_t stream) { write_flush(stream); }
 std::string report(const std::function<void(cudaStream_t)>& again, cudaStream_t stream) {
   std::string kernels = "[{}]";  // not known
   if (again) {
-    if (cudaGraph_t graph = recorded(again, stream)) {
-      kernels = kernels_of(graph).json;
-      MNIST_CHECK(cudaGraphDestroy(graph));
-    }
+    if (const auto graph = recorded(again, stream, cudaStreamCaptureModeRelaxed))
+      kernels = kernels_of(graph.get()).json;
   }
   return "{\"faults\": [], \"lines\": [], \"kernels\": " + kernels + "}";
 }
 
 bool record(const std::function<void(cudaStream_t)>& run, int repeats, cudaStream_t stream, cudaGraphExec_t* graph,
             std::string* why) {
+  // A launcher that allocates is none: the graph would go on with memory that it has freed.
   *why = "it does what a CUDA graph cannot record";
-  cudaGraph_t one = recorded(run, stream);
+  const auto one = recorded(run, stream, cudaStreamCaptureModeThreadLocal);
   if (!one) return false;
-  cudaGraph_t all = recorded(
-      [&](cudaStream_t on) {
-        for (int k = 0; k < repeats; ++k) run(on);
-      },
-      stream);
+  const auto repeated = [&](cudaStream_t on) {
+    for (int k = 0; k < repeats; ++k) run(on);
+  };
+  const auto all = recorded(repeated, stream, cudaStreamCaptureModeThreadLocal);
   if (!all) return false;
-  if (kernels_of(all).count != std::size_t(repeats) * kernels_of(one).count) {
-    *why = "calls one after the other do not launch the same kernels";
-    return false;
-  }
-  const bool made = cudaGraphInstantiate(graph, all, 0) == cudaSuccess;
+  *why = "calls one after the other do not launch the same kernels";
+  if (kernels_of(all.get()).count != std::size_t(repeats) * kernels_of(one.get()).count) return false;
+  *why = "its CUDA graph cannot be made ready";
+  const bool made = cudaGraphInstantiate(graph, all.get(), 0) == cudaSuccess;
   (void)cudaGetLastError();
-  MNIST_CHECK(cudaGraphDestroy(one));
-  MNIST_CHECK(cudaGraphDestroy(all));
   return made;
 }
 

@@ -153,6 +153,9 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
     }
     MNIST_REQUIRE(offered, "engine '" << name << "' has no precision " << to_string(options.precision) << ", it offers "
                                       << precisions);
+    for (const OwnOp& own : options.own_ops)
+      MNIST_REQUIRE(std::ranges::count(row.info.own_ops, own.op) > 0,
+                    "engine '" << name << "' has no place for a launcher of " << own.op);
     MNIST_REQUIRE(row.info.takes_limits || options.limits.multiprocessors == 0,
                   "engine '" << name << "' takes no limits, expected none");
     MNIST_REQUIRE(row.info.takes_limits || options.multiprocessors == 0,

@@ -2,12 +2,18 @@
 #include "cpu/reference_ops.h"
 #include "gpu_testing.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/slices.h"
 #include "mnist/model.h"
 
 using namespace mnist;
 using namespace testing;
 
 namespace {
+
+// Of every row.
+std::int64_t scratch_of(std::int64_t batch, int in, int out) {
+  return std::max(kernels::linear_partial_size(batch, in, out), kernels::linear_int8_partial_size(batch, in, out));
+}
 
 struct Ladders {
   bench::Ladder<kernels::LinearForward> forward = present(bench::linear_forward_ladder(), "linear forward");
@@ -33,7 +39,7 @@ void test(const Ladders& ladders, std::int64_t batch, int in, int out, const Inp
     if (rung.library && !with_libraries) continue;
     if (kEmulated && rung.needs && input.name != std::string("normal")) continue;  // whole tiles take it long
     const std::string name = rung.name + what;
-    const Guarded<float> gy(batch * out), gpartial(kernels::linear_partial_size(batch, in, out));
+    const Guarded<float> gy(batch * out), gpartial(scratch_of(batch, in, out));
     rung.run(gy.data(), gpartial.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
     check_near(gy.read(name), y, std::max(norm(y), added), std::max(sum_bound(in), rung.own_error), name);
     gpartial.read("scratch of " + name);
@@ -64,7 +70,7 @@ void test_nan() {
   reference::linear_forward(want.data(), widen(x).data(), widen(w).data(), widen(bias).data(), batch, in, out);
   const Guarded<float> gx(x), gw(w), gbias(bias);
   for (const auto& variant : present(bench::own_rungs(kernels::linear_forward_variants()), "linear forward")) {
-    const Guarded<float> gy(batch * out), gpartial(kernels::linear_partial_size(batch, in, out));
+    const Guarded<float> gy(batch * out), gpartial(scratch_of(batch, in, out));
     variant.run(gy.data(), gpartial.data(), gx.data(), gw.data(), gbias.data(), batch, in, out, nullptr);
     check_same_nans(gy.read("NaN"), want, std::string("linear_forward ") + variant.name);
   }

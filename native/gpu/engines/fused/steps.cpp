@@ -85,7 +85,7 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
     if (share && phase == Phase::kFc1Backward) ranks_->exchange_dy2(s, *share);
     if (share && phase == Phase::kConv2Backward) {
       ranks_->exchange_gradients(s, *share);
-      make_fc1_terms(s);
+      if (step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(s);
     }
   }
   timer_.end_step();
@@ -96,7 +96,7 @@ void Steps::queue_training(const PlannedStep& step, int steps, const Batch& batc
     queue(step, k, ranks_ ? &batch : nullptr);
     if (check_every_step_) stream_.synchronize();
   }
-  if (!ranks_ && !step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(step.state);
+  if (!step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(step.state);
 }
 
 // `steps` steps over a window, captured once for each batch size, count and data set.

@@ -32,7 +32,7 @@ struct GradientInput {
   __device__ float value(const Element& e, int plane) const { return channels[plane].of(e.route == 0 ? e.da : 0, e.z); }
 };
 
-// blockIdx.x = b, blockIdx.y = which input channels. dx[b,i] = sum over o of dz[b,o] * the turned w[o,i]. With kTaps
+// blockIdx.x = b, blockIdx.y = which input channels. dx[b,i] = sum over o of dz[b,o] * the turned w[o,i]. With kToTaps
 // dx stays in the block: it goes through pool and relu of layer 1 and becomes its sums of routed pixels (moments.cuh).
 template <int kEach, int kGroups, bool kToTaps>
 __global__ void __launch_bounds__(32 * kGroups, kEach == 8 ? 3 : 2)

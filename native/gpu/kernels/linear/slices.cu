@@ -55,7 +55,7 @@ std::int64_t linear_partial_size(std::int64_t batch, int in, int out) {
   int count = 1;
   for (const auto& tile : {kLinearTile, kLinearRegisterTile, kLinearProductTile})
     count = std::max(count, linear_slices(tile, batch, out, in).count);
-  return std::max(count * batch * out, linear_int8_partial_size(batch, in, out));
+  return count * batch * out;
 }
 
 std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out) {

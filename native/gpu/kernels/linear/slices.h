@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace mnist::kernels {
@@ -25,6 +26,14 @@ LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64
 // linear_forward_slices: partial[s,b,o], slice s of x w^T, by prefetched's product; returns the number of slices.
 int linear_forward_slices(float* partial, const float* x, const float* w, std::int64_t batch, int in, int out,
                           cudaStream_t stream);
+
+// The most that size(b) is for any batch b up to `batch`: smaller ones may be cut finer.
+template <class Size>
+std::int64_t most_of_batches(std::int64_t batch, Size size) {
+  std::int64_t most = 0;
+  for (std::int64_t b = 1; b <= batch; ++b) most = std::max<std::int64_t>(most, size(b));
+  return most;
+}
 
 // Scratch of linear_forward_int8 (linear.h), in floats.
 std::int64_t linear_int8_partial_size(std::int64_t batch, int in, int out);

@@ -55,7 +55,7 @@ struct KernelRow {
   int stages = 0;          // fc1: tiles in shared memory at a time
   int channel_splits = 1;  // conv2 backward: that conv2's channels are cut into, a thread block each
   Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it
-  bool wgmma = false;                 // conv2 backward: takes whole images where conv forward took halves, too
+  bool wgmma = false;                 // conv2 backward: and takes whole images where conv forward took halves
   bool persistent = false;            // conv forward: a thread block may take one piece after the other
   int min_batch = 0;                  // fc1: for batches of at least so many samples,
   int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples

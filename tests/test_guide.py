@@ -100,7 +100,7 @@ def test_commands_without_a_gpu_run_and_the_others_say_what_they_lack(tmp_path: 
         return subprocess.run(words, cwd=folder, env=os.environ | own, capture_output=True, text=True, timeout=600)
 
     assert run("mnist-cuda train --engine cpu --epochs 1").returncode == 0  # what ./scripts/train has left
-    assert run("mnist-cuda exercise start conv").returncode == 0  # for `train --with conv.cu`
+    shutil.copy(ROOT / "native/gpu/kernels/conv2d/tiled.cu", folder / "conv.cu")  # for `train --with conv.cu`
     ran, refused = [], []
     for command in commands():
         if any(command.startswith(start) for start, _ in ELSEWHERE):

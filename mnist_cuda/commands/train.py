@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = add_engine_flags(parser)
     add_own_flag(group)
     group.add_argument("--emulate", action="store_true",
-        help="run the kernels of tiled or naive on the CPU, without a GPU or CUDA, for a few --steps")  # fmt: skip
+        help="run the kernels of tiled (default) or naive on the CPU, without CUDA; needs --steps")  # fmt: skip
     group = add_data_flags(parser, "auto")
     group.add_argument("--limit", type=non_negative, default=0, metavar="N",
         help="train on the first N training images only, for a quick look (default: all)")  # fmt: skip
@@ -99,7 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-q", "--quiet", action="store_true", help="print only warnings and the result")
     group = parser.add_argument_group("other runs").add_mutually_exclusive_group()
     group.add_argument("--resume", nargs="?", type=run_path, const=LATEST, metavar="RUN",
-        help=f"continue a run, in its folder; RUN: {RUN} (default: latest)")  # fmt: skip
+        help="continue a run, in its folder; more --epochs need a constant --schedule, and flags that would change the "
+        f"result are refused; RUN: {RUN} (default: latest)")  # fmt: skip
     group.add_argument("--config", type=run_path, metavar="RUN",
         help="repeat this run, or the one with this config.json; other flags override its options")  # fmt: skip
     group = add_rare_group(parser)

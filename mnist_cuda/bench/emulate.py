@@ -283,7 +283,7 @@ def command(
     for done, name in enumerate(names, 1):
         found += rows(name, variant, batch_size)
         estimate.after(done / len(names))
-    right = all(map(passes, found)) and all(other["absent"] or other["error"] <= other["bound"] for other in others)
+    right = all(map(passes, found)) and all(map(_right, others))
     if not (found or others):
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     known = _resources(found, files, on) if variant else {}
@@ -333,6 +333,9 @@ def command(
         console.print_table(out, OTHER_COLUMNS, cells, optional=("why",))
         for reason in dict.fromkeys(row["absent"] for row in others if row["absent"]):
             out.print(f"absent: {', '.join(row['variant'] for row in others if row['absent'] == reason)}: {reason}")
+        for row in others:
+            if row["failed"]:
+                out.print(f"WRONG: {row['variant']}: {row['failed']}")
     return 0 if right else 1
 
 
@@ -379,9 +382,14 @@ def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _right(other: dict[str, Any]) -> bool:
+    """Whether a row of another language is absent, or right."""
+    return bool(other["absent"]) or (not other["failed"] and other["error"] <= other["bound"])
+
+
 def _error(row: dict[str, Any]) -> str:
-    if row["absent"]:
-        return "absent"
+    if row["absent"] or row["failed"]:
+        return "absent" if row["absent"] else "failed"
     error = row["error"]
     return "NaN" if error is None else f"{error:.0e}" + ("" if error <= row["bound"] else ", no")
 

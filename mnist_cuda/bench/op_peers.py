@@ -269,7 +269,7 @@ def rows(
 def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) -> list[dict[str, Any]]:
     """Rows of these languages by their simulators, on inputs that those get done; op, variant: empty for all.
 
-    `by` names the simulator, `shapes` has the inputs' shapes; `absent` says why there is no `error`.
+    `by` names the simulator, `shapes` has the inputs' shapes; `absent` or `failed` says why there is no `error`.
     """
     found = []
     for name in peers:
@@ -279,7 +279,15 @@ def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) ->
             continue
         inputs = {one: peer.simulator.inputs[one.op]() for one in wanted}
         rows: list[dict[str, Any]] = [
-            {"op": one.op, "variant": one.name, "why": one.why, "by": peer.simulator.name, "absent": "", "error": None}
+            {
+                "op": one.op,
+                "variant": one.name,
+                "why": one.why,
+                "by": peer.simulator.name,
+                "absent": "",
+                "failed": "",
+                "error": None,
+            }
             | {"bound": max(BOUNDS[one.op], one.own_error)}
             | {"shapes": {array: list(values.shape) for array, values in inputs[one].items()}}
             for one in wanted
@@ -295,7 +303,7 @@ def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) ->
                 try:
                     row["error"] = run_variant(process, one, inputs[one], Path(folder))["error"]
                 except CompetitorError as error:
-                    row["absent"] = str(error)
+                    row["failed"] = str(error)
     return found
 
 

@@ -64,7 +64,10 @@ class Nvcc:
 
 def find(device: int = 0) -> Nvcc:
     """For GPU `device`. Raises UnavailableError without nvcc, and where it compiles nothing that this GPU runs."""
-    gpu = _native.gpus()[device]
+    gpus = _native.gpus()
+    if not 0 <= device < len(gpus):
+        raise UnavailableError(f"there is no GPU {device}, expected one of 0 to {len(gpus) - 1}")
+    gpu = gpus[device]
     capability = int(gpu["compute_capability"].replace(".", ""))
     try:
         nvcc = find_tool("nvcc")

@@ -220,6 +220,8 @@ class Trainer:
             self._run(most)
             if on_progress:
                 on_progress(self._progress())
+        while until and self.steps >= until and self.step < self.steps_per_epoch and not self.engine.resumable:
+            self._run(1)  # to where it can go on bit by bit
         return self.step == self.steps_per_epoch
 
     def _draw_order(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine.timing import ITERATION
-from mnist_cuda.errors import CheckpointError
+from mnist_cuda.errors import CheckpointError, DivergedError
 from mnist_cuda.run import progress
 from mnist_cuda.run.callbacks import impatience
 from mnist_cuda.run.folder import RunFolder
@@ -76,12 +76,17 @@ class TrainingRun:
         self.live.show(0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "first step")  # drawn at once
         with StopRequest(self._heard) as stop, self.live, self.keeper.noting_divergence():
             while not (trainer.finished or self._impatient()):
-                trainer.train_epoch(
-                    self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride, until=self.last_step
-                )
+                try:
+                    trainer.train_epoch(
+                        self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride, until=self.last_step
+                    )
+                except DivergedError:
+                    self._say_faults()  # which may be why
+                    raise
                 record, state, model = trainer.record(), trainer.state, trainer.model(None)
                 signum = stop.signal or trainer.stopped
-                if signum or trainer.step < trainer.steps_per_epoch:  # by --steps
+                if signum or trainer.step < trainer.steps_per_epoch:
+                    self.stopped = "" if signum else self._by_steps()
                     return self._stop_early(signum, record, state, model)
                 with stop.giving_up_with(partial(self._stop_early, record=record, state=state, model=model)):
                     self.live.show(1.0, f"epoch {trainer.epoch}/{trainer.options.epochs}", "evaluating")
@@ -103,14 +108,17 @@ class TrainingRun:
         if self.patience and epochs and not self.trainer.step:
             self.stopped = impatience(epochs, "validation_accuracy", self.patience)
         if self.last_step and self.trainer.steps >= self.last_step:
-            self.stopped = f"ended by --steps {self.last_step - self.first_step}"
+            self.stopped = self._by_steps()
         return bool(self.stopped)
+
+    def _by_steps(self) -> str:
+        return f"ended by --steps {self.last_step - self.first_step}"
 
     def _show(self, now: Progress) -> None:
         self.startup.end("first_step")
         self.live.show(now.step / now.steps, *progress.parts(now))
         seconds = time.perf_counter() - self._start
-        if seconds >= console.EARLY:
+        if seconds >= console.EARLY and not self.last_step:
             self.estimate.say(seconds + now.seconds_left)
         if self.keeper.due:
             with self._saves():
@@ -233,13 +241,19 @@ class TrainingRun:
                 console.print_warning(
                     f"the bits of a step do not repeat with {engine.own.words}: another run has other weights"
                 )
-        if engine.emulated:
-            faults = [fault for fault in engine.emulated.report()["faults"] if fault["kind"] != "order"]
-            for fault in faults[:MOST_FAULTS]:
-                console.print_warning(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}")
-            if len(faults) > MOST_FAULTS:
-                console.print_warning(f"and {len(faults) - MOST_FAULTS} more; `mnist-cuda judge` shows those of a file")
+        self._say_faults()
         return repeats
+
+    def _say_faults(self) -> None:
+        """Of an emulated engine."""
+        engine = self.trainer.engine
+        if not engine.emulated:
+            return
+        faults = [fault for fault in engine.emulated.report()["faults"] if fault["kind"] != "order"]
+        for fault in faults[:MOST_FAULTS]:
+            console.print_warning(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}")
+        if len(faults) > MOST_FAULTS:
+            console.print_warning(f"and {len(faults) - MOST_FAULTS} more; `mnist-cuda judge` shows those of a file")
 
     def _print_plan(self) -> None:
         trainer, options, data = self.trainer, self.trainer.options, self.trainer.data

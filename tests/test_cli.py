@@ -339,7 +339,7 @@ def test_engines_says_which_precisions_cannot_run(older_gpu, capsys):
     assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call per op") + 1] == (
         f"tf32, bf16: {older_gpu}"
     )
-    assert lines[-1] == "`--engine auto` takes tiled."
+    assert lines[-1] == "`--engine auto` takes layerwise."
     assert cli.main(["engines", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["engines"]}
     assert rows["cudnn"]["unavailable_precisions"] == {"tf32": older_gpu, "bf16": older_gpu}

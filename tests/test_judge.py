@@ -277,7 +277,7 @@ def test_a_right_file_and_its_words(tmp_path):
     assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
     words = " ".join(done.stdout.split())
     assert "right in all 19 cases; all elements exact" in words
-    assert "fast not judged" in words
+    assert "fast not run here: it needs a GPU" in words
     assert "expected void NAME(...)" in words
     assert "does not compile: broken.cu:6:" in words
     done = run("judge", "--json", str(tmp_path / "mine.cu"), str(tmp_path / "broken.cu"))

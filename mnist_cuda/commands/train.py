@@ -26,7 +26,7 @@ from mnist_cuda.commands.flags import (
     rate,
     run_path,
 )
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.run.names import LATEST, find_folder
 from mnist_cuda.run.options import RunOptions, TrainOptions
 
@@ -137,6 +137,8 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     config = read_config(args.resume or args.config)
     options = config["options"] | {name: config["engine"].get(name) for name in ("precision",)}
     options |= {"engine": config["engine"].get("name"), "dataset": config["data"].get("name")}
+    if not isinstance(options["dataset"], str):
+        raise CheckpointError(f"{args.resume or args.config}: not a run's configuration: `data` names no data set")
     given = args.given
     if args.resume:
         if "out" in given:

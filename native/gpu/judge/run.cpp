@@ -1,7 +1,7 @@
 // The program that runs the kernels of one judged file, on a GPU or in the emulator. It knows inputs and no answers.
 //
-// Usage: run TASKS INPUTS OUTPUTS RESULTS. TASKS are words, see Task's constructor; INPUTS are the arrays that the calls read, set
-// by set, OUTPUTS those that they left. A line of RESULTS, in JSON, says that a call has ended.
+// Usage: run TASKS INPUTS OUTPUTS RESULTS. TASKS are words, see Task's constructor; INPUTS are the arrays that the
+// calls read, set by set, OUTPUTS those that they left. A line of RESULTS, in JSON, says that a call has ended.
 #include <algorithm>
 #include <cctype>
 #include <cstdio>

@@ -38,7 +38,7 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
     estimate = console.Estimate(console.make_console(stderr=True))
     for done, file in enumerate(files, 1):
         found = judge_file(file, gpu, emulate, board)
-        estimate.after(done / len(files) if done < len(files) else 0)
+        estimate.after(done / len(files))
         code = max(code, found["exit_code"])
         if json:
             print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)

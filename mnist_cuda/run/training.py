@@ -214,14 +214,12 @@ class Trainer:
             if self.ranks:
                 most, self.stopped = self.ranks.agree(most, self.stopped)
             if self.stopped:
-                while not self.engine.resumable and self.step < self.steps_per_epoch:
-                    self._run(1)
                 break
             self._run(most)
             if on_progress:
                 on_progress(self._progress())
-        while until and self.steps >= until and self.step < self.steps_per_epoch and not self.engine.resumable:
-            self._run(1)  # to where it can go on bit by bit
+        while self.step < self.steps_per_epoch and not self.engine.resumable:
+            self._run(1)  # stopped: to where it can go on bit by bit
         return self.step == self.steps_per_epoch
 
     def _draw_order(self) -> None:

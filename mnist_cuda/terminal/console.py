@@ -167,7 +167,7 @@ class Estimate:
     def after(self, fraction: float) -> None:
         """Say it by the fraction that is done since the estimate was made, as soon as that tells the pace."""
         seconds = time.perf_counter() - self._start
-        if fraction > 0 and seconds >= EARLY:
+        if 0 < fraction < 1 and seconds >= EARLY:
             self.say(seconds / fraction)
 
     def say(self, seconds: float, more: str = "") -> None:

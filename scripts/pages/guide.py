@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import guide_pictures, tables
+from pages.ladder import measured_rows
 from pages.records import read_records
 from rich.console import Console
 
@@ -150,8 +151,7 @@ class Documents:
     def __init__(self) -> None:
         records = read_records(RECORDS / "ops")
         self.roofs = records[0]["roofs"]
-        rows = [row for record in records[::-1] for row in record["rows"] if not row["absent"]]
-        self.rows = {(row["op"], row["variant"]): row for row in rows}  # the first record's in front of others'
+        self.rows = measured_rows(records)
         emulated = [row for of in read_records(RECORDS / "emulated") for row in of["rows"]]
         self.emulated = {(row["op"], row["variant"]): row for row in emulated if not row["absent"]}
         self.pictures = guide_pictures.draw({name: row["report"] for name, row in self.emulated.items()})

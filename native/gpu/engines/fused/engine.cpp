@@ -122,8 +122,7 @@ class FusedEngine final : public GpuEngine {
     if (placement == Placement::kHost) {
       feed_.set_dataset(images, labels);
     } else {
-      steps_.forget_graphs();
-      data_.reserve(count, stream());
+      if (data_.reserve(count, stream())) steps_.forget_graphs();
       data_.fill(0, images.data(), labels.data(), count, stream());
       compute().synchronize();
     }

@@ -231,6 +231,28 @@ def test_an_entry_takes_two_hundred_seeds_of_mnist(capsys, tmp_path, monkeypatch
     assert "no entry" not in submit(capsys, file)[1]
 
 
+def test_the_recipe(monkeypatch):
+    """Every image comes before one comes again, and the rate of 64 images rises to its peak and falls to nothing."""
+    monkeypatch.syspath_prepend(str(ROOT / "mnist_cuda" / "peers"))
+    submission = pytest.importorskip("submission")
+    recipe = submission.Recipe(((64, 50), (256, 20)), peak=0.1, filters=0.5)
+    orders, rates = recipe.orders(3, 1000), recipe.rates()
+    assert [order.shape for order in orders] == [(50, 64), (20, 256)]
+    shown = np.concatenate([order.ravel() for order in orders])
+    assert all(len(set(shown[k : k + 1000])) == 1000 for k in (0, 1000, 7000))
+    assert not np.array_equal(shown[:1000], shown[1000:2000])
+    of_64 = np.concatenate([rates[0], rates[1] / 2])
+    top = int(of_64.argmax())
+    assert 0.095 < of_64[top] < 0.1
+    assert (np.diff(of_64[: top + 1]) > 0).all()
+    assert (np.diff(of_64[top:]) < 0).all()
+    assert top / 50 * 3200 / 8320 < submission.RISE < (top + 1) / 50 * 3200 / 8320
+    assert 0 < of_64[-1] < 0.02
+    weights, plain = recipe.weights(5), submission.baseline.initial_weights(5)
+    assert np.array_equal(weights["conv2.weight"], plain["conv2.weight"] / 2)
+    assert np.array_equal(weights["fc1.weight"], plain["fc1.weight"])
+
+
 # ---- the examples ----------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +269,7 @@ def test_the_examples_are_submissions(name, capsys, tmp_path, monkeypatch):
     code = (ROOT / "examples" / "submissions" / f"{name}_submission.py").read_text()
     imported, found, rest = code.partition("import submission\n")
     assert found
-    recipe = "submission.BATCH_SIZE, submission.PEAK = 10, 0.1\n"
+    recipe = "submission.RECIPE = submission.Recipe(((10, 40), (20, 20)), peak=0.15, filters=0.5)\n"
     file, record = program(tmp_path, "example", imported + found + recipe + rest), tmp_path / "r.json"
     code, out, err = submit(capsys, file, "--seeds", 2, "--target", 70, "--json", record, python=python)
     assert (code, err) == (0, ""), out

@@ -59,8 +59,8 @@ class Recipe:
 
 # What our engines, PyTorch and JAX share: for half of the runs at 99 %, and for all of them.
 RECIPES = {
-    "median": Recipe(((64, 256), (192, 187), (512, 102)), peak=0.09, filters=0.5),
-    "every": Recipe(((64, 665), (128, 379), (256, 300), (512, 287)), peak=0.1, filters=0.3),
+    "median": Recipe(((64, 195), (128, 122), (256, 181), (512, 40)), peak=0.1, filters=0.25),
+    "every": Recipe(((64, 1223), (192, 715), (512, 154)), peak=0.11, filters=0.25),
 }
 RECIPE = RECIPES[os.environ.get("RECIPE", "median")]
 

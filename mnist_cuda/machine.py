@@ -43,7 +43,8 @@ def circumstances(**more: Any) -> dict[str, Any]:
 
 def command_line() -> str:
     """What was called, for a shell, without passwords."""
-    return shlex.join(["mnist-cuda", *map(without_password, sys.argv[1:])])
+    program = "scripts/check" if Path(sys.argv[0]).parent.name == "checks" else "mnist-cuda"
+    return shlex.join([program, *map(without_password, sys.argv[1:])])
 
 
 def versions() -> dict[str, str]:

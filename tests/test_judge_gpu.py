@@ -218,3 +218,81 @@ def test_every_op_is_timed_at_the_networks_sizes():
         known = {256, 3136, 128, 32, 64, 14, 28, 196, 784, 10, 256 * 32, 256 * 64, 256 * 784, 256 * 64 * 196}
         assert set(op.sizes(case).values()) <= known
         assert case.sets == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+
+
+# ---- .py files -------------------------------------------------------------------------------------------------------
+
+# NumPy under CuPy's names; what is written to empty the caches is short here.
+CUPY = """
+import time
+from types import SimpleNamespace
+
+import numpy as np
+
+asnumpy = np.asarray
+
+
+def asarray(values):
+    return np.array(values[: 1 << 27 if values.size < 1 << 27 else 1])
+
+
+class Event:
+    def record(self):
+        self.seconds = time.perf_counter()
+
+
+def get_elapsed_time(start, stop):
+    return 1e3 * (stop.seconds - start.seconds)
+
+
+cuda = SimpleNamespace(
+    Device=lambda: SimpleNamespace(synchronize=lambda: None), Event=Event, get_elapsed_time=get_elapsed_time
+)
+"""
+PYTHON = """
+import cupy
+import numpy as np
+
+calls = 0
+
+def relu_forward(y, passed, x):
+    global calls
+    calls += 1
+    passed[:] = ~(x <= 0)
+    y[:] = np.where(passed, x, 0)
+    SLIP
+"""
+
+
+@pytest.mark.parametrize(
+    ("slip", "failed"),
+    [
+        ("pass", None),
+        ("x[0] = 1", "changes its input x"),
+        ("y.base[-1] = 0", "writes outside of y"),
+        ("if x.size == 12544 and calls % 3 == 0: y[7] += 1", ""),
+        ("raise IndexError('too far')", "line 12: IndexError: too far"),
+    ],
+)
+def test_python_on_a_gpu(slip, failed, log, tmp_path, monkeypatch):
+    """In the stand-in's arrays: outputs, guards and inputs of every call are looked at, and right ones are timed."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "cupy.py").write_text(CUPY)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    (tmp_path / "one.py").write_text(PYTHON.replace("SLIP", slip))
+    found = judging.judge_file(tmp_path / "one.py")
+    (one,) = found["verdicts"]
+    assert one["by"] == "CuPy on the GPU"
+    assert "\n".join(found["lines"]).count("it needs a GPU") == 0
+    if failed is None:
+        assert found["exit_code"] == 0, found["lines"]
+        assert one["ran"] == one["cases"]
+        assert one["times"]["cold_us"] > 0
+        assert one["times"]["warm_us"] is None
+        assert "record calls in a CUDA graph" in one["times"]["untimed"]
+        return
+    assert found["exit_code"] == 1
+    assert one["wrong"][0]["failed"] == failed
+    assert one["times"] is None or not failed

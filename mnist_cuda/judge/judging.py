@@ -75,7 +75,7 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
         exercise = exercises.find(name)
         found["exercise"] = name
     cuda = file.suffix == ".cu"
-    timed = cuda and not emulated and on_gpu()
+    timed = not emulated and on_gpu()
     if cuda:
         if not timed:
             build.require()
@@ -97,12 +97,12 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
     with contextlib.ExitStack() as stack:
         try:
             program: build.Program
-            if timed:
+            if not cuda:
+                program = stack.enter_context(python_files.PythonProgram(file, packages, timed))
+            elif timed:
                 program = stack.enter_context(nvcc.GpuProgram(file, fitting))
-            elif cuda:
-                program = stack.enter_context(build.EmulatedProgram(file, fitting))
             else:
-                program = stack.enter_context(python_files.PythonProgram(file, packages))
+                program = stack.enter_context(build.EmulatedProgram(file, fitting))
         except build.NotCompiledError as error:
             return refuse(WRONG, f"does not compile: {error}")
         emulator: build.Program | None = None
@@ -120,8 +120,8 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
                 one.foreign = verdict.foreign_kernels(one, text)
                 if emulator:
                     one = verdict.merge(one, verdict.judge(emulator, number, launcher))
-                if one.times:
-                    _add_rows(one)
+            if one.times:
+                _add_rows(one)
             if known.gpu:
                 known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
             one.resources = known

@@ -1,4 +1,4 @@
-"""Judged .py files: functions with an op's name, run by PyTorch on the CPU, a simulator, an interpreter or NumPy."""
+"""Judged .py files: functions with an op's name, run on the GPU if there is one, else by a simulator or interpreter."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from mnist_cuda import _native
 from mnist_cuda.bench.competitors import PEER_PYTHON
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import NotCompiledError, Program
 from mnist_cuda.judge.signatures import Launcher, op_of
 
-# What a file imports, first match first: what runs it then, and its most products or elements of a case.
+# What a file imports, first match first: what runs it on a GPU and without one, and there its most products or
+# elements of a case.
 RUNNERS = {
-    "triton": ("Triton's interpreter", 2_000_000),
-    "numba": ("Numba's simulator", 3_000),
-    "torch": ("PyTorch on the CPU", 10**9),
-    "numpy": ("NumPy", 10**9),
+    "triton": ("Triton on the GPU", "Triton's interpreter", 2_000_000),
+    "numba": ("Numba on the GPU", "Numba's simulator", 3_000),
+    "cupy": ("CuPy on the GPU", "", 0),
+    "torch": ("PyTorch on the GPU", "PyTorch on the CPU", 10**9),
+    "numpy": ("", "NumPy", 10**9),
 }
 
 
@@ -69,19 +72,26 @@ def imported(tree: ast.Module) -> set[str]:
 class PythonProgram(Program):
     """A .py file. Raises UnavailableError where nothing here can run it."""
 
-    def __init__(self, file: Path, packages: Iterable[str]) -> None:
-        if "cupy" in packages:
-            raise UnavailableError(f"{file}: CuPy runs on a GPU only, and this judge does not use one yet")
-        self._package = next((name for name in RUNNERS if name in packages), "numpy")
-        python = _python(self._package, file)
-        self.by, self._most = RUNNERS[self._package]
+    def __init__(self, file: Path, packages: Iterable[str], gpu: bool) -> None:
+        package = next((name for name in RUNNERS if name in packages), "numpy")
+        there, here, most = RUNNERS[package]
+        self.timed = gpu and bool(there)
+        if not self.timed and not here:
+            raise UnavailableError(f"{file}: CuPy runs on a GPU only: {_native.cuda_status()['reason']}")
+        self.by, self._most = (there, 10**12) if self.timed else (here, most)
+        python = _python(package, file)
         super().__init__(file)
-        arrays = "torch" if self._package in ("torch", "triton") else "numpy"
-        self.words = (python, Path(__file__).with_name("child.py"), file.resolve(), arrays)
+        child = Path(__file__).with_name("child.py")
+        self.words = (python, child, file.resolve(), package, "gpu" if self.timed else "cpu")
 
     def environment(self) -> dict[str, str]:
-        """Without a GPU."""
-        return {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        """Without a GPU, unless it is to be used."""
+        no_gpu = {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return {**os.environ, **({} if self.timed else no_gpu)}
+
+    def last_case(self, op: judged_ops.Op) -> judged_ops.Case:
+        """On a GPU the one that is timed."""
+        return op.network if self.timed else super().last_case(op)
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """JSON, as child.py reads it."""
@@ -94,7 +104,8 @@ class PythonProgram(Program):
             shifted = p.name in case.shifted
             shape = judged_ops.shape_of(p, of)
             arguments.append({"name": p.name, "role": p.role, "kind": p.kind.name, "shape": shape, "shifted": shifted})
-        return json.dumps({"function": launcher.name, "calls": case.calls, "arguments": arguments})
+        task = {"function": launcher.name, "sets": case.sets, "timed": case.timed, "arguments": arguments}
+        return json.dumps(task)
 
     def takes(self, op: judged_ops.Op, case: judged_ops.Case) -> bool:
         """Numba's simulator has a Python thread for each of CUDA's."""

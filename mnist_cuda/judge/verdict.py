@@ -370,7 +370,7 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
         yield "library", f"launches kernels that are not in the file: {', '.join(verdict.foreign)}"
     if verdict.times:
         yield from fast(verdict)
-    elif on_gpu:
+    elif verdict.by.endswith("the GPU"):
         yield "fast", "not timed: a wrong kernel's time says nothing"
     else:
         yield "fast", "not run here: it needs a GPU"

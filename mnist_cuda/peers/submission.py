@@ -137,11 +137,11 @@ def serve(submission: Submission) -> None:
             if command["cmd"] == "setup":
                 answer["versions"] = submission.setup(command["images"], command["test_images"])
             elif command["cmd"] == "prepare":
-                submission.prepare(command["seed"], np.load(command["images"]))
+                submission.prepare(command["seed"], np.load(command["images"], mmap_mode="r"))
             elif command["cmd"] == "train":
                 submission.train(digits(command["labels"]))
             else:
-                classes = submission.classify(np.load(command["images"]))
+                classes = submission.classify(np.load(command["images"], mmap_mode="r"))
                 answer["classes"] = (np.asarray(classes, np.uint8) + ord("0")).tobytes().decode()
         except Exception as error:
             answer = {"error": baseline.one_line(error)}

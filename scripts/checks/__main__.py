@@ -52,6 +52,11 @@ def main() -> int:
         return problem.code
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # the package's own, of a check that has imported it
+        if not hasattr(error, "exit_code"):
+            raise
+        print(f"scripts/check {args.command}: {error}", file=sys.stderr)
+        return int(error.exit_code)
 
 
 if __name__ == "__main__":

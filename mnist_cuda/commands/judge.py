@@ -7,7 +7,8 @@ in the emulator. The command says whether every number is right, where the memor
 accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows.
 
 A .py file has a function of that name, which takes the arrays alone: linear_forward(y, x, w, bias). What it imports
-decides what runs it: Triton's interpreter, Numba's simulator, PyTorch on the CPU, or NumPy.
+decides what runs it: Triton, Numba, CuPy or PyTorch on the GPU; without one Triton's interpreter, Numba's simulator or
+PyTorch on the CPU; else NumPy.
 
 Exit codes: 0 right; 1 wrong, memory misused, the goal missed, or it does not compile; 2 no launcher; 4 no g++, a GPU
 but no nvcc, or a package that is not here.

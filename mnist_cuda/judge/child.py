@@ -18,7 +18,7 @@ import numpy as np
 GUARD = 256  # bytes around an array
 SEEN = 0xA5  # in all of them
 LARGE = 1 << 28  # bytes, more than an L2 cache holds
-DELAY = 4  # times these are written before a call, which the host launches meanwhile
+DELAY = 16  # times these are written before a call, which the host launches meanwhile
 WARM_SECONDS = 0.02  # of calls back to back
 
 

@@ -17,6 +17,8 @@ load is refused.
     frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
     cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
+<!-- entry:RECORD --> ... <!-- /entry -->
+    cells of a table: the medians over the runs of a judged submission, and how many came to the target
 <!-- cards:RECORD --> ... <!-- /cards -->
     a row for each file of `mnist-cuda bench share`, which must pass its --check, and one for each of CARDS without one
 <!-- lines:ENGINE --> ... <!-- /lines -->
@@ -42,7 +44,7 @@ from mnist_cuda.errors import MnistCudaError
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(
-    r"(<!-- (record|chart|speed-up|us|cards|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
+    r"(<!-- (record|chart|speed-up|us|entry|cards|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
 )
 PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}  # by the first word of their labels
 NO_RECORD = "no record yet"
@@ -287,6 +289,13 @@ def draw_sweep(path: Path) -> tuple[str, str, str]:
         return charts.to_svg(figure, title), title, " ".join([first.note, *rest, first.legend]).strip()
 
 
+def render_entry(record: Record) -> str:
+    """Milliseconds to the classes and to the program's word that it has trained, accuracy, runs at the target."""
+    (row,) = record["rows"]
+    ms = [f"{float(f'{1e3 * row[name]:.3g}'):g} ms" for name in ("total_seconds_median", "train_seconds_median")]
+    return " | ".join([*ms, f"{100 * row['median_accuracy']:.2f} %", f"{row['reached']} of {row['seeds']}"])
+
+
 def render_cards(folder: Path, link: Callable[[Path], str]) -> str:
     """The table of all cards: rows of files, then those of CARDS that no file is of."""
     try:
@@ -365,6 +374,8 @@ class Documents:
             return render_speed_up(records, *words)
         if kind == "us":
             return render_us(records, *words)
+        if kind == "entry":
+            return render_entry(records[0])
         chart = ROOT / words[0]
         self.files[chart] = draw_bench(records)
         return f"![Bar chart of training speed; the numbers are in docs/benchmarks.md]({link(chart)})\n"

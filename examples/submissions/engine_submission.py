@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "mnist_cuda" / "peers"))
 import numpy as np
@@ -20,8 +21,6 @@ class OnGpu:
 
         self.runtime, self.size = runtime, count * 28 * 28
         self.address = self.checked(runtime.cudaMalloc(self.size))
-        form = {"shape": (count, 28, 28), "typestr": "|u1", "data": (self.address, False), "version": 3}
-        self.__cuda_array_interface__ = form
 
     def checked(self, answer):
         error, *rest = answer
@@ -31,6 +30,10 @@ class OnGpu:
     def fill(self, images):
         kind = self.runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         self.checked(self.runtime.cudaMemcpy(self.address, np.ascontiguousarray(images), self.size, kind))
+
+    def first(self, count):
+        form = {"shape": (count, 28, 28), "typestr": "|u1", "data": (self.address, False), "version": 3}
+        return SimpleNamespace(__cuda_array_interface__=form)
 
 
 class OfEngine:
@@ -44,16 +47,21 @@ class OfEngine:
     def prepare(self, seed, images):
         if self.copy:
             self.copy.fill(images)
-        self.images = self.copy or images
+        self.first = self.copy.first if self.copy else lambda count: images[:count]
         self.plan = list(zip(submission.RECIPE.orders(seed, len(images)), submission.RECIPE.rates(), strict=True))
         self.engine.set_parameters(submission.RECIPE.weights(seed))
 
+    def give(self, count):
+        self.engine.set_dataset(self.first(count), self.labels[:count])
+
     def train(self, labels):
-        self.engine.set_dataset(self.images, labels)
+        self.labels = labels
+        self.give(len(labels))
         for order, rates in self.plan:
             self.engine.train(order.ravel(), order.shape[1], rates)
 
     def classify(self, images):
+        self.give(submission.RECIPE.statistics)
         self.engine.compute_statistics()
         return self.engine.logits(images).argmax(1)
 

@@ -191,8 +191,8 @@ class Trainer(Protocol):
     def set_labels(self, labels: np.ndarray) -> None:
         """And on these labels."""
 
-    def classes(self, images: np.ndarray) -> np.ndarray:
-        """The predicted classes, with population statistics of the training images."""
+    def classes(self, images: np.ndarray, count: int | None = None) -> np.ndarray:
+        """The predicted classes, with population statistics of the first `count` training images, by default of all."""
 
     def parameters(self) -> dict[str, np.ndarray]:
         """The weights by their names in SHAPES, in these shapes."""

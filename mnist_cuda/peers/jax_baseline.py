@@ -367,15 +367,16 @@ class Trainer:
             jax.jit(classes),
         )
 
-    def classes(self, images: np.ndarray) -> np.ndarray:
+    def classes(self, images: np.ndarray, count: int | None = None) -> np.ndarray:
         chunk = baseline.EVALUATION_BATCH
         params, trained_on = jax.tree.map(lambda value: value.addressable_data(0), (self.params, self.images))
+        trained_on = trained_on[:count]
         of_conv1, of_conv2, classes = self._passes
 
         def statistics(
             sums_of: Callable[..., Any], channels: int, area: int, *rest: Any
         ) -> tuple[jax.Array, jax.Array]:
-            """Mean and biased variance by channel over all training images.
+            """Mean and biased variance by channel over these training images.
 
             Sums of chunks are of the compute type and added in float64. They are taken about the mean of the first
             chunk, so that the square of a large mean does not hide a small variance.
@@ -385,8 +386,8 @@ class Trainer:
             middle = total / (len(parts[0]) * area)
             queued = [sums_of(params, part, middle, *rest) for part in parts]
             total, squares = (sum(np.asarray(part[k], np.float64) for part in queued) for k in (0, 1))
-            count = len(trained_on) * area
-            mean, var = np.asarray(middle, np.float64) + total / count, squares / count - (total / count) ** 2
+            values = len(trained_on) * area
+            mean, var = np.asarray(middle, np.float64) + total / values, squares / values - (total / values) ** 2
             return jnp.asarray(mean, self.dtype), jnp.asarray(var, self.dtype)
 
         of1 = statistics(of_conv1, 32, 28 * 28)

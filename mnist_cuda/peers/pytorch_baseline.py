@@ -510,7 +510,7 @@ class Trainer:
         return seconds, (losses / self.ranks).tolist()
 
     @torch.no_grad()
-    def classes(self, images: np.ndarray) -> np.ndarray:
+    def classes(self, images: np.ndarray, count: int | None = None) -> np.ndarray:
         model = self.model
         chunk = baseline.EVALUATION_BATCH
 
@@ -519,13 +519,13 @@ class Trainer:
             return F.max_pool2d(F.relu(y), 2)
 
         def statistics(z_of: object) -> tuple[torch.Tensor, torch.Tensor]:
-            """Mean and biased variance by channel over all training images."""
-            total = squares = count = 0
-            for chunk_images in self.images.split(chunk):
+            """Mean and biased variance by channel over these training images."""
+            total = squares = values = 0
+            for chunk_images in self.images[:count].split(chunk):
                 z = z_of(self._pixels(chunk_images.to(self.setup.device))).double()
                 total, squares = total + z.sum((0, 2, 3)), squares + z.square().sum((0, 2, 3))
-                count += z.numel() // z.shape[1]
-            return total / count, squares / count - (total / count).square()
+                values += z.numel() // z.shape[1]
+            return total / values, squares / values - (total / values).square()
 
         with autocast(self.setup):
             of1 = statistics(model.conv1)

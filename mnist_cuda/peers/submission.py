@@ -26,12 +26,14 @@ class Recipe:
 
     phases: images per step, and steps, of each. peak: of the rate of 64 images per step; B images have sqrt(B / 64)
     times as much. filters: factor of the initial weights of both convolutions. It changes no output, because batch norm
-    follows, and a small one lets the same rate turn the filters further.
+    follows, and a small one lets the same rate turn the filters further. statistics: how many training images batch norm's
+    population statistics are taken from, the first ones.
     """
 
     phases: tuple[tuple[int, int], ...]
     peak: float
     filters: float
+    statistics: int = 10_000
 
     def rates(self) -> list[np.ndarray]:
         """The rates of each phase, (steps,). They rise linearly and fall as the square root of the images left."""
@@ -95,7 +97,7 @@ class OfBaseline:
             self._class(Setup(batch_size=order.shape[1], **self._setup), data, None, order, rates)
             for order, rates in zip(RECIPE.orders(0, images), RECIPE.rates(), strict=True)
         ]
-        self._trainers[-1].classes(unseen)
+        self._trainers[-1].classes(unseen, RECIPE.statistics)
         return self._trainers[-1].versions
 
     def prepare(self, seed: int, images: np.ndarray) -> None:
@@ -116,7 +118,7 @@ class OfBaseline:
             trainer.run(steps)
 
     def classify(self, images: np.ndarray) -> np.ndarray:
-        return self._trainers[-1].classes(images)
+        return self._trainers[-1].classes(images, RECIPE.statistics)
 
 
 def digits(text: str) -> np.ndarray:

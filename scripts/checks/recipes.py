@@ -74,7 +74,8 @@ class Search:
         rows = epoch_order(0, 0, len(data.train_labels))  # no run trains on an epoch 0
         train, held_out = np.sort(rows[: self.count]), np.sort(rows[self.count :])
         self.engine = Engine("fused", "bf16")
-        self.engine.set_dataset(data.train_images[train], data.train_labels[train])
+        self.images, self.labels = data.train_images[train], data.train_labels[train]
+        self.engine.set_dataset(self.images, self.labels)
         self.engine.set_evaluation_set(data.train_images[held_out], data.train_labels[held_out])
         self.engine.init_parameters(0)
         self.ms = {batch: self._step(batch) for batch in sorted({b for row in BATCHES for b in row}, reverse=True)}
@@ -123,7 +124,9 @@ class Search:
             engine.set_parameters(recipe.weights(seed))
             for order, rates in zip(recipe.orders(seed, self.count), recipe.rates(), strict=True):
                 engine.train(order.ravel(), order.shape[1], rates)
+            engine.set_dataset(self.images[: recipe.statistics], self.labels[: recipe.statistics])
             engine.compute_statistics()
+            engine.set_dataset(self.images, self.labels)
             tried.accuracies.append(engine.evaluate()[0] / HELD_OUT)
 
     def best_of(self, ms: float, seconds: float) -> list[Tried]:

@@ -356,7 +356,7 @@ TRAINING = [
     *of(
         "mnist_cuda/engine/__init__.py",
         ("test_ranks.py -k pieces",),
-        ("pieces-by-each-ranks-own-time", "ranks", "self._piece, count, mean)", "self._piece, count, seconds)"),
+        ("pieces-by-each-ranks-own-time", "ranks", "next_piece(piece, count, mean)", "next_piece(piece, count, seconds)"),
     ),
     *of(
         "mnist_cuda/engine/__init__.py",

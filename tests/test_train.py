@@ -75,6 +75,8 @@ def test_a_call_is_made_in_pieces(monkeypatch):
     assert len(pieces) == 3
     engine.train(np.zeros(5, np.int32), 1, 0.01)
     assert [len(piece.losses) for piece in pieces[3:]] == [1, 2, 2]  # another batch size
+    engine.train(np.arange(33, dtype=np.int32), 5, 0.01)
+    assert [len(piece.losses) for piece in pieces[6:]] == [7]  # how long its steps take is known
 
 
 def test_a_run_is_the_recipe_and_nothing_else(capsys):

@@ -260,7 +260,7 @@ class Engine:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._ranks: _native.Communicator | None = None
-        self._piece, self._piece_batch = 1, 0  # steps of the next piece at this batch size, as far as is known
+        self._pieces: dict[int, int] = {}  # steps of the next piece by batch size, as far as is known
         self._slab = empty_slab(PARAMETERS, self.dtype)  # kept: the pages of a new one cost more than filling it
         if emulated:
             self.emulated = emulated(self.info.name, self.precision, own)
@@ -318,7 +318,7 @@ class Engine:
             if self.info.device == "cuda":
                 find_nccl()
             self._native.join(ranks, asked)
-            self._ranks, self._piece_batch = ranks, 0
+            self._ranks, self._pieces = ranks, {}
 
     @property
     def transport(self) -> str:
@@ -465,16 +465,15 @@ class Engine:
         """
         self._require_memory(min(batch_size, len(order)))
         with self._alone():
-            if batch_size != self._piece_batch:
-                self._piece, self._piece_batch = 1, batch_size
-            count = min(self._piece, len(rates))
+            piece = self._pieces.get(batch_size, 1)
+            count = min(piece, len(rates))
             start = time.perf_counter()
             losses, correct = self._native.train(order[: count * batch_size], batch_size, rates[:count])
             seconds = mean = time.perf_counter() - start
             if self._ranks and count < len(rates):
                 mean = float(np.frombuffer(self._ranks.all_gather(np.float64(seconds).tobytes())).mean())
             if not self._ranks or count < len(rates):
-                self._piece = next_piece(self._piece, count, mean)
+                self._pieces[batch_size] = next_piece(piece, count, mean)
         return Steps(losses, correct, seconds)
 
     @property

@@ -356,7 +356,12 @@ TRAINING = [
     *of(
         "mnist_cuda/engine/__init__.py",
         ("test_ranks.py -k pieces",),
-        ("pieces-by-each-ranks-own-time", "ranks", "next_piece(piece, count, mean)", "next_piece(piece, count, seconds)"),
+        (
+            "pieces-by-each-ranks-own-time",
+            "ranks",
+            "next_piece(piece, count, mean)",
+            "next_piece(piece, count, seconds)",
+        ),
     ),
     *of(
         "mnist_cuda/engine/__init__.py",

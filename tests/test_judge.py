@@ -6,9 +6,11 @@ judges all of them, and all kernels of ours.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from judge.faulty_kernels import FAULTS
 import mnist_cuda
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import OutputError, UnavailableError, UsageError
-from mnist_cuda.judge import build, exercises, judged_ops, judging, python_files, signatures, verdict
+from mnist_cuda.judge import access_picture, build, exercises, judged_ops, judging, python_files, signatures, verdict
 from mnist_cuda.judge.exercises import EXERCISES
 from mnist_cuda.judge.judged_ops import OPS
 
@@ -389,3 +391,26 @@ def test_a_cell_is_judged(capsys):
     assert capsys.readouterr().out.startswith("cell.cu:\n")
     magics["judge", "cell"]("", "import cupy\ndef relu_forward(y, passed, x): pass\n")
     assert "CuPy runs on a GPU only" in capsys.readouterr().out
+
+
+def test_the_access_picture_shows_each_word_that_a_lane_asked_for():
+    strided = {"file": "a.cu", "line": 3, "array": "x", "write": False, "unit": "sectors", "cost": 48, "least": 12}
+    strided |= {"accesses": 3, "bytes": 4, "first": [None, *(16 * k for k in range(31))]}
+    column = {**strided, "array": "tile", "unit": "turns", "first": [128 * k for k in range(32)]}
+    row = {**column, "line": 4, "first": [16 * k for k in range(32)], "bytes": 16}  # 4 words a bank, and no fewer turns
+    picture = access_picture.draw([strided, column, row, {}])
+    assert picture.words.startswith(
+        "a.cu:3 reads x: 16.0 sectors of 32 bytes a warp, 4.0 at best; a.cu:3 reads tile: 16.0 t"
+    )
+    styles = {
+        name: [
+            re.search(r'class="(\w+)"/>', shape)[1] for shape in access_picture.draw([line]).shapes if "<rect" in shape
+        ]
+        for name, line in (("strided", strided), ("column", column), ("row", row))
+    }
+    assert (styles["strided"].count("on"), styles["strided"].count("off")) == (31, 8 * 16 - 31)
+    bytes_of = access_picture.draw([{**strided, "bytes": 1, "first": [*range(6), *[None] * 26]}]).svg
+    assert (bytes_of.count('class="on"'), bytes_of.count('class="half"')) == (1, 1)
+    assert (styles["column"].count("bad"), styles["column"].count("on")) == (32, 0)
+    assert (styles["row"].count("bad"), styles["row"].count("on")) == (0, 128)
+    assert xml.etree.ElementTree.fromstring(picture.svg).tag.endswith("svg")

@@ -19,6 +19,9 @@ def printed(cell):
     """What a cell prints and its result, as text."""
     data = [output.get("data", {}) for output in cell.outputs]
     pictures = ["[picture]" for found in data if "image/png" in found]
+    pictures += re.findall(
+        r'<img src="data:image/svg[^"]*" (alt=".*?")', " ".join(one.get("text/html", "") for one in data)
+    )
     texts = [output.get("text", found.get("text/plain", "")) for output, found in zip(cell.outputs, data, strict=True)]
     return "".join(texts + pictures)
 
@@ -60,10 +63,13 @@ def test_kernels(run):
     assert re.search(r"^MEMORY +relu\.cu:9: outside: thread 1 of block 0 reads", faulty, re.MULTILINE)
     for report in (right, strided, conflict, padded):
         assert re.search(r"^right .*^memory .*^bits       the same", report, re.MULTILINE | re.DOTALL)
+    assert "alt=" not in faulty
     assert "every access takes the fewest sectors and turns" in right
-    assert "reads x: 16.0 sectors of 32 bytes a warp, 4.0 at best" in strided
+    assert re.search(r'alt="relu\.cu:\d+ reads x: 4\.0 sectors of 32 bytes a warp, 4\.0 at best', right)
+    assert strided.count("reads x: 16.0 sectors of 32 bytes a warp, 4.0 at best") == 2  # in words, and of the picture
     assert "reads w_tile: 32.0 turns of the banks a warp, 1.0 at\n           best" in conflict
-    assert "turns of the banks" not in padded
+    assert "reads w_tile: 32.0 turns of the banks a warp, 1.0 at best" in conflict
+    assert "turns of the banks" not in padded.partition("alt=")[0]
 
 
 def test_seeds(run):

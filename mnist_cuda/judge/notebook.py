@@ -1,11 +1,15 @@
-"""The cell magic `%%judge`: the cell is a file, and the judge's words are the cell's output."""
+"""The cell magic `%%judge`: the cell is a file; the judge's words and the access picture are the cell's output."""
 
 from __future__ import annotations
 
+import base64
 import re
 import tempfile
+from html import escape
 from pathlib import Path
 from typing import Any
+
+from mnist_cuda.judge import access_picture
 
 
 def judge_cell(line: str, cell: str) -> None:
@@ -23,6 +27,20 @@ def judge_cell(line: str, cell: str) -> None:
         except MnistCudaError as error:
             found = {"lines": [str(error)]}
         print("\n".join(found["lines"]).replace(f"{folder}/", ""))
+    for one in found.get("verdicts", []):
+        if one["right"] and one["counters"]:
+            _show(access_picture.draw(one["counters"]["lines"]))
+
+
+def _show(picture: access_picture.Picture) -> None:
+    """As an image, because the style of an SVG within a page would hold for the whole page."""
+    from IPython import display
+
+    show: Any = display.display
+    data = base64.b64encode(picture.svg.encode()).decode()
+    style = "background:white;color-scheme:light"  # whatever colours the notebook has
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(picture.words)}" style="{style}">'
+    show({"text/html": image}, raw=True)
 
 
 def register(shell: Any) -> None:

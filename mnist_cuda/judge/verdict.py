@@ -43,7 +43,8 @@ class Counters:
 
     `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
     `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch; `atomics`: atomic operations on global
-    memory, of all threads.
+    memory, of all threads; `lines`: what they cost by line and array, the most wasteful first. `first`: by lane of one
+    access, how many bytes behind the array's first one it begins, None where the lane idles.
     """
 
     of: str
@@ -256,12 +257,11 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
 
     sums: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in lines:
-        key = (line["file"], line["line"], line["array"], line["write"])
         unit = "turns" if "turns" in line else "sectors"
+        same = {name: line[name] for name in ("file", "line", "array", "write")}
         none = dict.fromkeys(("accesses", "cost", "least", "lanes"), 0)
-        sum_ = sums.setdefault(
-            key, dict(zip(("file", "line", "array", "write"), key, strict=True)) | {"unit": unit} | none
-        )
+        first = {"unit": unit, "bytes": line["bytes"], "first": line["first"]}
+        sum_ = sums.setdefault(tuple(same.values()), {**same, **first, **none})
         sum_["cost"] += line[unit]
         for name in ("accesses", "least", "lanes"):
             sum_[name] += line[name]

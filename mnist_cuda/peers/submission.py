@@ -26,8 +26,8 @@ class Recipe:
 
     phases: images per step, and steps, of each. peak: of the rate of 64 images per step; B images have sqrt(B / 64)
     times as much. filters: factor of the initial weights of both convolutions. It changes no output, because batch norm
-    follows, and a small one lets the same rate turn the filters further. statistics: how many training images batch norm's
-    population statistics are taken from, the first ones.
+    follows, and a small one lets the same rate turn the filters further. statistics: batch norm's population statistics
+    are taken from so many training images, the first ones.
     """
 
     phases: tuple[tuple[int, int], ...]

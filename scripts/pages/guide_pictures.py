@@ -9,62 +9,17 @@ from __future__ import annotations
 import math
 import re
 import runpy
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from html import escape
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mnist_cuda.judge.access_picture import Picture, draw_banks, draw_sectors, sectors_of
+
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH = 400
-STYLE = """
-text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}
-.b{font-weight:600}.s{font-size:12px;fill:#59636e}.c{text-anchor:middle}.e{text-anchor:end}
-.box{fill:#f6f8fa;stroke:#d1d9e0}.on{fill:#1a7f37;fill-opacity:.75;stroke:#1a7f37}
-.half{fill:#1a7f37;fill-opacity:.25;stroke:#1a7f37}.off{fill:none;stroke:#afb8c1;stroke-dasharray:2 2}
-.bad{fill:#cf222e;fill-opacity:.65;stroke:#cf222e}.line{stroke:#59636e;fill:none}.green{stroke:#1a7f37;fill:none;stroke-width:2}
-.red{stroke:#cf222e;fill:none;stroke-width:2}
-@media (prefers-color-scheme:dark){text{fill:#f0f6fc}.s{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}
-.on{fill:#3fb950;stroke:#3fb950}.half{fill:#3fb950;stroke:#3fb950}.off{stroke:#656c76}
-.bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}.red{stroke:#f85149}}
-""".strip()
-
 Report = Mapping[str, Any]
-
-
-@dataclass
-class Picture:
-    """Shapes, and what they show in words."""
-
-    title: str
-    words: str
-    height: float = 0
-    shapes: list[str] = field(default_factory=list)
-
-    def text(self, x: float, y: float, words: str, style: str = "") -> None:
-        self.shapes.append(f'<text x="{x:g}" y="{y:g}" class="{style}">{escape(words)}</text>')
-        self.height = max(self.height, y + 8)
-
-    def box(self, x: float, y: float, width: float, height: float, style: str = "box") -> None:
-        size = f'width="{width:g}" height="{height:g}" rx="{min(2, width / 4):g}"'
-        self.shapes.append(f'<rect x="{x:g}" y="{y:g}" {size} class="{style}"/>')
-        self.height = max(self.height, y + height + 6)
-
-    def line(self, *points: tuple[float, float], style: str = "line") -> None:
-        self.shapes.append(f'<path d="M{"L".join(f"{x:g} {y:g}" for x, y in points)}" class="{style}"/>')
-        self.height = max(self.height, *(y + 6 for _, y in points))
-
-    @property
-    def svg(self) -> str:
-        """The document."""
-        box = f"0 0 {WIDTH} {self.height:g}"
-        size = f'width="{1.4 * WIDTH:g}" height="{1.4 * self.height:g}"'
-        start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" {size}>'
-        parts = [start, f"<title>{escape(self.title)}</title>", f"<desc>{escape(self.words)}</desc>"]
-        return "\n".join([*parts, f"<style>{STYLE}</style>", *self.shapes, "</svg>\n"])
 
 
 def line_of(report: Report, array: str, write: bool = False) -> Mapping[str, Any]:
@@ -189,23 +144,6 @@ def wide_loads(emulated: Mapping[tuple[str, str], Report]) -> Picture:
     return picture
 
 
-def sectors_of(line: Mapping[str, Any]) -> list[int]:
-    """The numbers of the sectors that the first access of a warp touched."""
-    places = [first for first in line["first"] if first is not None]
-    return sorted({byte // 32 for first in places for byte in range(first, first + line["bytes"])})
-
-
-def draw_sectors(picture: Picture, x: float, y: float, sectors: Sequence[int], line: Mapping[str, Any]) -> None:
-    """A box per sector, in it its 8 words, those filled that a lane asked for."""
-    asked = {byte // 4 for first in line["first"] if first is not None for byte in range(first, first + line["bytes"])}
-    per_row = 16
-    for k, sector in enumerate(sectors):
-        left, top = x + 24 * (k % per_row), y + 16 * (k // per_row)
-        for word in range(8):
-            used = 8 * sector + word in asked
-            picture.box(left + 2.7 * word, top, 2.7, 12, "on" if used else "off")
-
-
 # ---- chapter 3 -------------------------------------------------------------------------------------------------------
 
 
@@ -282,17 +220,7 @@ def banks(emulated: Mapping[tuple[str, str], Report]) -> Picture:
     for words, turn in turns.items():
         picture.text(8, y, f"rows {words} words apart", "b")
         picture.text(392, y, f"{turn} turn{'s' * (turn > 1)}", "b e")
-        depth = [0] * 32
-        for bank in range(32):
-            picture.box(8 + 12 * bank, y + 8, 11, 10, "off")
-        for lane in range(32):
-            bank = words * lane % 32
-            picture.box(8 + 12 * bank, y + 8 + 4 * depth[bank], 11, 3 if turn > 1 else 10, "bad" if turn > 1 else "on")
-            depth[bank] += 1
-        y += 8 + max(4 * turn, 10) + 18
-        picture.text(8, y, "bank 0", "s")
-        picture.text(392, y, "bank 31", "s e")
-        y += 28
+        y = draw_banks(picture, y + 8, [words * lane for lane in range(32)]) + 28
     return picture
 
 

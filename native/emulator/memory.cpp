@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -167,33 +168,40 @@ void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std
   group.address[lane] = address;
 }
 
-void close(Site& site, const Group& group) {
-  std::uint64_t sorted[kLanes];
+// The addresses of the lanes from `first` to `end`, sorted, each once; returns how many there are.
+int distinct(const Group& group, int first, int end, std::uint64_t* sorted) {
   int count = 0;
-  for (int k = 0; k < kLanes; ++k)
+  for (int k = first; k < end; ++k)
     if (group.lanes >> k & 1) sorted[count++] = group.address[k];
   if (!std::is_sorted(sorted, sorted + count)) std::sort(sorted, sorted + count);
-  const int active = count;
-  count = int(std::unique(sorted, sorted + count) - sorted);
-  if (++site.accesses == 1)
-    for (int k = 0; k < kLanes; ++k)
-      if (group.lanes >> k & 1) site.first[k] = std::int64_t(group.address[k] - std::uint64_t(site.base));
-  site.lanes += active;
+  return int(std::unique(sorted, sorted + count) - sorted);
+}
+
+// Sectors of 32 bytes that the lanes of a warp touch.
+void count_sectors(Site& site, const Group& group) {
+  std::uint64_t sorted[kLanes], sectors = 0, next = 0;
+  const int count = distinct(group, 0, kLanes, sorted);
   const std::uint64_t size = std::uint64_t(site.bytes);
-  if (!site.shared) {
-    std::uint64_t sectors = 0, next = 0;
-    for (int k = 0; k < count; ++k) {
-      const std::uint64_t from = std::max(sorted[k] / 32, next), to = (sorted[k] + size - 1) / 32;
-      if (to >= from) sectors += to - from + 1;
-      next = std::max(next, to + 1);
-    }
-    site.cost += std::int64_t(sectors);
-    site.least += std::int64_t((std::uint64_t(count) * size + 31) / 32);
-    global_bytes += std::int64_t(32 * sectors);
-  } else {
-    // The words that a bank has to give, one a turn; lanes that read the same word share it.
+  for (int k = 0; k < count; ++k) {
+    const std::uint64_t from = std::max(sorted[k] / 32, next), to = (sorted[k] + size - 1) / 32;
+    if (to >= from) sectors += to - from + 1;
+    next = std::max(next, to + 1);
+  }
+  site.cost += std::int64_t(sectors);
+  site.least += std::int64_t((std::uint64_t(count) * size + 31) / 32);
+  global_bytes += std::int64_t(32 * sectors);
+}
+
+// Turns of the banks: each gives a word per turn, and lanes that read the same word share it. The halves of a warp have
+// turns of their own where a lane's access is of 16 bytes, as ncu counts them.
+void count_turns(Site& site, const Group& group) {
+  const std::uint64_t size = std::uint64_t(site.bytes);
+  const int together = size == 16 ? kLanes / 2 : kLanes;
+  for (int first = 0; first < kLanes; first += together) {
+    std::uint64_t sorted[kLanes], next = 0;
+    const int count = distinct(group, first, first + together, sorted);
+    if (count == 0) continue;
     int turns[32] = {}, most = 1, words = 0;
-    std::uint64_t next = 0;
     for (int k = 0; k < count; ++k)
       for (std::uint64_t word = std::max(sorted[k] / 4, next); word <= (sorted[k] + size - 1) / 4; ++word) {
         most = std::max(most, ++turns[word % 32]);
@@ -203,6 +211,14 @@ void close(Site& site, const Group& group) {
     site.cost += most;
     site.least += std::max(1, (words + 31) / 32);
   }
+}
+
+void close(Site& site, const Group& group) {
+  if (++site.accesses == 1)
+    for (int k = 0; k < kLanes; ++k)
+      if (group.lanes >> k & 1) site.first[k] = std::int64_t(group.address[k] - std::uint64_t(site.base));
+  site.lanes += std::popcount(group.lanes);
+  site.shared ? count_turns(site, group) : count_sectors(site, group);
 }
 
 // ---- finding

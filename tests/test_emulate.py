@@ -107,8 +107,8 @@ BY_HAND = {
     ("linear", "tiled"): {"a": (4, 4), "b": (4, 4), "c": (4, 4), "a_tile": (1, 1), "b_tile": (1, 1)},
     # A warp loads 16 numbers of two rows, 2 + 2 sectors, and stores them as columns of two words, 68 words apart: banks
     # 4 k + row, for k and k + 8 the same. 16 threads read 16 bytes each of w's tile and one place of x's, and so do the
-    # other 16: for each half of the warp 2 turns of 32 words, and 1. The sums of 16 threads lie 16 bytes apart: 8 sectors
-    # for 64 bytes.
+    # other 16: for each half of the warp 2 turns of 32 words, and 1. The sums of 16 threads lie 16 bytes apart, in 8
+    # sectors for 64 bytes.
     ("linear", "register_tiled"): {
         "w": (4, 4),
         "w_tile store": (2, 1),

@@ -17,7 +17,7 @@ COMMANDS = {
     "bench": "time engines against other frameworks",
     "profile": "time the parts of a training step",
     "exercise": "list the exercises, and begin one",
-    "judge": "judge a kernel of your own, without a GPU",
+    "judge": "judge a kernel of your own, with or without a GPU",
     "engines": "list the engines, and why some cannot run here",
     "doctor": "check GPU, driver, libraries and caches, and say how to fix them",
     "data": "fetch, verify and show data sets",

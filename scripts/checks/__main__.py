@@ -25,7 +25,7 @@ CHECKS = {
     "cuda12": "a build by nvcc 12.4",
     "trace": "when the thread blocks of a step of `fused` pass its trace points",
     "doubt": "how often `predict` doubts digits, letters and noise, and is right",
-    "recipes": "which training reaches 99 % soonest, by held-out images",
+    "recipes": "which training reaches 99 %% of the test images soonest, chosen on held-out ones",
     "emulator-counters": "the emulator's sectors and turns of the banks against ncu's",
     "emulator-speed": "the emulator's time beside other emulators'",
 }

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mnist_cuda.judge.access_picture import Picture, draw_banks, draw_sectors, sectors_of
+from mnist_cuda.judge.access_picture import SECTOR_LEGEND, Picture, draw_banks, draw_sectors, sectors_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Report = Mapping[str, Any]
@@ -39,7 +39,7 @@ def paths() -> Picture:
     machines = {  # how far: 2 with times, 1 in the emulator, 0 on paper
         "no GPU": (1, 1, 0),
         "T4, RTX 20, GTX 16": (2, 1, 0),
-        "A100, L4, RTX 30-50": (2, 2, 0),
+        "A100, B200, L4, RTX 30+": (2, 2, 0),
         "H100, H200": (2, 2, 2),
     }
     how = ("on paper", "in the emulator", "with times")
@@ -123,7 +123,7 @@ def threads(count: int = 600, block: int = 256) -> Picture:
                 picture.box(x, y, 46 * busy / 32, 20, "on" if busy == 32 else "half")
     y = 26 + 50 * blocks
     picture.text(8, y - 4, f"element {count - 1} is the last: {idle} threads have none", "s")
-    picture.text(8, y + 14, "one box: 32 threads, a warp (chapter 3)", "s")
+    picture.text(8, y + 14, "a box: a warp; pale: some of its lanes; dashed: no element", "s")
     return picture
 
 
@@ -141,6 +141,7 @@ def wide_loads(emulated: Mapping[tuple[str, str], Report]) -> Picture:
         picture.text(64, y, f"32 lanes x {line['bytes']} bytes = {len(sectors)} sectors of 32 bytes", "s")
         draw_sectors(picture, 8, y + 8, sectors, line)
         y += 52
+    picture.text(8, y - 4, SECTOR_LEGEND, "s")
     return picture
 
 
@@ -164,6 +165,7 @@ def sectors(emulated: Mapping[tuple[str, str], Report]) -> Picture:
         picture.text(8, y + 18, said[name], "s")
         draw_sectors(picture, 8, y + 28, sectors_of(line), line)
         y += 86 if len(sectors_of(line)) > 16 else 62
+    picture.text(8, y - 4, SECTOR_LEGEND, "s")
     return picture
 
 
@@ -179,11 +181,11 @@ def tile_walk() -> Picture:
         "then adds 32 products to each of its 1,024 sums.",
     )
     picture.text(8, 16, "w", "b")
-    picture.text(26, 16, "out x in, drawn transposed", "s")
+    picture.text(26, 16, "out by in, drawn transposed", "s")
     picture.text(8, 196, "x", "b")
-    picture.text(26, 196, "batch x in", "s")
+    picture.text(26, 196, "batch by in", "s")
     picture.text(268, 300, "y", "b")
-    picture.text(286, 300, "batch x out", "s")
+    picture.text(286, 300, "batch by out", "s")
     for k in range(6):
         style = "on" if k == 2 else "half" if k < 2 else "box"
         picture.box(300, 24 + 26 * k, 26, 26, style)
@@ -194,7 +196,7 @@ def tile_walk() -> Picture:
     picture.box(300, 230, 26, 26, "on")
     picture.line((313, 180), (313, 228), style="green")
     picture.line((164, 243), (298, 243), style="green")
-    picture.text(8, 322, "full: in shared memory now; pale: already added to the sums", "s")
+    picture.text(8, 322, "full: in shared memory now; pale: added; white: to come", "s")
     return picture
 
 

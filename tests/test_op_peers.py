@@ -139,7 +139,7 @@ def test_triton_s_rows_by_its_interpreter():
     if not has_module(PEER_PYTHON, "triton"):
         pytest.skip(f"{PEER_PYTHON} has no triton")
     found = op_peers.simulated_rows("", "", ["triton"], PEER_PYTHON)
-    assert len(found) == 6
+    assert len(found) == 8
     assert all(row["error"] <= row["bound"] for row in found)
 
 
@@ -147,6 +147,16 @@ def test_a_simulator_that_is_not_there(tmp_path):
     (row,) = op_peers.simulated_rows("relu", "", ["triton"], tmp_path / "python")
     assert row["absent"] == f"{tmp_path}/python has no triton; PyTorch for CUDA brings it"
     assert row["error"] is None
+
+
+@pytest.mark.parametrize("variant", ["torch", "torch_compile"])
+@pytest.mark.parametrize("op", ["conv_bn_relu_pool", "conv_bn_relu_pool_layer1"])
+def test_pytorch_s_layers(op, variant, tmp_path):
+    if not has_module(PEER_PYTHON, "torch"):
+        pytest.skip(f"{PEER_PYTHON} has no torch")
+    (row,) = (one for one in op_peers.OP_PEERS["torch"].variants if (one.op, one.name) == (op, variant))
+    with CompetitorProcess((str(PEER_PYTHON), str(PEER_SCRIPTS / "torch_ops.py"))) as process:
+        assert op_peers.run_variant(process, row, op_peers.OPS[op][0](2), tmp_path)["error"] <= 1e-6
 
 
 @pytest.mark.parametrize("op", ["conv2d", "relu_max_pool2d", "batch_norm_forward", "transpose"])

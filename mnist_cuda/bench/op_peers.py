@@ -69,12 +69,24 @@ def linear_inputs(batch: int, inner: int = 3136, outer: int = 128) -> Arrays:
     }
 
 
+def layer_inputs(batch: int, channels: int, outputs: int, side: int) -> Arrays:
+    """x (B,I,S,S), w (O,I,3,3), bias, gamma and beta (O) of a layer."""
+    return {
+        "x": _normal(batch, channels, side, side),
+        "w": _normal(outputs, channels, 3, 3, scale=0.06, seed=2),
+        **{name: _normal(outputs, seed=seed) for name, seed in (("bias", 3), ("gamma", 4), ("beta", 5))},
+    }
+
+
 _SMALL = {
     "relu": lambda: {"x": _normal(2, 300)},
     "log_softmax": lambda: {"x": _normal(70, 10)},
     "linear": lambda: linear_inputs(5, 33, 20),
     "linear_relu": lambda: linear_inputs(5, 33, 20),
+    "conv_bn_relu_pool": lambda: layer_inputs(3, 5, 20, 6),
+    "conv_bn_relu_pool_layer1": lambda: layer_inputs(2, 1, 9, 10),
 }
+_LAYERS = ("conv_bn_relu_pool", "conv_bn_relu_pool_layer1")
 OP_PEERS = {
     "torch": OpPeer(
         "torch_ops.py",
@@ -92,6 +104,19 @@ OP_PEERS = {
             OpVariant("batch_norm_forward", "torch", "batch_norm in training mode", own_error=LIBRARY_ERROR),
             OpVariant("log_softmax", "torch", "torch.nn.functional.log_softmax", own_error=1e-6),
             OpVariant("transpose", "torch", "x.t().contiguous()"),
+            *(
+                OpVariant(op, "torch", "four functions of PyTorch, conv2d by cuDNN", own_error=LIBRARY_ERROR)
+                for op in _LAYERS
+            ),
+            *(
+                OpVariant(
+                    op,
+                    "torch_compile",
+                    "the same four by torch.compile, which fuses what follows conv2d",
+                    own_error=LIBRARY_ERROR,
+                )
+                for op in _LAYERS
+            ),
         ),
     ),
     "triton": OpPeer(
@@ -105,6 +130,10 @@ OP_PEERS = {
             OpVariant("linear", "triton_tf32", "the same on the tensor cores: one word changed", "tf32", TF32_ERROR),
             OpVariant("linear_relu", "triton", "relu in the pass that adds the slices: a constant of the kernel"),
             OpVariant("linear_relu", "triton_tf32", "the same on the tensor cores", "tf32", TF32_ERROR),
+            *(
+                OpVariant(op, "triton", "three launches: the convolution sums what it has, as conv_statistics")
+                for op in _LAYERS
+            ),
         ),
         Simulator("Triton's interpreter", "TRITON_INTERPRET", _SMALL),
     ),
@@ -166,11 +195,17 @@ def _judged(launcher: str, sizes: Callable[[NDArray[Any]], tuple[int, ...]], nam
 
 
 def _conv2_inputs(batch: int) -> Arrays:
-    return {
-        "x": _normal(batch, 32, 14, 14),
-        "w": _normal(64, 32, 3, 3, scale=0.06, seed=2),
-        "bias": _normal(64, seed=3),
-    }
+    layer = layer_inputs(batch, 32, 64, 14)
+    return {name: layer[name] for name in ("x", "w", "bias")}
+
+
+def _layer(inputs: Arrays) -> Arrays:
+    """Convolution, batch norm by the batch's statistics, relu and pooling."""
+    (batch, channels, side, _), outputs = inputs["x"].shape, len(inputs["w"])
+    z = _judged("conv2d_forward", lambda x: (batch, channels, outputs, side))(inputs)["y"]
+    normal = (z - z.mean((0, 2, 3), keepdims=True)) / np.sqrt(z.var((0, 2, 3), keepdims=True) + 1e-5)
+    y = np.maximum(inputs["gamma"][:, None, None] * normal + inputs["beta"][:, None, None], 0)
+    return {"y": y.reshape(batch, outputs, side // 2, 2, side // 2, 2).max((3, 5))}
 
 
 def _norm_inputs(batch: int) -> Arrays:
@@ -180,6 +215,8 @@ def _norm_inputs(batch: int) -> Arrays:
 # By op: its inputs for so many images, and the reference.
 OPS: dict[str, tuple[Callable[[int], Arrays], Reference]] = {
     "conv2d": (_conv2_inputs, _judged("conv2d_forward", lambda x: (len(x), 32, 64, 14))),
+    "conv_bn_relu_pool": (lambda batch: layer_inputs(batch, 32, 64, 14), _layer),
+    "conv_bn_relu_pool_layer1": (lambda batch: layer_inputs(batch, 1, 32, 28), _layer),
     "relu_max_pool2d": (
         lambda batch: {"x": _normal(batch * 32, 28, 28)},
         _judged("relu_max_pool2d_forward", lambda x: (len(x), 14)),
@@ -194,7 +231,7 @@ OPS: dict[str, tuple[Callable[[int], Arrays], Reference]] = {
 
 
 # What a plain sum in float32 may have, as op_cases.cpp has it.
-BOUNDS = {"relu": 0.0, "log_softmax": 1e-6, "linear": 1e-5, "linear_relu": 1e-5}
+BOUNDS = {"relu": 0.0, "log_softmax": 1e-6, "linear": 1e-5, "linear_relu": 1e-5, **dict.fromkeys(_LAYERS, 1e-5)}
 
 
 def error_of(got: Arrays, want: Arrays) -> float:

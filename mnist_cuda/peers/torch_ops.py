@@ -85,6 +85,13 @@ def transpose(a: Inputs) -> Inputs:
     return {"y": a["x"].t().contiguous()}
 
 
+def conv_bn_relu_pool(a: Inputs) -> Inputs:
+    """y (B,O,S/2,S/2) of x (B,I,S,S): conv2d as above, batch norm by the statistics of the batch, relu and pooling."""
+    z = functional.conv2d(a["x"], a["w"], a["bias"], padding=1)
+    normal = functional.batch_norm(z, None, None, a["gamma"], a["beta"], training=True)
+    return {"y": functional.max_pool2d(functional.relu(normal), 2)}
+
+
 VARIANTS = {
     ("linear", "torch"): variant(linear),
     ("linear", "torch_tf32"): variant(linear, tf32=True),
@@ -98,6 +105,9 @@ VARIANTS = {
     ("log_softmax", "torch"): variant(log_softmax),
     ("transpose", "torch"): variant(transpose),
 }
+for layer in ("conv_bn_relu_pool", "conv_bn_relu_pool_layer1"):
+    compiled = torch.compile(conv_bn_relu_pool, dynamic=False, mode="max-autotune-no-cudagraphs")
+    VARIANTS |= {(layer, "torch"): variant(conv_bn_relu_pool), (layer, "torch_compile"): variant(compiled)}
 
 if __name__ == "__main__":
     on_gpu = torch.cuda.is_available()

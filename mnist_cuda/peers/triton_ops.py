@@ -25,6 +25,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ELEMENTS = 1024  # of a program that treats each by itself
 ROWS = 64  # of log_softmax a program
 TILE, DEPTH = 64, 32  # linear: outputs of a program on either side, and how far its sum goes at once
+POSITIONS = 64  # of a layer's convolution a program
+EPSILON = 1e-5  # of batch norm
 
 
 @triton.jit
@@ -89,6 +91,88 @@ def add_slices_kernel(y, partial, bias, count, outer, slices, RELU: tl.constexpr
     tl.store(y + k, total, mask=inside)
 
 
+@triton.jit
+def conv_statistics_kernel(
+    z, means, squares, x, w, bias, positions, channels, outputs, SIDE: tl.constexpr, POSITIONS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """z = x convolved with w + bias, as a product of matrices whose left one is gathered; of a program's positions the
+    mean, and the squares of the differences from it."""
+    row = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    o = tl.arange(0, COLUMNS)
+    inside = (row[:, None] < positions) & (o[None, :] < outputs)
+    image, p, q = row // (SIDE * SIDE), row // SIDE % SIDE, row % SIDE
+    total = tl.zeros((POSITIONS, COLUMNS), dtype=tl.float32)
+    for begin in range(0, 9 * channels, DEPTH):
+        k = begin + tl.arange(0, DEPTH)
+        i, r, s = k // 9, p[:, None] + k[None, :] % 9 // 3 - 1, q[:, None] + k[None, :] % 3 - 1
+        within = (r >= 0) & (r < SIDE) & (s >= 0) & (s < SIDE) & (row[:, None] < positions)
+        within = within & (k[None, :] < 9 * channels)
+        at = ((image[:, None].to(tl.int64) * channels + i[None, :]) * SIDE + r) * SIDE + s
+        of_x = tl.load(x + at, mask=within, other=0.0)
+        of_w = tl.load(
+            w + o[None, :] * 9 * channels + k[:, None],
+            mask=(o[None, :] < outputs) & (k[:, None] < 9 * channels),
+            other=0.0,
+        )
+        total = tl.dot(of_x, of_w, total, input_precision="ieee")
+    total += tl.load(bias + o, mask=o < outputs, other=0.0)[None, :]
+    at = (image[:, None].to(tl.int64) * outputs + o[None, :]) * SIDE * SIDE + (row % (SIDE * SIDE))[:, None]
+    tl.store(z + at, total, mask=inside)
+    count = tl.minimum(positions - tl.program_id(0) * POSITIONS, POSITIONS)
+    mean = tl.sum(tl.where(inside, total, 0.0), 0) / count
+    difference = tl.where(inside, total - mean[None, :], 0.0)
+    tl.store(means + tl.program_id(0) * outputs + o, mean, mask=o < outputs)
+    tl.store(squares + tl.program_id(0) * outputs + o, tl.sum(difference * difference, 0), mask=o < outputs)
+
+
+@triton.jit
+def scale_kernel(
+    scale, shift, means, squares, gamma, beta, programs, positions, outputs, POSITIONS: tl.constexpr,
+    PROGRAMS: tl.constexpr, EPSILON: tl.constexpr
+):  # fmt: skip
+    """A channel's batch norm as y = scale z + shift, from what each program of the convolution left (Chan et al.)."""
+    o = tl.program_id(0)
+    total = 0.0
+    for begin in range(0, programs, PROGRAMS):
+        k = begin + tl.arange(0, PROGRAMS)
+        count = tl.minimum(positions - k * POSITIONS, POSITIONS)
+        total += tl.sum(
+            tl.where(k < programs, count * tl.load(means + k * outputs + o, mask=k < programs, other=0.0), 0.0)
+        )
+    mean = total / positions
+    square = 0.0
+    for begin in range(0, programs, PROGRAMS):
+        k = begin + tl.arange(0, PROGRAMS)
+        count = tl.minimum(positions - k * POSITIONS, POSITIONS)
+        away = tl.load(means + k * outputs + o, mask=k < programs, other=0.0) - mean
+        own = tl.load(squares + k * outputs + o, mask=k < programs, other=0.0)
+        square += tl.sum(tl.where(k < programs, own + count * away * away, 0.0))
+    factor = tl.load(gamma + o) / tl.sqrt(square / positions + EPSILON)
+    tl.store(scale + o, factor)
+    tl.store(shift + o, tl.load(beta + o) - factor * mean)
+
+
+@triton.jit
+def apply_pool_kernel(y, route, z, scale, shift, count, outputs, SIDE: tl.constexpr, ELEMENTS: tl.constexpr):
+    """y = the maximum of four scale z + shift, or 0; route: which of them, 4 where relu lets none pass."""
+    k = tl.program_id(0) * ELEMENTS + tl.arange(0, ELEMENTS)
+    inside = k < count
+    half: tl.constexpr = SIDE // 2
+    plane, r, s = k // (half * half), k // half % half, k % half
+    factor = tl.load(scale + plane % outputs, mask=inside, other=0.0)
+    offset = tl.load(shift + plane % outputs, mask=inside, other=0.0)
+    first = z + plane.to(tl.int64) * SIDE * SIDE + 2 * r * SIDE + 2 * s
+    best = factor * tl.load(first, mask=inside, other=0.0) + offset
+    which = tl.zeros((ELEMENTS,), dtype=tl.int32)
+    for n in tl.static_range(1, 4):
+        other = factor * tl.load(first + n // 2 * SIDE + n % 2, mask=inside, other=0.0) + offset
+        which = tl.where(other > best, n, which)
+        best = tl.where(other > best, other, best)
+    tl.store(y + k, tl.where(best <= 0, 0.0, best), mask=inside)
+    tl.store(route + k, tl.where(best <= 0, 4, which).to(tl.uint8), mask=inside)
+
+
 def launched(compiled: Any, name: str, grid: tuple[int, ...]) -> Kernel:
     """What a launch returned, in the protocol's words; the interpreter returns nothing."""
     if INTERPRETED:
@@ -146,6 +230,34 @@ def linear(precision: str, fuse_relu: bool) -> op_baseline.Make:
     return make
 
 
+def conv_bn_relu_pool(place: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], op_baseline.Run]:
+    """y (B,O,S/2,S/2) of x (B,I,S,S): convolution with w (O,I,3,3) + bias, batch norm, relu, pooling; and routing."""
+    x, w, bias, gamma, beta = (inputs[name] for name in ("x", "w", "bias", "gamma", "beta"))
+    (batch, channels, side, _), outputs = x.shape, len(w)
+    positions, count = batch * side * side, batch * outputs * side * side // 4
+    grids = ((triton.cdiv(positions, POSITIONS),), (outputs,), (triton.cdiv(count, ELEMENTS),))
+    z = place.new((batch, outputs, side, side), np.float32)
+    means, squares = (place.new((*grids[0], outputs), np.float32) for _ in range(2))
+    scale, shift = (place.new((outputs,), np.float32) for _ in range(2))
+    y, route = (place.new((batch, outputs, side // 2, side // 2), kind) for kind in (np.float32, np.uint8))
+
+    def run() -> list[Kernel]:
+        columns = max(16, triton.next_power_of_2(outputs))
+        kernels = (
+            conv_statistics_kernel[grids[0]](
+                z, means, squares, x, w, bias, positions, channels, outputs, side, POSITIONS, columns, DEPTH
+            ),
+            scale_kernel[grids[1]](
+                scale, shift, means, squares, gamma, beta, grids[0][0], positions, outputs, POSITIONS, 1024, EPSILON
+            ),
+            apply_pool_kernel[grids[2]](y, route, z, scale, shift, count, outputs, side, ELEMENTS),
+        )
+        names = ("conv_statistics_kernel", "scale_kernel", "apply_pool_kernel")
+        return [launched(*each) for each in zip(kernels, names, grids, strict=True)]
+
+    return {"y": y, "route": route}, run
+
+
 VARIANTS = {
     ("relu", "triton"): relu,
     ("log_softmax", "triton"): log_softmax,
@@ -153,6 +265,8 @@ VARIANTS = {
     ("linear", "triton_tf32"): linear("tf32", False),
     ("linear_relu", "triton"): linear("ieee", True),
     ("linear_relu", "triton_tf32"): linear("tf32", True),
+    ("conv_bn_relu_pool", "triton"): conv_bn_relu_pool,
+    ("conv_bn_relu_pool_layer1", "triton"): conv_bn_relu_pool,
 }
 
 if __name__ == "__main__":

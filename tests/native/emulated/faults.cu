@@ -500,6 +500,7 @@ __global__ void good_product(float* y, const float* x) {
 // "// cost: N of M, L lanes": sectors or turns of the banks, the least for the same bytes, and lanes that take part.
 __global__ void costs(float* y, const float* x) {
   __shared__ float square[32][32], padded[32][33];
+  __shared__ float4 wide[32];
   const int t = int(threadIdx.x);
   float sum = x[t];                                           // cost: 4 of 4, 32 lanes
   sum += x[t * 5];                                            // cost: 20 of 4, 32 lanes
@@ -511,7 +512,11 @@ __global__ void costs(float* y, const float* x) {
     square[k][t] = sum;  // cost: 1 of 1, 32 lanes
     padded[k][t] = sum;  // cost: 1 of 1, 32 lanes
   }
+  wide[t] = four;  // cost: 4 of 4, 32 lanes
   __syncwarp();
+  sum += wide[5].y;             // cost: 1 of 1, 32 lanes
+  const float4 same = wide[7];  // cost: 2 of 2, 32 lanes
+  sum += same.x + same.w;
   sum += square[t][0];          // cost: 32 of 1, 32 lanes
   sum += padded[t][0];          // cost: 1 of 1, 32 lanes
   sum += square[0][t / 2 * 2];  // cost: 1 of 1, 32 lanes

@@ -2366,6 +2366,7 @@ EMULATOR = [
         ("blocks-are-ordered", "order", "shared || acquired.contains(before.block)", "true"),
         ("sectors-twice", "off by one", "std::max(sorted[k] / 32, next)", "sorted[k] / 32"),
         ("31-banks", "off by one", "++turns[word % 32]", "++turns[word % 31]"),
+        ("whole-warp-turns", "wrong rule", "size == 16 ? kLanes / 2 : kLanes", "kLanes"),
         (
             "outside-before-the-buffer",
             "boundary",

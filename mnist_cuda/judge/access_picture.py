@@ -12,7 +12,7 @@ from typing import Any
 
 SECTOR, WORD, BANKS = 32, 4, 32  # bytes of a sector and of a bank's word
 MOST_LINES = 3  # of the judge's picture
-SECTOR_LEGEND = "8 boxes: a sector; full: a word that lanes asked for; pale: a part"
+SECTOR_LEGEND = "8 boxes: a sector of 8 words; full: asked for; dashed: not"
 WIDTH = 400
 STYLE = """
 text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}
@@ -117,7 +117,7 @@ def draw(lines: Sequence[Mapping[str, Any]]) -> Picture:
             draw_banks(picture, y + 46, [at // WORD + k for at in line["first"] if at is not None for k in words])
         y = picture.height + 6
     if any(line["unit"] == "sectors" for line in lines):
-        picture.text(8, y + 12, SECTOR_LEGEND, "s")
+        picture.text(8, y + 12, f"{SECTOR_LEGEND}; pale: in part", "s")
         y += 18
     if any(line["unit"] == "turns" for line in lines):
         picture.text(8, y + 12, "a column: a bank; a box in it: a word that lanes asked for", "s")

@@ -336,7 +336,7 @@ def test_what_chapter_4_says(emulated: Any) -> None:
     turns = sum(line["turns"] for line in row["report"]["lines"] if "turns" in line)
     assert turns == 8 * 98 * 32 * (2 * 32 + 2)  # 8 blocks
     assert f"{98 * 32 * (2 * 32 + 2):,}".replace(",", "{,}") in page
-    assert load(run(2, ("kTile + 1]", "kTile]")), "w_tile") == 32
+    assert load(run(2, ("w_tile[kTile][kTile + 1]", "w_tile[kTile][kTile]")), "w_tile") == 32
     assert not emulate.passes(run(2, ("    __syncthreads();  // both tiles are complete\n", "")))
     row = run(2, ("    __syncthreads();  // everyone is done with them\n", ""))
     races = [fault["words"].partition(", in ")[0] for fault in row["report"]["faults"] if fault["kind"][:4] == "race"]

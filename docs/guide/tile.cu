@@ -12,7 +12,7 @@ constexpr int kTile = 32;
 // blockIdx.x = which 32 images, blockIdx.y = which 32 outputs; in the sum threadIdx.x = output, threadIdx.y = image.
 __global__ void linear_forward_tile_kernel(float* y, const float* x, const float* w, const float* bias, int batch,
                                            int in, int out) {
-  __shared__ float x_tile[kTile][kTile];
+  __shared__ float x_tile[kTile][kTile + 1];
   __shared__ float w_tile[kTile][kTile + 1];
   const int tx = int(threadIdx.x), ty = int(threadIdx.y);
   const int first_b = int(blockIdx.x) * kTile, first_o = int(blockIdx.y) * kTile;

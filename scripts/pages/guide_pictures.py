@@ -193,10 +193,11 @@ def tile_walk() -> Picture:
     picture.box(268, 24, 104, 156, "off")
     picture.box(8, 204, 156, 78, "off")
     picture.box(268, 204, 104, 78, "off")
-    picture.box(300, 230, 26, 26, "on")
+    picture.box(300, 230, 26, 26)
     picture.line((313, 180), (313, 228), style="green")
     picture.line((164, 243), (298, 243), style="green")
     picture.text(8, 322, "full: in shared memory now; pale: added; white: to come", "s")
+    picture.text(8, 338, "y's tile: a sum per thread, in its registers", "s")
     return picture
 
 

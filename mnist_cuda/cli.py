@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # --help ends the program there
         from mnist_cuda.terminal import signals
 
+        warnings.filterwarnings("ignore", message="MNIST IS NOT HERE")  # commands print it in a frame
         with signals.Interruptible():
             code: int = args.run(args)
             sys.stdout.flush()

@@ -2367,6 +2367,7 @@ EMULATOR = [
         ("sectors-twice", "off by one", "std::max(sorted[k] / 32, next)", "sorted[k] / 32"),
         ("31-banks", "off by one", "++turns[word % 32]", "++turns[word % 31]"),
         ("whole-warp-turns", "wrong rule", "size == 16 ? kLanes / 2 : kLanes", "kLanes"),
+        ("no-conflicts-of-float4", "wrong rule", "    site.cost += most;", "    site.cost += size == 16 ? 2 : most;"),
         (
             "outside-before-the-buffer",
             "boundary",

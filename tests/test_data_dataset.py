@@ -246,9 +246,16 @@ def test_auto_fetches_mnist(monkeypatch):
     assert load("auto", offline=True).name == "mnist"
 
 
+def fallen_back(offline=False):
+    with pytest.warns(UserWarning, match="MNIST IS NOT HERE") as caught:
+        data = load("auto", offline=offline)
+    assert [(str(one.message), one.filename) for one in caught] == [(data.warning, __file__)]
+    return data
+
+
 @pytest.mark.parametrize("offline", [False, True])
 def test_auto_falls_back_with_a_warning_that_says_why(offline):
-    data = load("auto", offline=offline)
+    data = fallen_back(offline)
     assert (data.name, data.requested, data.source, data.hashes) == ("synthetic", "auto", "generated", {})
     assert data.warning.startswith("MNIST IS NOT HERE, these are synthetic digits instead: ")
     assert ("offline nothing is fetched" if offline else "Connection refused") in data.warning
@@ -268,7 +275,7 @@ def test_auto_does_not_wait_for_servers_that_do_not_answer(monkeypatch):
         assert 2 * dataset._IMPATIENT.connect < 10
         monkeypatch.setattr(dataset, "_IMPATIENT", Timeouts(connect=0.3))
         with elapsed() as time:
-            data = load("auto")
+            data = fallen_back()
     assert data.name == "synthetic"
     assert data.warning.count("no answer within 0.3 s") == 2
     assert time.seconds < 3
@@ -291,7 +298,7 @@ def test_synthetic_digits_are_drawn_once(tmp_path, monkeypatch):
     drawn, generate = [], synthetic.generate
     monkeypatch.setattr(synthetic, "generate", lambda *a: (drawn.append(a), generate(*a))[1])
     for expected in (2, 0, 0):
-        data = load("auto", offline=True)
+        data = fallen_back(offline=True)
         assert (len(drawn), fields(data)) == (expected, fields(first))
         assert (data.requested, bool(data.warning)) == ("auto", True)
         drawn.clear()

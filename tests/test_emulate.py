@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from checks import emulator_counters
 from conftest import ROOT
 
 from mnist_cuda.bench import emulate
@@ -163,11 +163,12 @@ def test_counts_are_those_of_ncu(emulator_cache: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
     record = json.loads((ROOT / "docs" / "records" / "emulator" / "counters.json").read_text())
     counted = {(row["variant"], row["kernel"], row["kind"]): row["counts"][1] for row in record["rows"]}
-    found: Counter[tuple[str, str, str]] = Counter()
-    for row in sorted({row["variant"] for row in record["rows"]}):
-        for line in emulate.rows(*row.split(), 2)[0]["report"]["lines"]:
-            kind = f"{line['memory']} {'write' if line['write'] else 'read'}"
-            found[row, line["kernel"].partition("<")[0], kind] += line.get("sectors", line.get("turns"))
+    found = {
+        (row, kernel, kind): count
+        for row in {row["variant"] for row in record["rows"]}
+        for kernel, kinds in emulator_counters.counts_of(emulate.rows(*row.split(), 2)[0]).items()
+        for kind, count in kinds.items()
+    }
     assert found.keys() == counted.keys()
     for key, count in found.items():
         assert count / counted[key] == NOT_EQUAL.get((key[0], key[2]), 1), key

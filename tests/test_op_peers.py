@@ -1,6 +1,9 @@
 """Ops in other languages for kernels: Numba's in its simulator equal ours, and what is wrong or absent is seen."""
 
+import dataclasses
+import shutil
 import sys
+from pathlib import Path
 
 import cases
 import numpy as np
@@ -89,7 +92,7 @@ def test_rows_without_the_languages(tmp_path):
         ("relu", "triton", None),
         ("relu", "numba", None),
     ]
-    assert rows[0]["absent"] == f"{tmp_path}/python has no triton; PyTorch for CUDA brings it"
+    assert rows[0]["absent"] == f"there is no {tmp_path}/python; PyTorch for CUDA brings it"
     assert op_peers.rows(own, ROOFS, ["triton", "numba"], tmp_path / "python", 4, 0, variant="float4") == []
 
 
@@ -143,19 +146,43 @@ def test_triton_s_rows_by_its_interpreter():
     assert all(row["error"] <= row["bound"] for row in found)
 
 
+def test_the_routing_of_triton_s_layer(tmp_path):
+    if not has_module(PEER_PYTHON, "triton"):
+        pytest.skip(f"{PEER_PYTHON} has no triton")
+    inputs = op_peers.layer_inputs(2, 3, 5, 6)
+    (row,) = (one for one in op_peers.OP_PEERS["triton"].variants if one.op == "conv_bn_relu_pool")
+    command = (str(PEER_PYTHON), str(PEER_SCRIPTS / "triton_ops.py"))
+    with CompetitorProcess(command, {"TRITON_INTERPRET": "1"}) as process:
+        op_peers.run_variant(process, row, inputs, tmp_path)
+    with np.load(tmp_path / "outputs.npz") as outputs:
+        y, route = outputs["y"], outputs["route"]
+    assert np.array_equal(route == 4, y == 0)
+    windows = op_peers.layer_before_pooling(inputs).reshape(2, 5, 3, 2, 3, 2).transpose(0, 1, 2, 4, 3, 5)
+    largest = windows.reshape(2, 5, 3, 3, 4).argmax(-1)
+    assert np.array_equal(route[y > 0], largest[y > 0])
+
+
 def test_a_simulator_that_is_not_there(tmp_path):
     (row,) = op_peers.simulated_rows("relu", "", ["triton"], tmp_path / "python")
-    assert row["absent"] == f"{tmp_path}/python has no triton; PyTorch for CUDA brings it"
+    assert row["absent"] == f"there is no {tmp_path}/python; PyTorch for CUDA brings it"
     assert row["error"] is None
+
+
+def test_a_simulator_that_the_interpreter_lacks(monkeypatch):
+    numba = dataclasses.replace(op_peers.OP_PEERS["numba"], module="no_such_module")
+    monkeypatch.setitem(op_peers.OP_PEERS, "numba", numba)
+    (row,) = op_peers.simulated_rows("relu", "", ["numba"], Path(sys.executable))
+    assert row["absent"] == f"{sys.executable} has no no_such_module; {numba.remedy}"
 
 
 @pytest.mark.parametrize("variant", ["torch", "torch_compile"])
 @pytest.mark.parametrize("op", ["conv_bn_relu_pool", "conv_bn_relu_pool_layer1"])
 def test_pytorch_s_layers(op, variant, tmp_path):
-    if not has_module(PEER_PYTHON, "torch"):
-        pytest.skip(f"{PEER_PYTHON} has no torch")
+    if not has_module(PEER_PYTHON, "torch") or not shutil.which("g++"):
+        pytest.skip(f"{PEER_PYTHON} has no torch, or there is no g++")
     (row,) = (one for one in op_peers.OP_PEERS["torch"].variants if (one.op, one.name) == (op, variant))
-    with CompetitorProcess((str(PEER_PYTHON), str(PEER_SCRIPTS / "torch_ops.py"))) as process:
+    here = {"CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    with CompetitorProcess((str(PEER_PYTHON), str(PEER_SCRIPTS / "torch_ops.py")), here) as process:
         assert op_peers.run_variant(process, row, op_peers.OPS[op][0](2), tmp_path)["error"] <= 1e-6
 
 

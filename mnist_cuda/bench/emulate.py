@@ -28,9 +28,11 @@ from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
 COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
+OPTIONAL = ("barriers", "idle", "bytes")
 KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
 OTHER_COLUMNS = ("op", "variant", "by", "error", "why")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
+LINE_OPTIONAL = ("accesses", "idle", "access of a lane")
 
 Files = Mapping[tuple[str, str], Path]  # by op and variant
 CompileOne = Callable[[Path, Path], None]  # of a file, to an object
@@ -310,11 +312,17 @@ def command(
     for name in dict.fromkeys(row["op"] for row in found):
         ours = [row for row in found if row["op"] == name]
         out.print(f"\n{name}, {ours[0]['shape']}")
-        console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:])
+        console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:], optional=OPTIONAL)
         for row in ours:
             if variant and not row["absent"]:
                 lines = sorted(row["report"]["lines"], key=lambda line: -line.get("sectors", line.get("turns", 0)))
-                console.print_table(out, LINE_COLUMNS, [_line_cells(line) for line in lines], right=LINE_COLUMNS[3:])
+                console.print_table(
+                    out,
+                    LINE_COLUMNS,
+                    [_line_cells(line) for line in lines],
+                    right=LINE_COLUMNS[3:],
+                    optional=LINE_OPTIONAL,
+                )
                 if name in known:
                     _print_resources(out, known[name], on)
             if row["absent"]:

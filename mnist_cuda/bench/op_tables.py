@@ -150,5 +150,5 @@ def command(op: str, options: RecordOptions) -> int:
             (row["name"], row["file"], f"no: {row['not_emulated']}" if row["not_emulated"] else row["by"], row["why"])
             for row in ours
         ]
-        console.print_table(out, ("variant", "file", "without a GPU", "why"), cells, optional=("why",))
+        console.print_table(out, ("variant", "file", "without a GPU", "why"), cells, optional=("why", "without a GPU"))
     return 0

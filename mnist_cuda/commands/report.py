@@ -129,7 +129,8 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
 
     out = console.make_console()
     if found.runs:
-        console.print_table(out, *listing.table([tested.run for tested in found.runs]))
+        table = listing.table([tested.run for tested in found.runs])
+        console.print_table(out, *table, right=listing.RIGHT, optional=listing.OPTIONAL)
     colour = console.coloured(out)
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")

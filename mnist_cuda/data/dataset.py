@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
+import warnings
 from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 
@@ -123,7 +124,9 @@ def load(
         try:
             return _cached(info, name, offline, mirror, _IMPATIENT)
         except DataError as error:
-            return _generate(name, seed, f"MNIST IS NOT HERE, these are synthetic digits instead: {error}")
+            warning = f"MNIST IS NOT HERE, these are synthetic digits instead: {error}"
+            warnings.warn(warning, stacklevel=2)
+            return _generate(name, seed, warning)
     info = DATASETS[name]
     return _cached(info, name, offline, mirror)
 

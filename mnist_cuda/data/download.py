@@ -123,7 +123,7 @@ def _fetch_file(
             ) from error
     raise DataError(
         f"{file.name} cannot be fetched ({'; '.join(reasons)}); "
-        f"name another mirror with --mirror, a folder that has the files with --data-dir, or --dataset synthetic"
+        f"name another mirror by --mirror, or put the data set's files into {folder} or a folder of --data-dir"
     )
 
 

@@ -21,6 +21,8 @@ text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:
 .half{fill:#1a7f37;fill-opacity:.25;stroke:#1a7f37}.off{fill:none;stroke:#afb8c1;stroke-dasharray:2 2}
 .bad{fill:#cf222e;fill-opacity:.65;stroke:#cf222e}.line{stroke:#59636e;fill:none}.green{stroke:#1a7f37;fill:none;stroke-width:2}
 .red{stroke:#cf222e;fill:none;stroke-width:2}
+""".strip()
+DARK = """
 @media (prefers-color-scheme:dark){text{fill:#f0f6fc}.s{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}
 .on{fill:#3fb950;stroke:#3fb950}.half{fill:#3fb950;stroke:#3fb950}.off{stroke:#656c76}
 .bad{fill:#f85149;stroke:#f85149}.line{stroke:#9198a1}.green{stroke:#3fb950}.red{stroke:#f85149}}
@@ -56,7 +58,7 @@ class Picture:
         size = f'width="{1.4 * WIDTH:g}" height="{1.4 * self.height:g}"'
         start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" {size}>'
         parts = [start, f"<title>{escape(self.title)}</title>", f"<desc>{escape(self.words)}</desc>"]
-        return "\n".join([*parts, f"<style>{STYLE}</style>", *self.shapes, "</svg>\n"])
+        return "\n".join([*parts, f"<style>{STYLE}\n{DARK}</style>", *self.shapes, "</svg>\n"])
 
 
 def sectors_of(line: Mapping[str, Any]) -> list[int]:
@@ -113,8 +115,11 @@ def draw(lines: Sequence[Mapping[str, Any]]) -> Picture:
         if line["unit"] == "sectors":
             draw_sectors(picture, 8, y + 46, sectors_of(line), line)
         else:
-            words = range(max(1, line["bytes"] // WORD))
-            draw_banks(picture, y + 46, [at // WORD + k for at in line["first"] if at is not None for k in words])
+            words, end = range(max(1, line["bytes"] // WORD)), y + 28
+            together = 16 if line["bytes"] == 16 else 32  # lanes
+            for lane in range(0, 32, together):
+                lanes = [at for at in line["first"][lane : lane + together] if at is not None]
+                end = draw_banks(picture, end + 18, [at // WORD + k for at in lanes for k in words])
         y = picture.height + 6
     if any(line["unit"] == "sectors" for line in lines):
         picture.text(8, y + 12, f"{SECTOR_LEGEND}; pale: in part", "s")

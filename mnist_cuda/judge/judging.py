@@ -68,7 +68,7 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
         return found
 
     if file.suffix not in (".cu", ".py"):
-        return refuse(NO_KERNEL, f"expected a .cu or .py file, found '{file.name}'")
+        raise UsageError(f"{file}: expected a .cu or .py file")
     exercise = None
     packages: set[str] = set()
     if name := verdict.exercise_of(text):

@@ -37,9 +37,9 @@ def _show(picture: access_picture.Picture) -> None:
     from IPython import display
 
     show: Any = display.display
-    data = base64.b64encode(picture.svg.encode()).decode()
-    style = "background:white;color-scheme:light"  # whatever colours the notebook has
-    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(picture.words)}" style="{style}">'
+    data = base64.b64encode(picture.svg.replace(access_picture.DARK, "").encode()).decode()  # whatever the notebook has
+    words = escape(picture.words)
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{words}" style="background:white">'
     show({"text/html": image}, raw=True)
 
 

@@ -43,8 +43,8 @@ class Counters:
 
     `traffic`: bytes of all sectors over those of the op's arrays; `wide`: bytes of a lane's access to global memory;
     `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch; `atomics`: atomic operations on global
-    memory, of all threads; `lines`: what they cost by line and array, the most wasteful first. `first`: by lane of one
-    access, how many bytes behind the array's first one it begins, None where the lane idles.
+    memory, of all threads; `lines`: what they cost by line and array, the most wasteful first. `first`: by lane of the
+    most wasteful access there, how many bytes behind the array's first one it begins, None where the lane idles.
     """
 
     of: str
@@ -260,11 +260,15 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         unit = "turns" if "turns" in line else "sectors"
         same = {name: line[name] for name in ("file", "line", "array", "write")}
         none = dict.fromkeys(("accesses", "cost", "least", "lanes"), 0)
-        first = {"unit": unit, "bytes": line["bytes"], "first": line["first"]}
-        sum_ = sums.setdefault(tuple(same.values()), {**same, **first, **none})
+        sum_ = sums.setdefault(tuple(same.values()), {**same, "unit": unit, "waste": -1.0, **none})
         sum_["cost"] += line[unit]
         for name in ("accesses", "least", "lanes"):
             sum_[name] += line[name]
+        waste = (line[unit] - line["least"]) / line["accesses"]
+        if waste > sum_["waste"]:  # of several accesses in a line
+            sum_.update(waste=waste, bytes=line["bytes"], first=line["first"])
+    for sum_ in sums.values():
+        del sum_["waste"]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
     needed = sum(p.kind.itemsize * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)

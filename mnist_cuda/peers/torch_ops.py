@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import op_baseline
+import pytorch_baseline
 
 try:
     import torch
@@ -17,16 +19,7 @@ except ImportError as error:
     sys.exit(f"error: {sys.executable} has no PyTorch ({error})")
 
 Inputs = dict[str, Any]
-
-
-def pin(tf32: bool) -> None:
-    """Products in tf32 or in float32, whatever PyTorch would choose."""
-    backends = torch.backends
-    if hasattr(backends.cudnn, "conv"):
-        for part in (backends.cudnn.conv, backends.cuda.matmul):
-            part.fp32_precision = "tf32" if tf32 else "ieee"
-    else:  # before PyTorch 2.9
-        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = tf32
+ON_GPU = torch.cuda.is_available()
 
 
 def variant(function: Callable[[Inputs], Inputs], tf32: bool = False) -> op_baseline.Make:
@@ -34,7 +27,7 @@ def variant(function: Callable[[Inputs], Inputs], tf32: bool = False) -> op_base
 
     def make(place: Any, inputs: Inputs) -> tuple[Inputs, op_baseline.Run]:
         outputs: Inputs = {}
-        pin(tf32)
+        pytorch_baseline.pin_precision("tf32" if tf32 else "fp32", "cuda" if ON_GPU else "cpu", None)
 
         def run() -> list[op_baseline.Kernel]:
             outputs.update(function(inputs))
@@ -92,6 +85,12 @@ def conv_bn_relu_pool(a: Inputs) -> Inputs:
     return {"y": functional.max_pool2d(functional.relu(normal), 2)}
 
 
+@functools.cache
+def compiled() -> Callable[[Inputs], Inputs]:
+    """The same, for each shape that comes."""
+    return torch.compile(conv_bn_relu_pool, dynamic=False, mode="max-autotune-no-cudagraphs")
+
+
 VARIANTS = {
     ("linear", "torch"): variant(linear),
     ("linear", "torch_tf32"): variant(linear, tf32=True),
@@ -104,12 +103,12 @@ VARIANTS = {
     ("batch_norm_forward", "torch"): variant(batch_norm_forward),
     ("log_softmax", "torch"): variant(log_softmax),
     ("transpose", "torch"): variant(transpose),
+    ("conv_bn_relu_pool", "torch"): variant(conv_bn_relu_pool),
+    ("conv_bn_relu_pool_layer1", "torch"): variant(conv_bn_relu_pool),
+    ("conv_bn_relu_pool", "torch_compile"): variant(lambda a: compiled()(a)),
+    ("conv_bn_relu_pool_layer1", "torch_compile"): variant(lambda a: compiled()(a)),
 }
-for layer in ("conv_bn_relu_pool", "conv_bn_relu_pool_layer1"):
-    compiled = torch.compile(conv_bn_relu_pool, dynamic=False, mode="max-autotune-no-cudagraphs")
-    VARIANTS |= {(layer, "torch"): variant(conv_bn_relu_pool), (layer, "torch_compile"): variant(compiled)}
 
 if __name__ == "__main__":
-    on_gpu = torch.cuda.is_available()
-    places = op_baseline.TorchArrays if on_gpu else op_baseline.HostTorchArrays
+    places = op_baseline.TorchArrays if ON_GPU else op_baseline.HostTorchArrays
     op_baseline.serve(VARIANTS, places, {"torch": torch.__version__, "numpy": np.__version__})

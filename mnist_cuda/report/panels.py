@@ -224,7 +224,9 @@ def _confusion(tested: Tested, number: int) -> Panel:
         f"{wrong} of {len(answers.labels)} test images of {_what(tested)} are wrong: {100 * answers.accuracy:.2f} % "
         f"right, by {_how(tested)}."
     )
-    text = aligned([confusion.COLUMNS, *confusion.table(answers)])
+    without = confusion.COLUMNS.index("of")
+    rows = [confusion.COLUMNS, *confusion.table(answers)]
+    text = aligned([(*row[:without], *row[without + 1 :]) for row in rows])
     legend = "The last row and column are totals."
     return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 350, draw, text, legend=legend)
 

@@ -114,6 +114,7 @@ def list_runs(folder: Path) -> tuple[list[Run], list[str]]:
 
 
 COLUMNS = ("run", "state", "accuracy", "epochs", "engine", "time", "batch", "lr", "data", "note")
+RIGHT, OPTIONAL = ("accuracy", "time", "batch", "lr"), ("batch", "lr", "note", "data")  # for print_table
 STATES = ("running", "done", "stopped", "diverged", "killed")
 
 

@@ -263,9 +263,8 @@ class TrainingRun:
         self._say(f"engine  {engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
         held = f", {options.validation} more held out" if options.validation else ""
         if engine.emulated:
-            self._say(
-                "        emulated on the CPU, one thread after the other: no times, no tests, faults are reported"
-            )
+            self._say("        emulated on the CPU, one thread after the other: no times, no")
+            self._say("        tests, faults are reported")
         if engine.own:
             self._say(f"kernels {engine.own.words}")
         counts = f"{trainer.images} training{held} and {len(data.test_labels)} test images"

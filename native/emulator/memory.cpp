@@ -192,8 +192,9 @@ void count_sectors(Site& site, const Group& group) {
   global_bytes += std::int64_t(32 * sectors);
 }
 
-// Turns of the banks: each gives a word per turn, and lanes that read the same word share it. The halves of a warp have
-// turns of their own where a lane's access is of 16 bytes, as ncu counts them.
+// Turns of the banks: each gives a word per turn, and lanes that read the same word share it. Where a lane's access is
+// of 16 bytes, the halves of a warp have turns of their own: so many ncu counts where all lanes read one place. Other
+// such accesses were not compared and may take more.
 void count_turns(Site& site, const Group& group) {
   const std::uint64_t size = std::uint64_t(site.bytes);
   const int together = size == 16 ? kLanes / 2 : kLanes;

@@ -224,6 +224,7 @@ Report report() {
   }
   for (auto& [key, fault] : by_line) result.faults.push_back(std::move(fault));
   std::map<std::tuple<std::string, std::string, int, std::string, bool, int>, Line> lines;
+  std::map<const Line*, double> wastes;
   for (const auto& [key, sum] : counts) {
     const Place here = places[key.place];
     Line& line = lines[{key.kernel, here.file, here.line, key.name, key.write, key.bytes}];
@@ -234,7 +235,12 @@ Report report() {
     line.bytes = key.bytes;
     line.write = key.write;
     line.shared = key.shared;
-    if (line.accesses == 0) line.first = sum.first;
+    // Several accesses of a line: the first place of the one that wastes most.
+    const double waste = double(sum.cost - sum.least) / double(sum.accesses);
+    if (const auto [most, is_new] = wastes.try_emplace(&line, waste); is_new || waste > most->second) {
+      most->second = waste;
+      line.first = sum.first;
+    }
     line.accesses += sum.accesses;
     line.lanes += sum.lanes;
     line.cost += sum.cost;

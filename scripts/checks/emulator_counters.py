@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from checks.runner import output_of, python, tool
 
@@ -43,9 +43,8 @@ def bench(op: str, variant: str) -> list[str]:
     return [python(), "-m", "mnist_cuda", "bench", "ops", "-b", "2", "--op", op, "--variant", variant]
 
 
-def emulated(op: str, variant: str) -> dict[str, Counter[str]]:
-    """The emulator's counts by kernel."""
-    (row,) = json.loads(output_of([*bench(op, variant), "--emulate", "2", "--json"]))["rows"]
+def counts_of(row: dict[str, Any]) -> dict[str, Counter[str]]:
+    """By kernel, of a row of the emulator."""
     kernels: dict[str, Counter[str]] = {}
     for line in row["report"]["lines"]:
         kind = f"{line['memory']} {'write' if line['write'] else 'read'}"
@@ -76,12 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print both counts of each kernel, where there are any."""
+    from mnist_cuda.bench import emulate
     from mnist_cuda.bench.record import Record
 
     record, rows = Record(args.json, busy=True), []
     print(f"{'':52}{'emulator':>10}{'ncu':>10}")
     for op, variant in ROWS:
-        ours = emulated(op, variant)
+        ours = counts_of(emulate.rows(op, variant, 2)[0])
         theirs = counted(op, variant, list(ours))
         for kernel, kinds in ours.items():
             for kind in METRICS:

@@ -19,13 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each image; UsageError for an index that the data set does not have."""
-    from mnist_cuda.data import dataset
     from mnist_cuda.data.picture import print_image
-    from mnist_cuda.terminal.console import make_console, print_warning
+    from mnist_cuda.run.options import DataOptions
+    from mnist_cuda.terminal.console import make_console
 
-    data = dataset.load(args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
-    if data.warning:
-        print_warning(data.warning)
+    where = {"data_dir": args.data_dir, "offline": args.offline, "mirror": args.mirror}
+    data = DataOptions(dataset=args.dataset, **where).load()
     images, labels = (
         (data.train_images, data.train_labels) if args.split == "train" else (data.test_images, data.test_labels)
     )

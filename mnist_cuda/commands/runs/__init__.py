@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     output.write({"folder": str(args.dir), "runs": [listing.as_dict(one) for one in found], "faults": faults})
     if not output.on_stdout:
         out = console.make_console()
-        right, optional = ("accuracy", "time", "batch", "lr"), ("data", "lr", "batch", "note")
-        console.print_table(out, *listing.table(found), right=right, optional=optional)
+        console.print_table(out, *listing.table(found), right=listing.RIGHT, optional=listing.OPTIONAL)
         for fault in faults:
             out.print(f"not listed: {fault}")
     return 0

@@ -500,7 +500,7 @@ __global__ void good_product(float* y, const float* x) {
 // "// cost: N of M, L lanes": sectors or turns of the banks, the least for the same bytes, and lanes that take part.
 __global__ void costs(float* y, const float* x) {
   __shared__ float square[32][32], padded[32][33];
-  __shared__ float4 wide[32];
+  __shared__ float4 wide[64];
   const int t = int(threadIdx.x);
   float sum = x[t];                                           // cost: 4 of 4, 32 lanes
   sum += x[t * 5];                                            // cost: 20 of 4, 32 lanes
@@ -513,6 +513,8 @@ __global__ void costs(float* y, const float* x) {
     padded[k][t] = sum;  // cost: 1 of 1, 32 lanes
   }
   wide[t] = four;  // cost: 4 of 4, 32 lanes
+  __syncwarp();
+  wide[t * 2] = four;  // cost: 8 of 4, 32 lanes
   __syncwarp();
   sum += wide[5].y;             // cost: 1 of 1, 32 lanes
   const float4 same = wide[7];  // cost: 2 of 2, 32 lanes

@@ -134,7 +134,7 @@ void check_costs() {
     testing::report(found[line] == want, "line " + std::to_string(line) + ": " + found[line] + ", expected " + want,
                     __FILE__, __LINE__);
   }
-  CHECK(checked == 16);
+  CHECK(checked == 17);
   CHECK(report.faults.empty());
   CHECK(report.kernels.size() == 1 && report.kernels[0].least_bytes == 4 * (134 + 32) &&
         report.kernels[0].bytes == 32 * (4 + 20 + 1 + 5 + 4 + 16 + 4));

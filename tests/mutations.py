@@ -546,9 +546,10 @@ DATA = [
         (
             "silent-fallback",
             "option",
-            'return _generate(name, seed, f"MNIST IS NOT HERE, these are synthetic digits instead: {error}")',
+            "return _generate(name, seed, warning)",
             "return _generate(name, seed, None)",
         ),
+        ("no-word-of-the-fallback", "message", "            warnings.warn(warning, stacklevel=2)\n", ""),
     ),
     *of(
         "mnist_cuda/data/arrays.py",
@@ -746,8 +747,8 @@ BENCH = [
         (
             "simulator-that-is-not-there",
             "message",
-            '            for row in rows:\n                row["absent"] = f"',
-            '            for row in rows[:0]:\n                row["absent"] = f"',
+            '            for row in rows:\n                row["absent"] = ',
+            '            for row in rows[:0]:\n                row["absent"] = ',
         ),
     ),
     *of(

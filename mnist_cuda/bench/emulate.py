@@ -30,6 +30,7 @@ from mnist_cuda.terminal import console
 COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
 OPTIONAL = ("barriers", "idle", "bytes")
 KERNEL_COLUMNS = ("kernel", "threads", "registers", "spilled B", "shared B", "blocks/SM", "occupancy", "limited by")
+KERNEL_OPTIONAL = ("spilled B", "shared B", "threads", "limited by")
 OTHER_COLUMNS = ("op", "variant", "by", "error", "why")
 LINE_COLUMNS = ("line", "array", "access of a lane", "accesses", "each", "idle")
 LINE_OPTIONAL = ("accesses", "idle", "access of a lane")
@@ -374,7 +375,7 @@ def _print_resources(out: Console, known: occupancy.Resources, on: str) -> None:
         for use in known.kernels
     ]
     if rows:
-        console.print_table(out, KERNEL_COLUMNS, rows, right=KERNEL_COLUMNS[1:-1])
+        console.print_table(out, KERNEL_COLUMNS, rows, right=KERNEL_COLUMNS[1:-1], optional=KERNEL_OPTIONAL)
 
 
 def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ __device__ void multiply_tile(float* shared, float* __restrict__ c, const float*
   auto a_tiles = reinterpret_cast<float (*)[kProductDepth][kProductAPitch]>(shared);
   auto b_tiles =
       reinterpret_cast<float (*)[kProductDepth][kProductBPitch]>(shared + 2 * kProductDepth * kProductAPitch);
-  // A thread has rows 4 ty and 64 + 4 ty and columns 4 tx and 32 + 4 tx, each with the three behind it.
+  // A thread has rows ty and 64 + ty and columns tx and 32 + tx, each with the three behind it.
   const int tx = int(threadIdx.x) % 8 * 4, ty = int(threadIdx.x) / 8 * 4;
   float sums[8][8] = {};
   ProductTile<kProductRows, kAAlong> next_a;

@@ -373,7 +373,7 @@ def deciders() -> Picture:
         "Numba": (True, True, True, True, False),
         "CUB": (True, True, True, False, False),
         "CUTLASS": (True, True, False, False, True),
-        "Triton": (True, True, False, False, False),
+        "Triton": (True, True, False, False, True),
         "cuBLAS, cuDNN": (False, False, False, False, False),
     }
     said = "; ".join(

@@ -1,4 +1,4 @@
-"""Exercise of chapter 10: make this kernel a tiled one. `mnist-cuda judge docs/guide/exercises/numba_linear.py`."""
+"""Exercise of chapter 10: make this kernel a tiled one. `mnist-cuda judge --emulate` judges it."""
 
 from numba import cuda
 

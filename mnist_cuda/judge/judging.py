@@ -16,7 +16,7 @@ from mnist_cuda.errors import MnistCudaError, OutputError, UnavailableError, Usa
 from mnist_cuda.judge import build, exercises, nvcc, python_files, signatures, verdict
 from mnist_cuda.judge.judged_ops import BATCH, OPS
 from mnist_cuda.terminal import console
-from mnist_cuda.terminal.json_output import dumps
+from mnist_cuda.terminal.json_output import VERSION, dumps
 
 WIDTH, MARGIN = 80, 11
 RIGHT, WRONG, NO_KERNEL = 0, 1, 2
@@ -37,11 +37,23 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
         raise UnavailableError(f"--board compares times, which only a GPU has: {why}")
     estimate = console.Estimate(console.make_console(stderr=True))
     for done, file in enumerate(files, 1):
-        found = judge_file(file, gpu, emulate, board)
+        try:
+            found = judge_file(file, gpu, emulate, board)
+        except MnistCudaError as error:  # of this file; the others are judged all the same
+            if len(files) == 1 and not json:
+                raise
+            found = {
+                "file": str(file),
+                "exit_code": error.exit_code,
+                "error": str(error),
+                "exercise": "",
+                "verdicts": [],
+            }
+            found["lines"] = _wrapped("", str(error))
         estimate.after(done / len(files))
         code = max(code, found["exit_code"])
         if json:
-            print(dumps({key: value for key, value in found.items() if key != "lines"}), flush=True)
+            print(dumps({"version": VERSION, **{k: v for k, v in found.items() if k != "lines"}}), flush=True)
         else:
             for line in found["lines"]:
                 out.print(line, soft_wrap=True)

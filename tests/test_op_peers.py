@@ -92,7 +92,7 @@ def test_rows_without_the_languages(tmp_path):
         ("relu", "triton", None),
         ("relu", "numba", None),
     ]
-    assert rows[0]["absent"] == f"there is no {tmp_path}/python; PyTorch for CUDA brings it"
+    assert rows[0]["absent"] == f"triton is not installed (there is no {tmp_path}/python); PyTorch for CUDA brings it"
     assert op_peers.rows(own, ROOFS, ["triton", "numba"], tmp_path / "python", 4, 0, variant="float4") == []
 
 
@@ -164,7 +164,7 @@ def test_the_routing_of_triton_s_layer(tmp_path):
 
 def test_a_simulator_that_is_not_there(tmp_path):
     (row,) = op_peers.simulated_rows("relu", "", ["triton"], tmp_path / "python")
-    assert row["absent"] == f"there is no {tmp_path}/python; PyTorch for CUDA brings it"
+    assert row["absent"] == f"triton is not installed (there is no {tmp_path}/python); PyTorch for CUDA brings it"
     assert row["error"] is None
 
 

@@ -165,7 +165,7 @@ def peer_competitors(
         peer = peers[name]
         if not any(chosen_variants(peer, device, wanted) for device in ("cpu", "cuda")):
             raise UsageError(f"peer '{name}' has no variant '{words}'; words {words_of_peers({name: peer})}")
-        missing = "" if has_module(python, peer.module) else f"{_lack(python, peer)}; {_remedy(peer)}"
+        missing = "" if has_module(python, peer.module) else f"{lack(python, peer.module)}; {_remedy(peer)}"
         for variant in (v for device in devices for v in chosen_variants(peer, device, wanted)):
             preload, reason = _preload(variant.allocator)
             competitor = Competitor(
@@ -215,10 +215,11 @@ def first_variants(names: Iterable[str], device: str, python: Path) -> list[Comp
     return found
 
 
-def _lack(python: Path, peer: Peer) -> str:
+def lack(python: Path, module: str) -> str:
+    """Why `has_module` says no."""
     if python.exists():
-        return f"{python} has no {peer.module}"
-    return f"{peer.module} is not installed (there is no {python})"
+        return f"{python} has no {module}"
+    return f"{module} is not installed (there is no {python})"
 
 
 def _remedy(peer: Peer) -> str:

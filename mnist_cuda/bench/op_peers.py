@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
+from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, lack
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_arrays
 from mnist_cuda.errors import UsageError, did_you_mean
 from mnist_cuda.judge import judged_ops
@@ -105,22 +105,12 @@ OP_PEERS = {
             OpVariant("log_softmax", "torch", "torch.nn.functional.log_softmax", own_error=1e-6),
             OpVariant("transpose", "torch", "x.t().contiguous()"),
             *(
-                OpVariant(
-                    op,
-                    "torch",
-                    "four functions of PyTorch, conv2d by cuDNN; keeps no decisions",
-                    own_error=LIBRARY_ERROR,
-                )
+                OpVariant(op, name, why, own_error=LIBRARY_ERROR)
                 for op in _LAYERS
-            ),
-            *(
-                OpVariant(
-                    op,
-                    "torch_compile",
-                    "the same four by torch.compile, which fuses what follows conv2d",
-                    own_error=LIBRARY_ERROR,
+                for name, why in (
+                    ("torch", "four functions of PyTorch, conv2d by cuDNN; keeps no decisions"),
+                    ("torch_compile", "the same four by torch.compile, which fuses what follows conv2d"),
                 )
-                for op in _LAYERS
             ),
         ),
     ),
@@ -272,12 +262,6 @@ def run_variant(
     return answer | {"error": error}
 
 
-def _lack(python: Path, peer: OpPeer) -> str:
-    """Why its rows are absent."""
-    lack = f"{python} has no {peer.module}" if python.exists() else f"there is no {python}"
-    return f"{lack}; {peer.remedy}"
-
-
 def _absent(row: dict[str, Any], reason: str) -> dict[str, Any]:
     nothing = dict.fromkeys(("cold_us", "warm_us", "error", "percent_of_roof", "library_ratio"))
     return row | nothing | {"absent": reason, "kernels": []}
@@ -304,7 +288,7 @@ def rows(
         if not wanted:
             continue
         if not has_module(python, peer.module):
-            reason = _lack(python, peer)
+            reason = f"{lack(python, peer.module)}; {peer.remedy}"
             found += [_absent(_row(one, rows), reason) for one in wanted]
             continue
         command = (str(python), str(PEER_SCRIPTS / peer.script))
@@ -348,7 +332,7 @@ def simulated_rows(op: str, variant: str, peers: Iterable[str], python: Path) ->
         found += rows
         if not has_module(python, peer.module):
             for row in rows:
-                row["absent"] = _lack(python, peer)
+                row["absent"] = f"{lack(python, peer.module)}; {peer.remedy}"
             continue
         command, on = (str(python), str(PEER_SCRIPTS / peer.script)), {peer.simulator.variable: "1"}
         with CompetitorProcess(command, on) as process, tempfile.TemporaryDirectory() as folder:

@@ -42,14 +42,7 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
         except MnistCudaError as error:  # of this file; the others are judged all the same
             if len(files) == 1 and not json:
                 raise
-            found = {
-                "file": str(file),
-                "exit_code": error.exit_code,
-                "error": str(error),
-                "exercise": "",
-                "verdicts": [],
-            }
-            found["lines"] = _wrapped("", str(error))
+            found = _refused(file, error.exit_code, str(error), _wrapped("", str(error)))
         estimate.after(done / len(files))
         code = max(code, found["exit_code"])
         if json:
@@ -58,6 +51,11 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
             for line in found["lines"]:
                 out.print(line, soft_wrap=True)
     return code
+
+
+def _refused(file: Path, code: int, error: str, lines: list[str]) -> dict[str, Any]:
+    """What `judge_file` returns of a file without verdicts."""
+    return {"file": str(file), "exit_code": code, "error": error, "exercise": "", "verdicts": [], "lines": lines}
 
 
 def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = False) -> dict[str, Any]:
@@ -71,8 +69,7 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
         text = file.read_text(errors="replace")
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
-    found: dict[str, Any] = {"file": str(file), "exit_code": NO_KERNEL, "error": "", "exercise": "", "verdicts": []}
-    found["lines"] = []
+    found = _refused(file, NO_KERNEL, "", [])
 
     def refuse(code: int, error: str) -> dict[str, Any]:
         found.update(exit_code=code, error=error)

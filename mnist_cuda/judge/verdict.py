@@ -246,6 +246,15 @@ def _around(right: NDArray[Any], unwritten: NDArray[Any], index: tuple[int, ...]
     return ["".join(line) for line in plane[top : top + AROUND, left : left + width]]
 
 
+def _sum_of(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of all accesses to an array in one line of the source, for Counters.lines."""
+    unit = "turns" if "turns" in lines[0] else "sectors"
+    worst = max(lines, key=lambda line: (line[unit] - line["least"]) / line["accesses"])
+    sums = {name: sum(line[name] for line in lines) for name in ("accesses", "least", "lanes")}
+    same = {name: worst[name] for name in ("file", "line", "array", "write", "bytes", "first")}
+    return {**same, "unit": unit, "cost": sum(line[unit] for line in lines), **sums}
+
+
 def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) -> Counters:
     of = op.sizes(case)
     lines = report["lines"]
@@ -255,20 +264,10 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         least = sum(line["least"] for line in chosen)
         return sum(line[unit] for line in chosen) / least if least else None
 
-    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    places: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in lines:
-        unit = "turns" if "turns" in line else "sectors"
-        same = {name: line[name] for name in ("file", "line", "array", "write")}
-        none = dict.fromkeys(("accesses", "cost", "least", "lanes"), 0)
-        sum_ = sums.setdefault(tuple(same.values()), {**same, "unit": unit, "waste": -1.0, **none})
-        sum_["cost"] += line[unit]
-        for name in ("accesses", "least", "lanes"):
-            sum_[name] += line[name]
-        waste = (line[unit] - line["least"]) / line["accesses"]
-        if waste > sum_["waste"]:  # of several accesses in a line
-            sum_.update(waste=waste, bytes=line["bytes"], first=line["first"])
-    for sum_ in sums.values():
-        del sum_["waste"]
+        places.setdefault(tuple(line[name] for name in ("file", "line", "array", "write")), []).append(line)
+    sums = [_sum_of(of_place) for of_place in places.values()]
     arrays = [p for p in op.parameters if p.role in ("out", "in") and p.name != "inverse"]
     needed = sum(p.kind.itemsize * int(np.prod(judged_ops.shape_of(p, of))) for p in arrays)
     accesses = sum(line["accesses"] for line in lines)
@@ -285,7 +284,7 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
         loads / products if products else None,
         min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
         sum(kernel["atomics"] for kernel in report["kernels"]),
-        sorted(sums.values(), key=lambda line: line["least"] - line["cost"]),
+        sorted(sums, key=lambda line: line["least"] - line["cost"]),
     )
 
 

@@ -25,7 +25,7 @@ CHECKS = {
     "cuda12": "a build by nvcc 12.4",
     "trace": "when the thread blocks of a step of `fused` pass its trace points",
     "doubt": "how often `predict` doubts digits, letters and noise, and is right",
-    "recipes": "which training reaches 99 %% of the test images soonest, chosen on held-out ones",
+    "recipes": "which training reaches 99 % of the test images soonest, chosen on held-out ones",
     "emulator-counters": "the emulator's sectors and turns of the banks against ncu's",
     "emulator-speed": "the emulator's time beside other emulators'",
 }
@@ -37,7 +37,8 @@ def main() -> int:
     if words[:1] == ["cuda12"]:
         os.execvp("bash", ["bash", str(HERE / "cuda12.sh"), *words[1:]])
     parser, add = parsers_of_one_line("scripts/check", "Checks something that the tests do not; each has its --help.")
-    for name, summary in CHECKS.items():
+    for name, text in CHECKS.items():
+        summary = text.replace("%", "%%")  # argparse formats it
         if [name] == words[:1]:
             module = import_module(f"checks.{name.replace('-', '_')}")
             module.add_arguments(add(name, help=summary, description=module.__doc__))

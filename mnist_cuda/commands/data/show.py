@@ -23,8 +23,8 @@ def run(args: argparse.Namespace) -> int:
     from mnist_cuda.run.options import DataOptions
     from mnist_cuda.terminal.console import make_console
 
-    where = {"data_dir": args.data_dir, "offline": args.offline, "mirror": args.mirror}
-    data = DataOptions(dataset=args.dataset, **where).load()
+    where = DataOptions(dataset=args.dataset, data_dir=args.data_dir, offline=args.offline, mirror=args.mirror)
+    data = where.load()
     images, labels = (
         (data.train_images, data.train_labels) if args.split == "train" else (data.test_images, data.test_labels)
     )

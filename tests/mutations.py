@@ -1150,7 +1150,7 @@ FUSED = [
     ),
     *of(
         "native/gpu/kernels/fused/conv_forward/wgmma.cuh",
-        ("ctest test_fused_conv_forward",),
+        ("ctest test_fused_conv_forward", "test_engine_sizes.py -m gpu -k 'every_size and {spec}'"),
         (
             "third-images-pixels-are-the-seconds",
             "pipeline",
@@ -1392,7 +1392,11 @@ FUSED = [
     ),
     *of(
         "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
-        ("ctest test_fused_conv2_backward",),
+        (
+            "ctest test_fused_conv2_backward",
+            "test_engine_state.py -m gpu -k 'all_sizes and {spec}'",
+            "test_sweep.py -m gpu -k 'each_model and {spec}'",
+        ),
         (
             "alpha-for-kappa-before-rounding",
             "rounding",
@@ -1487,7 +1491,7 @@ FUSED = [
     ),
     *of(
         "native/gpu/kernels/fused/conv2_backward/whole_images.cuh",
-        ("ctest test_fused_conv2_backward",),
+        ("ctest test_fused_conv2_backward", "test_engine_sizes.py -m gpu -k 'every_size and {spec}'"),
         (
             "one-gradient-for-all-images",
             "layout",
@@ -1583,7 +1587,7 @@ FUSED = [
     ),
     *of(
         "native/gpu/kernels/fused/update/update.cuh",
-        (),
+        ("test_pytorch_parity.py -m gpu -k 'trajectory and {spec}'",),
         (
             "fc1s-scale-of-the-step-before",
             "stale copy",
@@ -1691,7 +1695,7 @@ FUSED = [
 ENGINES = [
     *of(
         "native/gpu/engines/fused/steps.cpp",
-        (f"{REPORTED} -m gpu -k '{{spec}}'",),
+        (f"{REPORTED} -m gpu -k '{{spec}}'", "test_engine_sizes.py -k 'to_and_fro and {spec}'"),
         (
             "graph-of-another-batch-size",
             "state",
@@ -1752,7 +1756,11 @@ ENGINES = [
     ),
     *of(
         "native/gpu/engines/fused/engine.cpp",
-        (f"{REPORTED} -m gpu -k '{{spec}}'",),
+        (
+            f"{REPORTED} -m gpu -k '{{spec}}'",
+            "test_engine_sizes.py -m gpu -k '(every_size or fed_from) and {spec}'",
+            "test_schedule.py -m gpu -k 'any_length and {spec}'",
+        ),
         (
             "rate-of-the-rest-is-the-first",
             "off by one",
@@ -1927,7 +1935,7 @@ ENGINES = [
         ("ctest test_conv_bn_relu_pool",),
         (
             "half-of-the-columns-too-early",
-            "barrier",
+            "race",
             "  __syncthreads();  // the second half's sums are there\n",
             "",
         ),
@@ -2046,7 +2054,10 @@ ENGINES = [
     ),
     *of(
         "native/gpu/engines/cudnn.cpp",
-        ("test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",),
+        (
+            "test_engine_sizes.py -m gpu -k 'statistics_of_many and {spec}'",
+            "test_engine_sizes.py -m gpu -k 'every_size and {spec}'",
+        ),
         (
             "layer-2-under-the-batchs-statistics",
             "option",
@@ -2307,7 +2318,7 @@ GAPS = [
     ),
     *of(
         "native/gpu/engines/fused/engine.cpp",
-        ("test_engine_sizes.py -k 'to_and_fro and {spec}'",),
+        ("test_engine_sizes.py -k 'to_and_fro and {spec}'", "test_sweep.py -m gpu -k 'each_model and {spec}'"),
         (
             "once-on-the-host-always-there",
             "state",

@@ -16,6 +16,7 @@ import argparse
 import struct
 import subprocess
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +24,7 @@ from checks.runner import BUILD, Problem, build_with
 
 PHASES = ("conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update")
 WAITED, FIRST_OF_ITEMS = 1, 16  # points
+ROLES = {0: (40,), 3: (48,), 4: (32, 48)}  # where the points of a phase's other roles begin, by their TracedItems
 
 Passages = dict[tuple[int, int], dict[tuple[int, int], tuple[int, int]]]  # [phase, point][step, block]: ns and cycles
 
@@ -53,21 +55,23 @@ def times(passages: Passages) -> list[str]:
 
 
 def cycles(passages: Passages) -> list[str]:
-    """A line for each pair of points of an item that follow each other: median, tenth and ninetieth percentile."""
+    """A line for each pair of points of a role that follow each other: median, tenth and ninetieth percentile."""
     lines = []
-    for phase, point in sorted(key for key in passages if key[1] >= FIRST_OF_ITEMS):
-        after = passages.get((phase, point + 1), {})
-        taken = sorted(after[at][1] - clock for at, (_, clock) in passages[phase, point].items() if at in after)
+    for (phase, point), (same, following) in pairwise(sorted(key for key in passages if key[1] >= FIRST_OF_ITEMS)):
+        if phase != same or any(point < first <= following for first in ROLES.get(phase, ())):
+            continue
+        before, after = passages[phase, point], passages[phase, following]
+        taken = sorted(after[at][1] - clock for at, (_, clock) in before.items() if at in after)
         if taken:
             low, high = taken[len(taken) // 10], taken[len(taken) * 9 // 10]
-            lines.append(f"{PHASES[phase]:14} {point:2} to {point + 1:2}  {median(taken):8.0f}  {low} to {high}")
+            lines.append(f"{PHASES[phase]:14} {point:2} to {following:2}  {median(taken):8.0f}  {low} to {high}")
     return lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("precision", choices=("fp32", "tf32", "bf16"))
-    parser.add_argument("batch", type=int)
+    parser.add_argument("batch", type=int, nargs="+")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--trace", type=Path, default=BUILD / "trace", metavar="DIR")
     parser.add_argument("--raw", type=Path, metavar="FILE")
@@ -76,21 +80,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, trace and print; the exit code."""
     from mnist_cuda.data.dataset import load
+    from mnist_cuda.machine import ask_nvidia_smi
 
     build_with("MNIST_TRACE", args.trace, "trace_step")
     images, labels, *_ = load(data_dir=args.data_dir).arrays
     data = struct.pack("<q", len(labels)) + images.tobytes() + labels.tobytes()
-    done = subprocess.run(
-        [args.trace / "trace_step", args.precision, str(args.batch)], input=data, capture_output=True, check=False
-    )
-    if done.returncode:
-        raise Problem(done.stderr.decode().strip())
-    (_, middle, least, most), *lines = (line.split() for line in done.stdout.decode().splitlines())
-    rows = [" ".join(line) for line in lines]
-    if args.raw:
-        args.raw.write_text("\n".join(rows) + "\n")
-    passages = parse(rows)
-    print(f"{middle} us a step ({least} to {most}) with trace points, fused {args.precision}, {args.batch} images")
-    print("phase point: us when the first block passes it, the median one, the last one", *times(passages), sep="\n")
-    print("phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
+    for batch in args.batch:
+        command = [args.trace / "trace_step", args.precision, str(batch)]
+        done = subprocess.run(command, input=data, capture_output=True, check=False)
+        if done.returncode:
+            raise Problem(done.stderr.decode().strip())
+        (_, middle, least, most), *lines = (line.split() for line in done.stdout.decode().splitlines())
+        rows = [" ".join(line) for line in lines]
+        if args.raw:
+            args.raw.write_text("\n".join(rows) + "\n")
+        passages = parse(rows)
+        (gpu, *_), _ = ask_nvidia_smi("name")
+        print(
+            f"fused {args.precision}, {batch} images: {middle} us a step with trace points, {least} to {most}, {gpu['name']}"
+        )
+        print(
+            "phase point: us when the first block passes it, the median one, the last one", *times(passages), sep="\n"
+        )
+        print("phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
     return 0

@@ -96,11 +96,8 @@ def run(args: argparse.Namespace) -> int:
             args.raw.write_text("\n".join(rows) + "\n")
         passages = parse(rows)
         (gpu, *_), _ = ask_nvidia_smi("name")
-        print(
-            f"fused {args.precision}, {batch} images: {middle} us a step with trace points, {least} to {most}, {gpu['name']}"
-        )
-        print(
-            "phase point: us when the first block passes it, the median one, the last one", *times(passages), sep="\n"
-        )
-        print("phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
+        us = f"{middle} us a step with trace points, {least} to {most}"
+        print(f"fused {args.precision}, {batch} images: {us}, {gpu['name']}")
+        print("phase point: us when the first block passes it, the median one, the last one")
+        print(*times(passages), "phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
     return 0

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 
+#include "kernels/conv_bn_relu_pool/gradient.cuh"
 #include "mnist/model.h"
 
 namespace mnist::kernels {
 
 inline constexpr int kConvSide = kPool1Side, kConvArea = kConvSide * kConvSide;
+inline constexpr int kConvWindows = kConvArea / 4;          // of a plane
 inline constexpr int kConvPitch = kConvSide + 2;            // of a plane with its border of zeros
 inline constexpr int kConvPlane = kConvPitch * kConvPitch;  // 256
 inline constexpr int kConvRows = 7, kConvRuns = 2;          // of a column: a thread has 7 rows of one
@@ -28,6 +30,24 @@ struct PlainInput {
   const float* image;
   __device__ float fetch(int plane, int position) const { return image[plane * kConvArea + position]; }
   __device__ float value(float element, int) const { return element; }
+};
+
+// dz of an image, made of z, da and route.
+struct GradientInput {
+  struct Element {
+    float z, da;
+    int route;
+  };
+  const float *z, *da;  // of the image
+  const std::uint8_t* route;
+  const ChannelGradient* channels;  // in shared memory
+
+  __device__ Element fetch(int plane, int position) const {
+    const int window = plane * kConvWindows + window_of(position, kConvSide);
+    // place_of() goes into the route here, where the position is known: 0 says that the gradient comes this way.
+    return {z[plane * kConvArea + position], da[window], route[window] - place_of(position, kConvSide)};
+  }
+  __device__ float value(const Element& e, int plane) const { return channels[plane].of(e.route == 0 ? e.da : 0, e.z); }
 };
 
 // A block of 32 x kGroups threads makes kEach x kGroups channels of an image, a thread 7 rows of a column of kEach

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cuda/architectures.h"
+#include "cuda/capability.h"
 #include "kernels/batch_norm/naive_ops.h"
 #include "kernels/conv2d/conv2d.h"
 
@@ -18,6 +20,10 @@ std::span<const Variant<ConvBnReluPoolForward>> conv_bn_relu_pool_forward_varian
       // z is not read for the statistics, which the convolution makes of its registers: 4 bytes less, and two launches.
       {"conv_statistics", conv_bn_relu_pool_forward_conv_statistics,
        "two launches: the convolution sums what it has in registers, so z is read once"},
+      // One instruction of a warp makes 1,024 products instead of 32; the sums are still in registers.
+      {"tensor_cores", MNIST_IF_SM80(conv_bn_relu_pool_forward_tensor_cores),
+       "conv_statistics by mma.sync in tf32, which sums what its accumulators have", 1e-3, Unit::kTensorTf32,
+       cuda::kTensorCapability},
   };
   return kTable;
 }
@@ -32,6 +38,9 @@ std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_backward_vari
       // dz is not written: two multiply-adds make it of what is loaded in its place.
       {"gradient_in_conv", conv_bn_relu_pool_backward_gradient_in_conv,
        "four launches: both gradients of the convolution make dz of z, da and route as they load it"},
+      // One instruction of a warp makes 1,024 products instead of 32; dz is rounded to tf32 where it is made.
+      {"tensor_cores", MNIST_IF_SM80(conv_bn_relu_pool_backward_tensor_cores), "gradient_in_conv by mma.sync in tf32",
+       1e-3, Unit::kTensorTf32, cuda::kTensorCapability},
   };
   return kTable;
 }

@@ -69,6 +69,10 @@ void conv_bn_relu_pool_forward_conv_statistics(float* a, std::uint8_t* route, fl
                                                float* scratch, const float* x, const float* w, const float* bias,
                                                const float* gamma, const float* beta, std::int64_t batch, int in,
                                                int out, int side, cudaStream_t stream);
+void conv_bn_relu_pool_forward_tensor_cores(float* a, std::uint8_t* route, float* kept, float* statistics,
+                                            float* scratch, const float* x, const float* w, const float* bias,
+                                            const float* gamma, const float* beta, std::int64_t batch, int in, int out,
+                                            int side, cudaStream_t stream);
 void conv_bn_relu_pool_forward_moments(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
                                        const float* x, const float* w, const float* bias, const float* gamma,
                                        const float* beta, std::int64_t batch, int in, int out, int side,
@@ -86,6 +90,11 @@ void conv_bn_relu_pool_backward_gradient_in_conv(float* dx, float* dw, float* dg
                                                  const float* statistics, const std::uint8_t* route, const float* w,
                                                  const float* gamma, std::int64_t batch, int in, int out, int side,
                                                  cudaStream_t stream);
+void conv_bn_relu_pool_backward_tensor_cores(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
+                                             const float* da, const float* x, const float* kept,
+                                             const float* statistics, const std::uint8_t* route, const float* w,
+                                             const float* gamma, std::int64_t batch, int in, int out, int side,
+                                             cudaStream_t stream);
 void conv_bn_relu_pool_backward_moments(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
                                         const float* da, const float* x, const float* kept, const float* statistics,
                                         const std::uint8_t* route, const float* w, const float* gamma,
@@ -141,6 +150,11 @@ struct PooledGradient {
 
 inline constexpr int kMostGradientChannels = 128;  // of z, whose constants have a place in shared memory
 
+inline void require_gradient_channels(const char* what, int channels) {
+  MNIST_REQUIRE(channels <= kMostGradientChannels,
+                what << ": " << channels << " channels, expected at most " << kMostGradientChannels);
+}
+
 // gradient_in_conv_data: dx (B,I,14,14), as conv2d_with_statistics with the filters turned; O at most 128 (checked).
 //   launch   one block of 4 warps an image and 32 channels (up to 128 images: 16); a warp all positions of 8 (4)
 //   numerics 9 O terms added one after the other
@@ -155,6 +169,26 @@ void gradient_in_conv_data(float* dx, const PooledGradient& of, const float* w, 
 void gradient_in_conv_weight(float* partial, const PooledGradient& of, const float* x, std::int64_t batch, int in,
                              int out, int side, cudaStream_t stream);
 std::int64_t gradient_in_conv_chunks(std::int64_t batch);
+
+// ---- the same by mma.sync m16n8k8 in tf32, from compute capability 8.0 on: inputs rounded to 11 bits, sums in float32
+// conv2d_with_statistics_tensor_cores: the statistics are those of the z that is written.
+//   launch   one block of 7 warps an image and 32 channels; a warp two rows of 14 positions as four tiles of 8
+//   needs    z aligned to 8 bytes (checked)
+//   why      two blocks an image at any batch size; all else as conv2d's tensor_cores, whose products these are
+void conv2d_with_statistics_tensor_cores(float* z, float* of_images, const float* x, const float* w, const float* bias,
+                                         std::int64_t batch, int in, int out, int side, cudaStream_t stream);
+
+// gradient_in_conv_data_tensor_cores: dx by the same code with the filters turned; O at most 128, dx aligned to 8 bytes
+// (checked).
+void gradient_in_conv_data_tensor_cores(float* dx, const PooledGradient& of, const float* w, std::int64_t batch, int in,
+                                        int out, int side, cudaStream_t stream);
+
+// gradient_in_conv_weight_tensor_cores: partial as gradient_in_conv_weight; 62 KiB of shared memory a block.
+//   launch   one block of 8 warps a chunk, 32 outputs and 32 inputs; a warp 16 outputs and 8 inputs of all taps
+//   why      positions are the depth of the products, so dz serves nine taps from registers and a tap is a distance in
+//   x
+void gradient_in_conv_weight_tensor_cores(float* partial, const PooledGradient& of, const float* x, std::int64_t batch,
+                                          int in, int out, int side, cudaStream_t stream);
 
 // ---- layer 1: moments.cuh has the formulas ----
 inline constexpr int kMoments = kTaps + kTaps * (kTaps + 1) / 2;  // means of 9 pixels, covariances of 45 pairs

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "mnist/engine.h"
 #include "mnist/model.h"
 
@@ -13,6 +14,9 @@ struct BatchNormGradient {
   const float *gamma, *mean, *var, *dgamma, *dbeta;
   float per_value;  // 1/N, N values a channel
 };
+inline BatchNormGradient gradient_of(const PooledGradient& of, std::int64_t batch, int side) {
+  return {of.gamma, of.mean, of.var, of.dgamma, of.dbeta, float(1 / (double(batch) * side * side))};
+}
 
 // dz = scale * dy + slope * (z - mean) + offset, by channel: batch norm's backward with its sums folded in.
 struct ChannelGradient {

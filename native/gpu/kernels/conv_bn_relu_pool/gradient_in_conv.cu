@@ -12,26 +12,6 @@
 namespace mnist::kernels {
 namespace {
 
-constexpr int kWindows = kConvArea / 4;
-
-// dz of an image, made of z, da and route.
-struct GradientInput {
-  struct Element {
-    float z, da;
-    int route;
-  };
-  const float *z, *da;  // of the image
-  const std::uint8_t* route;
-  const ChannelGradient* channels;  // in shared memory
-
-  __device__ Element fetch(int plane, int position) const {
-    const int window = plane * kWindows + window_of(position, kConvSide);
-    // place_of() goes into the route here, where the position is known: 0 says that the gradient comes this way.
-    return {z[plane * kConvArea + position], da[window], route[window] - place_of(position, kConvSide)};
-  }
-  __device__ float value(const Element& e, int plane) const { return channels[plane].of(e.route == 0 ? e.da : 0, e.z); }
-};
-
 // blockIdx.x = b, blockIdx.y = which input channels. dx[b,i] = sum over o of dz[b,o] * the turned w[o,i]. With kToTaps
 // dx stays in the block: it goes through pool and relu of layer 1 and becomes its sums of routed pixels (moments.cuh).
 template <int kEach, int kGroups, bool kToTaps>
@@ -49,7 +29,8 @@ __global__ void __launch_bounds__(32 * kGroups, kEach == 8 ? 3 : 2)
   for (int o = t; o < out; o += Conv::kThreads) channels[o] = channel_gradient(by, o);
   __syncthreads();  // the constants of all channels are there
   float sums[kEach][kConvRows] = {};
-  const GradientInput input{z + b * out * kConvArea, da + b * out * kWindows, route + b * out * kWindows, channels};
+  const GradientInput input{z + b * out * kConvArea, da + b * out * kConvWindows, route + b * out * kConvWindows,
+                            channels};
   Conv::template run<true>(sums, shared, input, w, out, in, first);
 
   if constexpr (!kToTaps) {
@@ -113,8 +94,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for (std::int64_t b = begin; b < end; ++b) {
     const float *image = x + (b * in + i0) * kConvArea, *z_image = z + (b * out + o0) * kConvArea;
-    const float* da_image = da + (b * out + o0) * kWindows;
-    const std::uint8_t* route_image = route + (b * out + o0) * kWindows;
+    const float* da_image = da + (b * out + o0) * kConvWindows;
+    const std::uint8_t* route_image = route + (b * out + o0) * kConvWindows;
 #pragma unroll 1
     for (int first_row = 0; first_row < kConvSide; first_row += kConvRows) {
 #pragma unroll 6
@@ -133,8 +114,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         for (int k = 0; k < 4; ++k) {
           const bool exists = o0 + o + k < out;
           values[k] = exists ? z_image[(o + k) * kConvArea + position] : 0;
-          gradients[k] = exists ? da_image[(o + k) * kWindows + window] : 0;
-          routes[k] = exists ? route_image[(o + k) * kWindows + window] : place;
+          gradients[k] = exists ? da_image[(o + k) * kConvWindows + window] : 0;
+          routes[k] = exists ? route_image[(o + k) * kConvWindows + window] : place;
         }
 #pragma unroll
         for (int k = 0; k < 4; ++k)
@@ -184,29 +165,21 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-BatchNormGradient gradient_of(const PooledGradient& of, std::int64_t batch) {
-  return {of.gamma, of.mean, of.var, of.dgamma, of.dbeta, float(1 / (double(batch) * kConvArea))};
-}
-
-void require_channels(const char* what, int channels) {
-  MNIST_REQUIRE(channels <= kMostGradientChannels,
-                what << ": " << channels << " channels, expected at most " << kMostGradientChannels);
-}
-
 }  // namespace
 
 void gradient_in_conv_data(float* dx, const PooledGradient& of, const float* w, std::int64_t batch, int in, int out,
                            int side, cudaStream_t stream) {
   require_conv_side("gradient_in_conv_data", side);
-  require_channels("gradient_in_conv_data", out);
+  require_gradient_channels("gradient_in_conv_data", out);
   const auto run = batch <= kSmallBatch ? launch_data<4, 4, false> : launch_data<8, 4, false>;
-  run(dx, of.da, of.z, of.route, w, gradient_of(of, batch), batch, in, out, {}, stream);
+  run(dx, of.da, of.z, of.route, w, gradient_of(of, batch, kConvSide), batch, in, out, {}, stream);
 }
 
 void gradient_in_conv_taps(const Layer1Taps& layer1, const PooledGradient& of, const float* w, std::int64_t batch,
                            cudaStream_t stream) {
   const auto run = batch <= kSmallBatch ? launch_data<4, 4, true> : launch_data<8, 4, true>;
-  run(nullptr, of.da, of.z, of.route, w, gradient_of(of, batch), batch, kConv1Channels, kConv2Channels, layer1, stream);
+  run(nullptr, of.da, of.z, of.route, w, gradient_of(of, batch, kConvSide), batch, kConv1Channels, kConv2Channels,
+      layer1, stream);
 }
 
 std::int64_t gradient_in_conv_chunks(std::int64_t batch) { return std::min(batch, kMostChunks); }
@@ -216,8 +189,8 @@ void gradient_in_conv_weight(float* partial, const PooledGradient& of, const flo
   require_conv_side("gradient_in_conv_weight", side);
   const dim3 grid(unsigned(gradient_in_conv_chunks(batch)), unsigned(ceil_div(out, kBlockOutputs)),
                   unsigned(ceil_div(in, kInputs)));
-  backward_weight_kernel<<<grid, kThreads, 0, stream>>>(partial, of.da, of.z, of.route, x, gradient_of(of, batch),
-                                                        batch, in, out);
+  backward_weight_kernel<<<grid, kThreads, 0, stream>>>(partial, of.da, of.z, of.route, x,
+                                                        gradient_of(of, batch, kConvSide), batch, in, out);
   MNIST_CHECK_LAUNCH();
 }
 

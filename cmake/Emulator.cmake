@@ -52,7 +52,7 @@ add_library(emulated_host OBJECT ${_tables} ${_emulator}/ladders.cpp ${_emulator
 target_link_libraries(emulated_host PUBLIC emulator)
 target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
 target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
-target_compile_definitions(emulated_host PRIVATE MNIST_WITH_SM80)
+target_compile_definitions(emulated_host PUBLIC MNIST_WITH_SM80)
 
 # `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
 add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)

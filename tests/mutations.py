@@ -1901,6 +1901,11 @@ ENGINES = [
         ),
     ),
     *of(
+        "native/gpu/kernels/conv2d/tap_products.cuh",
+        ("ctest test_conv_bn_relu_pool",),
+        ("filters-not-turned", "index", "o * kTaps + kTaps - 1 - tap]", "o * kTaps + tap]"),
+    ),
+    *of(
         "native/gpu/kernels/conv_bn_relu_pool/column_conv.cuh",
         ("ctest test_conv_bn_relu_pool",),
         (
@@ -1939,6 +1944,12 @@ ENGINES = [
             "  __syncthreads();  // the second half's sums are there\n",
             "",
         ),
+    ),
+    *of(
+        "native/gpu/kernels/conv_bn_relu_pool/tensor_cores.cu",
+        ("ctest test_conv_bn_relu_pool",),
+        ("mean-of-six-warps", "sum", "warp < kWarps; ++warp", "warp < kWarps - 1; ++warp"),
+        ("next-image-too-early", "race", "    __syncthreads();  // everyone is done with them\n", ""),
     ),
     *of(
         "native/gpu/kernels/conv_bn_relu_pool/moments.cu",

@@ -579,8 +579,9 @@ OpCase layer_backward(LayerBackwards rows, LayerForwards forwards, bool first, s
   add_rungs(op, own_rungs(rows), [&](const auto& row) {
     float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
     float* statistics = op.floats.emplace_back(2 * out).data();
-    forwards[place++].run(a, op.decisions.data() + pooled, kept, statistics, scratch, layer.x.data, layer.w.data,
-                          layer.bias.data, layer.gamma.data, layer.beta.data, batch, in, out, side, stream);
+    if (const auto forward = forwards[place++].run; row.absent.empty())
+      forward(a, op.decisions.data() + pooled, kept, statistics, scratch, layer.x.data, layer.w.data, layer.bias.data,
+              layer.gamma.data, layer.beta.data, batch, in, out, side, stream);
     return [=, run = row.run, in = in, out = out, side = side, dw = op.output.data(), da = da.data, x = layer.x.data,
             w = layer.w.data, gamma = layer.gamma.data, route = op.decisions.data()](cudaStream_t stream) {
       float *dgamma = dw + weights, *dbeta = dgamma + out, *dx = first ? nullptr : dbeta + out;

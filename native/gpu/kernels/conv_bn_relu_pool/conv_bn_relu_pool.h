@@ -1,11 +1,12 @@
 // The ladders of a whole layer: conv2d 3x3, batch norm by the batch's statistics, relu, 2x2 max pool; forward and
-// backward, float32, with no tensor cores and at most 48 KiB of shared memory a block; they set.
+// backward, float32, at most 48 KiB of shared memory a block and, but for the row `tensor_cores`, no tensor cores; they
+// set.
 //
 //   shapes   a, route (B,O,S/2,S/2) <- x (B,I,S,S), w (O,I,3,3), bias, gamma, beta (O); statistics (2,O): mean, var
 //   cost     conv_bn_relu_pool_cost, conv_bn_relu_pool_backward_cost (profile/cost.h)
 // Every row merges more than the one before it, and its arithmetic stays: what it gains are the bytes between two
 // launches, and the launches. Bytes are those of float in memory, n = B O S S values of z, m = n / 4 of a; `memory`
-// says which of them a row no longer carries. The step of engine `layerwise` is made of the last rows.
+// says which of them a row no longer carries. The step of engine `layerwise` is made of the last rows in float32.
 //
 //   forward            launches  memory
 //   separate                  5  z written, read for the statistics, read for y; y written, read: 20n
@@ -18,6 +19,8 @@
 //   gradient_in_conv          4  dz does not exist: what read it reads z, da and route:  8n less, 5m more
 //   moments (I = 1)           2  neither z nor dz exists; x is read once
 // Without dx, backward has one launch less. Forward's `moments` clears a counter before its first launch.
+// `tensor_cores` has the launches and the memory of conv_statistics, backward of gradient_in_conv; its products are in
+// tf32. Backward takes 62 KiB of shared memory a block.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,7 +47,7 @@ using ConvBnReluPoolBackward = void (*)(float* dx, float* dw, float* dgamma, flo
                                         const std::uint8_t* route, const float* w, const float* gamma,
                                         std::int64_t batch, int in, int out, int side, cudaStream_t stream);
 
-// Of any layer with an even side up to 46; conv_statistics and gradient_in_conv of side 14.
+// Of any layer with an even side up to 46; conv_statistics, gradient_in_conv and tensor_cores of side 14.
 std::span<const Variant<ConvBnReluPoolForward>> conv_bn_relu_pool_forward_variants();
 std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_backward_variants();
 // Of a first layer, with I = 1, whose dx is null: the rows that take it, and `moments`.

@@ -44,6 +44,12 @@ Ladder<kernels::BatchNormForward> batch_norm_forward_ladder() {
 Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder() {
   return own_rungs(kernels::batch_norm_backward_variants());
 }
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_forward_ladder() {
+  return own_rungs(kernels::conv_bn_relu_pool_forward_variants());
+}
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_layer1_forward_ladder() {
+  return own_rungs(kernels::conv_bn_relu_pool_layer1_forward_variants());
+}
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder() {
   return own_rungs(kernels::log_softmax_forward_variants());
 }

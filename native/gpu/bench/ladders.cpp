@@ -125,6 +125,92 @@ struct PooledMaxPool2dRelu {
   bool ran = false;
 };
 
+// A whole layer, call by call. Batch norm takes conv2d's bias out again, so nobody adds it.
+struct ConvBnReluPool {
+  ConvBnReluPool(const Libraries& libraries, std::int64_t batch, int in, int out, int side)
+      : conv(libraries, in == 1 ? "conv1" : "conv2", batch, in, out, side),
+        bn(libraries, "bn", batch, out, side),
+        pool(libraries, "pool", batch, out, side),
+        y(batch * out * side * side) {}
+  void forward(float* a, std::uint8_t* route, float* z, float* statistics, const float* x, const float* w,
+               const float* gamma, const float* beta, std::int64_t, int out, int) {
+    conv.forward(z, x, w);
+    bn.forward(y.data(), statistics, statistics + out, z, gamma, beta);
+    pool.forward(a, route, y.data());
+  }
+  Conv2d conv;
+  BatchNorm bn;
+  MaxPool2dRelu pool;
+  cuda::DeviceBuffer<float> y;
+};
+
+// What the graphs of a whole layer share. Only conv2d has products that tensor cores would change.
+struct LayerGraphs {
+  LayerGraphs(const Libraries& with, std::int64_t batch, int in, int out, int side)
+      : libraries(with),
+        x{cudnn::kFloat, batch, in, side, side},
+        z{cudnn::kFloat, batch, out, side, side},
+        rules{.tensor_cores = true, .workspace_bytes = workspace_limit(batch)} {}
+  static cudnn::Plan required(cudnn::Plan plan, const char* graph) {
+    if (!plan) throw UnavailableError(std::string("cuDNN has no ") + graph + ": " + plan.text());
+    return plan;
+  }
+  void run(const cudnn::Plan& plan, std::initializer_list<const void*> pointers) const {
+    plan.run(libraries.dnn.get(), pointers, libraries.workspace);
+  }
+  const Libraries& libraries;
+  cudnn::Shape x, z;
+  cudnn::Rules rules;
+};
+
+// Batch norm and relu in one graph. No graph with a convolution of float32 products has statistics in it.
+struct NormReluGraphs : LayerGraphs {
+  NormReluGraphs(const Libraries& with, std::int64_t batch, int in, int out, int side)
+      : LayerGraphs(with, batch, in, out, side),
+        conv(with, in == 1 ? "conv1" : "conv2", batch, in, out, side),
+        norm_relu(required(cudnn::batch_norm_relu_forward_plan(with.dnn.get(), z, rules), "batch norm with relu")),
+        pool(required(cudnn::max_pool2d_forward_plan(with.dnn.get(), z, rules), "max pool")),
+        y(batch * out * side * side) {}
+  void forward(float* a, std::uint8_t* route, float* z, float* statistics, const float* x, const float* w,
+               const float* gamma, const float* beta, std::int64_t, int out, int) {
+    constexpr float kEpsilon = float(kBatchNormEpsilon);
+    conv.forward(z, x, w);
+    run(norm_relu, {z, gamma, beta, statistics, statistics + out, &kEpsilon, y.data()});
+    run(pool, {y.data(), a, route});
+  }
+  Conv2d conv;
+  cudnn::Plan norm_relu, pool;
+  cuda::DeviceBuffer<float> y;
+};
+
+// The convolution sums what batch norm needs, as in conv_statistics, but squares around 0; then finalize and apply.
+struct SumsGraphs : LayerGraphs {
+  SumsGraphs(const Libraries& with, std::int64_t batch, int in, int out, int side)
+      : LayerGraphs(with, batch, in, out, side),
+        sums(required(cudnn::conv2d_sums_plan(with.dnn.get(), x, {cudnn::kFloat, out, in, 3, 3}, z, rules),
+                      "conv2d with sums")),
+        finalize(required(cudnn::batch_norm_finalize_plan(with.dnn.get(), z, rules), "batch norm finalize")),
+        apply(required(cudnn::scale_relu_plan(with.dnn.get(), z, rules), "scale with relu")),
+        pool(required(cudnn::max_pool2d_forward_plan(with.dnn.get(), z, rules), "max pool")),
+        y(batch * out * side * side),
+        by_channel(8 * out) {
+    cuda::fill_bytes(by_channel.data(), 0, by_channel.size(), with.stream);
+  }
+  void forward(float* a, std::uint8_t* route, float* z, float* statistics, const float* x, const float* w,
+               const float* gamma, const float* beta, std::int64_t batch, int out, int side) {
+    constexpr float kEpsilon = float(kBatchNormEpsilon), kMomentum = 0.1f;  // cuDNN insists on running statistics
+    const std::int64_t count = batch * side * side;
+    const auto channels = [&](int k) { return by_channel.data() + k * out; };
+    run(sums, {x, w, z, channels(0), channels(1)});
+    run(finalize, {channels(0), channels(1), gamma, beta, channels(2), channels(3), channels(4), channels(5),
+                   statistics, statistics + out, channels(6), channels(7), &count, &kEpsilon, &kMomentum});
+    run(apply, {z, channels(6), channels(7), y.data()});
+    run(pool, {y.data(), a, route});
+  }
+  cudnn::Plan sums, finalize, apply, pool;
+  cuda::DeviceBuffer<float> y, by_channel;
+};
+
 // Any number of classes, where the engine's layer has the network's.
 struct LogSoftmax {
   LogSoftmax(const Libraries&, std::int64_t batch, int classes)
@@ -193,6 +279,29 @@ void add(Ladder<Function>& ladder, const LibraryRow& row, const std::string& abs
   rung.channels_last = row.channels_last;
   rung.absent = absent.empty() && tf32 ? cuda::gpu_lacks(cuda::kTensorCapability, selected_device()) : absent;
   ladder.push_back(std::move(rung));
+}
+
+Ladder<kernels::ConvBnReluPoolForward> with_libraries(Ladder<kernels::ConvBnReluPoolForward> ladder) {
+  constexpr auto kRun = [](auto& owner, float* a, std::uint8_t* route, float* z, float* statistics, float*,
+                           const float* x, const float* w, const float*, const float* gamma, const float* beta,
+                           std::int64_t batch, int in, int out, int side, cudaStream_t stream) {
+    owner.get(stream, {batch, in, out, side}, batch, in, out, side)
+        .forward(a, route, z, statistics, x, w, gamma, beta, batch, out, side);
+  };
+  constexpr LibraryRow kCalls[] = {
+      {"cudnn", "as engine cudnn, a call each: conv2d, batch norm, pooling that keeps the places, relu of a quarter",
+       kSumError, true},
+      {"cudnn_tf32", "the same, conv2d on the tensor cores", kTf32Error, true, Precision::kTf32},
+  };
+  for (const auto& row : kCalls) add<ConvBnReluPool>(ladder, row, missing(cudnn::api), kRun);
+  constexpr LibraryRow kNormRelu{"cudnn_fused", "cuDNN's graphs: conv2d; batch norm and relu; pooling", kSumError,
+                                 true};
+  add<NormReluGraphs>(ladder, kNormRelu, missing(cudnn::api), kRun);
+  constexpr LibraryRow kSums{"cudnn_fused_tf32",
+                             "cuDNN's graphs: conv2d that sums z and its squares; finalize; scale and relu; pooling",
+                             kTf32Error, true, Precision::kTf32};
+  add<SumsGraphs>(ladder, kSums, missing(cudnn::api), kRun);
+  return ladder;
 }
 
 }  // namespace
@@ -359,6 +468,14 @@ Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder() {
                        .backward(dx, dgamma, dbeta, dy, x, gamma, mean, inverse);
                  });
   return ladder;
+}
+
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_forward_ladder() {
+  return with_libraries(own_rungs(kernels::conv_bn_relu_pool_forward_variants()));
+}
+
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_layer1_forward_ladder() {
+  return with_libraries(own_rungs(kernels::conv_bn_relu_pool_layer1_forward_variants()));
 }
 
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder() {

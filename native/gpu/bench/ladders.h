@@ -11,6 +11,7 @@
 
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/conv2d/conv2d.h"
+#include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/histogram/histogram.h"
 #include "kernels/linear/linear.h"
 #include "kernels/log_softmax/log_softmax.h"
@@ -59,6 +60,10 @@ Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channel
 Ladder<kernels::ReluMaxPool2dBackward> relu_max_pool2d_backward_ladder(int channels, const float* x);
 Ladder<kernels::BatchNormForward> batch_norm_forward_ladder();
 Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder();
+// cuDNN's decisions are its own: only a is comparable. Its statistics are those of its backward: the mean of z without
+// bias, and 1 / sigma.
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_forward_ladder();
+Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_layer1_forward_ladder();
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder();
 Ladder<kernels::LogSoftmaxNllBackward> log_softmax_nll_backward_ladder();
 Ladder<kernels::Histogram> histogram_ladder();

@@ -508,8 +508,8 @@ LayerCase layer_case(OpCase& op, std::int64_t batch, bool first, cudaStream_t st
   op.shape = first ? shape("layer 1: (", batch, ",1,28,28) to 32") : shape("layer 2: (", batch, ",32,14,14) to 64");
   const int area = layer.side * layer.side, weights = layer.in * layer.out * kTaps;
   const auto pixels = batch * layer.in * area;
-  layer.x = random_input(op, stream, pixels);
-  layer.w = random_input(op, stream, weights, first ? 0.3 : 0.06);
+  layer.x = random_input(op, stream, pixels, 1, layer.in, area);
+  layer.w = random_input(op, stream, weights, first ? 0.3 : 0.06, layer.in, kTaps);
   for (auto* input : {&layer.bias, &layer.gamma, &layer.beta}) *input = random_input(op, stream, layer.out);
   for (auto* values : {&layer.mean, &layer.var}) values->resize(layer.out);
   layer.z.resize(layer.values(batch));
@@ -528,21 +528,24 @@ LayerCase layer_case(OpCase& op, std::int64_t batch, bool first, cudaStream_t st
 using LayerForwards = std::span<const kernels::Variant<kernels::ConvBnReluPoolForward>>;
 using LayerBackwards = std::span<const kernels::Variant<kernels::ConvBnReluPoolBackward>>;
 
-OpCase layer_forward(LayerForwards rows, bool first, std::int64_t batch, cudaStream_t stream) {
+OpCase layer_forward(const Ladder<kernels::ConvBnReluPoolForward>& ladder, bool first, std::int64_t batch,
+                     cudaStream_t stream) {
   OpCase op;
   auto layer = layer_case(op, batch, first, stream);
   const auto [in, out, side] = std::array{layer.in, layer.out, layer.side};
   op.output.reserve(std::int64_t(layer.a.size()));
   op.decisions.reserve(std::int64_t(layer.a.size()));
+  op.channels = out;
+  op.area = side * side / 4;
   op.want = std::move(layer.a);
   op.bound = 5e-6;
   op.cost = kernels::conv_bn_relu_pool_cost(batch, in, out, side);
   float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
   float* statistics = op.floats.emplace_back(2 * out).data();
   float* scratch = op.floats.emplace_back(kernels::conv_bn_relu_pool_scratch_size(batch, in, out, side)).data();
-  add_rungs(op, own_rungs(rows), [&](const auto& row) {
+  add_rungs(op, ladder, [&](const auto& row) {
     return [=, run = row.run, in = in, out = out, side = side, a = op.output.data(), route = op.decisions.data(),
-            x = layer.x.data, w = layer.w.data, bias = layer.bias.data, gamma = layer.gamma.data,
+            x = layer.x.of(row), w = layer.w.of(row), bias = layer.bias.data, gamma = layer.gamma.data,
             beta = layer.beta.data](cudaStream_t stream) {
       run(a, route, kept, statistics, scratch, x, w, bias, gamma, beta, batch, in, out, side, stream);
     };
@@ -592,14 +595,14 @@ OpCase layer_backward(LayerBackwards rows, LayerForwards forwards, bool first, s
 }
 
 OpCase conv_bn_relu_pool(std::int64_t batch, cudaStream_t stream) {
-  return layer_forward(kernels::conv_bn_relu_pool_forward_variants(), false, batch, stream);
+  return layer_forward(conv_bn_relu_pool_forward_ladder(), false, batch, stream);
 }
 OpCase conv_bn_relu_pool_backward(std::int64_t batch, cudaStream_t stream) {
   return layer_backward(kernels::conv_bn_relu_pool_backward_variants(), kernels::conv_bn_relu_pool_forward_variants(),
                         false, batch, stream);
 }
 OpCase conv_bn_relu_pool_layer1(std::int64_t batch, cudaStream_t stream) {
-  return layer_forward(kernels::conv_bn_relu_pool_layer1_forward_variants(), true, batch, stream);
+  return layer_forward(conv_bn_relu_pool_layer1_forward_ladder(), true, batch, stream);
 }
 OpCase conv_bn_relu_pool_layer1_backward(std::int64_t batch, cudaStream_t stream) {
   return layer_backward(kernels::conv_bn_relu_pool_layer1_backward_variants(),

@@ -28,6 +28,7 @@ using RawBackend = void*;
   X(kFloat, CUDNN_DATA_FLOAT, 0)                                                                    \
   X(kInt8, CUDNN_DATA_INT8, 3)                                                                      \
   X(kBfloat16, CUDNN_DATA_BFLOAT16, 9)                                                              \
+  X(kInt64, CUDNN_DATA_INT64, 10)                                                                   \
   X(kChannelsFirst, CUDNN_TENSOR_NCHW, 0)                                                           \
   X(kChannelsLast, CUDNN_TENSOR_NHWC, 1)                                                            \
   X(kPropagateNan, CUDNN_PROPAGATE_NAN, 1)                                                          \
@@ -44,6 +45,11 @@ using RawBackend = void*;
   X(kNegativeInfinityPad, CUDNN_NEG_INF_PAD, 1)                                                     \
   X(kBatchNorm, CUDNN_BATCH_NORM, 2)                                                                \
   X(kNormTraining, CUDNN_NORM_FWD_TRAINING, 1)                                                      \
+  X(kBnFinalizeTraining, CUDNN_BN_FINALIZE_STATISTICS_TRAINING, 0)                                  \
+  X(kPointwiseAdd, CUDNN_POINTWISE_ADD, 0)                                                          \
+  X(kPointwiseMultiply, CUDNN_POINTWISE_MUL, 1)                                                     \
+  X(kPointwiseRelu, CUDNN_POINTWISE_RELU_FWD, 100)                                                  \
+  X(kReduceAdd, CUDNN_REDUCE_TENSOR_ADD, 0)                                                         \
   X(kHeuristicsA, CUDNN_HEUR_MODE_A, 3)                                                             \
   X(kHeuristicsFallback, CUDNN_HEUR_MODE_FALLBACK, 2)                                               \
   X(kNoteTensorCore, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, 0)                                           \
@@ -62,12 +68,16 @@ using RawBackend = void*;
   X(kTypeHeuristicsMode, CUDNN_TYPE_HEUR_MODE, 8)                                                   \
   X(kTypeNanPropagation, CUDNN_TYPE_NAN_PROPOGATION, 10)                                            \
   X(kTypeNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE, 11)                                              \
+  X(kTypePointwiseMode, CUDNN_TYPE_POINTWISE_MODE, 14)                                              \
   X(kTypeDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR, 15)                                             \
+  X(kTypeBnFinalizeMode, CUDNN_TYPE_BN_FINALIZE_STATS_MODE, 17)                                     \
+  X(kTypeReduction, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 18)                                         \
   X(kTypeResampleMode, CUDNN_TYPE_RESAMPLE_MODE, 21)                                                \
   X(kTypePaddingMode, CUDNN_TYPE_PADDING_MODE, 22)                                                  \
   X(kTypeFraction, CUDNN_TYPE_FRACTION, 26)                                                         \
   X(kTypeNormMode, CUDNN_TYPE_NORM_MODE, 27)                                                        \
   X(kTypeNormPhase, CUDNN_TYPE_NORM_FWD_PHASE, 28)                                                  \
+  X(kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, 0)                                              \
   X(kConvolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, 1)                                          \
   X(kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 2)                                                    \
   X(kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 3)                                           \
@@ -76,14 +86,20 @@ using RawBackend = void*;
   X(kConvolutionForward, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, 10)                \
   X(kConvolutionBackwardFilter, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, 11) \
   X(kConvolutionBackwardData, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, 12)     \
+  X(kPointwiseOperation, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, 13)                          \
   X(kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15)                                   \
   X(kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, 16)                                        \
   X(kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR, 17)                                                   \
+  X(kBnFinalize, CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR, 20)                     \
+  X(kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, 21)                                             \
+  X(kReductionOperation, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, 22)                          \
   X(kResample, CUDNN_BACKEND_RESAMPLE_DESCRIPTOR, 24)                                               \
   X(kResampleForward, CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR, 25)                          \
   X(kResampleBackward, CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR, 26)                         \
   X(kNormForward, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR, 29)                              \
   X(kNormBackward, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR, 30)                            \
+  X(kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE, 0)                                                   \
+  X(kPointwiseComputeType, CUDNN_ATTR_POINTWISE_MATH_PREC, 1)                                       \
   X(kConvolutionComputeType, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, 100)                                 \
   X(kConvolutionMode, CUDNN_ATTR_CONVOLUTION_CONV_MODE, 101)                                        \
   X(kConvolutionDilations, CUDNN_ATTR_CONVOLUTION_DILATIONS, 102)                                   \
@@ -116,6 +132,27 @@ using RawBackend = void*;
   X(kBackwardFilterDw, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, 715)                         \
   X(kBackwardFilterX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, 716)                           \
   X(kBackwardFilterDy, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, 717)                         \
+  X(kPointwiseDescriptor, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750)                        \
+  X(kPointwiseX, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, 751)                                         \
+  X(kPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, 752)                                         \
+  X(kPointwiseY, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, 753)                                         \
+  X(kBnFinalizeMode, CUDNN_ATTR_OPERATION_BN_FINALIZE_STATS_MODE, 780)                              \
+  X(kBnFinalizeComputeType, CUDNN_ATTR_OPERATION_BN_FINALIZE_MATH_PREC, 781)                        \
+  X(kBnFinalizeSum, CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SUM_DESC, 782)                               \
+  X(kBnFinalizeSquares, CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SQ_SUM_DESC, 783)                        \
+  X(kBnFinalizeScale, CUDNN_ATTR_OPERATION_BN_FINALIZE_SCALE_DESC, 784)                             \
+  X(kBnFinalizeBias, CUDNN_ATTR_OPERATION_BN_FINALIZE_BIAS_DESC, 785)                               \
+  X(kBnFinalizeRunningMean, CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_MEAN_DESC, 786)           \
+  X(kBnFinalizeRunningVar, CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_VAR_DESC, 787)             \
+  X(kBnFinalizeNextMean, CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_MEAN_DESC, 788)           \
+  X(kBnFinalizeNextVar, CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_VAR_DESC, 789)             \
+  X(kBnFinalizeMean, CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_MEAN_DESC, 790)                         \
+  X(kBnFinalizeInverse, CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_INV_STD_DESC, 791)                   \
+  X(kBnFinalizeFactor, CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_SCALE_DESC, 792)                         \
+  X(kBnFinalizeShift, CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_BIAS_DESC, 793)                           \
+  X(kBnFinalizeCount, CUDNN_ATTR_OPERATION_BN_FINALIZE_ACCUM_COUNT_DESC, 794)                       \
+  X(kBnFinalizeEpsilon, CUDNN_ATTR_OPERATION_BN_FINALIZE_EPSILON_DESC, 795)                         \
+  X(kBnFinalizeMomentum, CUDNN_ATTR_OPERATION_BN_FINALIZE_EXP_AVERATE_FACTOR_DESC, 796)             \
   X(kOperationGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, 800)                                   \
   X(kOperationGraphOps, CUDNN_ATTR_OPERATIONGRAPH_OPS, 801)                                         \
   X(kOperationGraphEngineCount, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, 802)                 \
@@ -124,6 +161,7 @@ using RawBackend = void*;
   X(kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS, 902)                                           \
   X(kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES, 903)                                                 \
   X(kTensorUniqueId, CUDNN_ATTR_TENSOR_UNIQUE_ID, 906)                                              \
+  X(kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL, 907)                                            \
   X(kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE, 908)                                           \
   X(kVariantPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, 1000)                                      \
   X(kVariantPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, 1001)                              \
@@ -131,6 +169,11 @@ using RawBackend = void*;
   X(kEngineOperationGraph, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 1300)                                 \
   X(kEngineIndex, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 1301)                                             \
   X(kEngineNumericalNote, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, 1303)                                   \
+  X(kReductionOperator, CUDNN_ATTR_REDUCTION_OPERATOR, 1600)                                        \
+  X(kReductionComputeType, CUDNN_ATTR_REDUCTION_COMP_TYPE, 1601)                                    \
+  X(kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, 1610)                                        \
+  X(kReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, 1611)                                        \
+  X(kReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC, 1612)                                \
   X(kResampleMode, CUDNN_ATTR_RESAMPLE_MODE, 1700)                                                  \
   X(kResampleComputeType, CUDNN_ATTR_RESAMPLE_COMP_TYPE, 1701)                                      \
   X(kResampleSpatialDims, CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS, 1702)                                   \

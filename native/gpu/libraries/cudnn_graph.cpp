@@ -1,4 +1,4 @@
-// Descriptors of the graph interface, the choice of an engine, and the operations.
+// Descriptors of the graph interface, the choice of an engine, and the graphs.
 #include "libraries/cudnn_graph.h"
 
 #include <algorithm>
@@ -89,37 +89,36 @@ struct Tally {
 
 }  // namespace
 
-// A graph of one operation while it is being described.
-class Operation {
+// A graph while it is being described; tensor() and set() are about its last operation.
+class Graph {
  public:
-  Operation(RawContext context, int type) : context_(context), operation_(type) {}
+  Graph(RawContext context, int type) : context_(context) { then(type); }
+
+  Graph& then(int type) {
+    operations_.push_back(std::make_unique<Descriptor>(type));
+    return *this;
+  }
 
   // The next pointer of Plan::run, bound to `attribute`.
-  Operation& tensor(int attribute, const Shape& shape, bool by_value = false) {
-    auto& tensor = parts_.emplace_back(std::make_unique<Descriptor>(kTensor));
-    ids_.push_back(std::int64_t(ids_.size()) + 1);
-    const std::array<std::int64_t, 4> dimensions{shape.n, shape.c, shape.h, shape.w};
-    const auto [n, c, h, w] = dimensions;
-    const auto strides = shape.channels_last ? std::array<std::int64_t, 4>{h * w * c, 1, w * c, c}
-                                             : std::array<std::int64_t, 4>{c * h * w, h * w, w, 1};
-    tensor->set(kTensorUniqueId, kTypeInt64, ids_.back())
-        .set(kTensorDataType, kTypeDataType, shape.type)
-        .set(kTensorAlignment, kTypeInt64, std::int64_t(16))
-        .set(kTensorDimensions, kTypeInt64, std::span<const std::int64_t>(dimensions))
-        .set(kTensorStrides, kTypeInt64, std::span<const std::int64_t>(strides))
-        .set(kTensorIsByValue, kTypeBoolean, by_value)
-        .finalize();
-    operation_.set(attribute, *tensor);
+  Graph& tensor(int attribute, const Shape& shape, bool by_value = false) {
+    ids_.push_back(std::int64_t(tensors_.size()));
+    return add_tensor(attribute, shape, by_value, false);
+  }
+  // An array without a pointer: one operation makes it, others read it.
+  Graph& between(int attribute, const Shape& shape) { return add_tensor(attribute, shape, false, true); }
+  // An array of either kind once more, by its number.
+  Graph& again(int attribute, int tensor) {
+    operations_.back()->set(attribute, *tensors_[tensor]);
     return *this;
   }
   template <class T>
-  Operation& set(int attribute, int type, const T& value) {
-    operation_.set(attribute, type, value);
+  Graph& set(int attribute, int type, const T& value) {
+    operations_.back()->set(attribute, type, value);
     return *this;
   }
-  Operation& set(int attribute, Descriptor value) {
+  Graph& set(int attribute, Descriptor value) {
     auto& part = parts_.emplace_back(std::make_unique<Descriptor>(std::move(value)));
-    operation_.set(attribute, *part);
+    operations_.back()->set(attribute, *part);
     return *this;
   }
 
@@ -127,9 +126,18 @@ class Operation {
     const cuda::SignalHandlers kept;  // cuDNN may compile
     Plan chosen;
     Descriptor graph(kOperationGraph);
-    graph.set(kOperationGraphOps, operation_.finalize()).set(kOperationGraphHandle, kTypeHandle, context_).finalize();
+    bool ok = true;
+    std::vector<RawBackend> operations;
+    for (const auto& operation : operations_) {
+      ok = ok && operation->finalize().ok();
+      operations.push_back(operation->get());
+    }
+    if (ok)
+      graph.set(kOperationGraphOps, kTypeDescriptor, std::span<const RawBackend>(operations))
+          .set(kOperationGraphHandle, kTypeHandle, context_)
+          .finalize();
     Tally tally;
-    if (graph.ok()) {
+    if (ok && graph.ok()) {
       for (const int mode : {int(kHeuristicsA), int(kHeuristicsFallback)}) {
         if (chosen) break;
         auto candidates = ranked(graph, mode);
@@ -229,10 +237,26 @@ class Operation {
     candidates.push_back(std::move(candidate));
   }
 
+  Graph& add_tensor(int attribute, const Shape& shape, bool by_value, bool is_virtual) {
+    auto& tensor = tensors_.emplace_back(std::make_unique<Descriptor>(kTensor));
+    const std::array<std::int64_t, 4> dimensions{shape.n, shape.c, shape.h, shape.w};
+    const auto [n, c, h, w] = dimensions;
+    const auto strides = shape.channels_last ? std::array<std::int64_t, 4>{h * w * c, 1, w * c, c}
+                                             : std::array<std::int64_t, 4>{c * h * w, h * w, w, 1};
+    tensor->set(kTensorUniqueId, kTypeInt64, std::int64_t(tensors_.size()) - 1)
+        .set(kTensorDataType, kTypeDataType, shape.type)
+        .set(kTensorAlignment, kTypeInt64, std::int64_t(16))
+        .set(kTensorDimensions, kTypeInt64, std::span<const std::int64_t>(dimensions))
+        .set(kTensorStrides, kTypeInt64, std::span<const std::int64_t>(strides))
+        .set(kTensorIsByValue, kTypeBoolean, by_value)
+        .set(kTensorIsVirtual, kTypeBoolean, is_virtual)
+        .finalize();
+    return again(attribute, int(tensors_.size()) - 1);
+  }
+
   RawContext context_;
-  Descriptor operation_;
-  std::vector<std::unique_ptr<Descriptor>> parts_;  // they live as long as the operation
-  std::vector<std::int64_t> ids_;
+  std::vector<std::unique_ptr<Descriptor>> operations_, tensors_, parts_;  // they live as long as the graph
+  std::vector<std::int64_t> ids_;                                          // of the pointers
 };
 
 void Plan::run(RawContext context, std::initializer_list<const void*> pointers, void* workspace) const {
@@ -278,25 +302,61 @@ Descriptor max_pool_2x2() {
   return resample;
 }
 
+Descriptor pointwise(int mode) {
+  Descriptor descriptor(kPointwise);
+  descriptor.set(kPointwiseMode, kTypePointwiseMode, mode)
+      .set(kPointwiseComputeType, kTypeDataType, int(kFloat))
+      .finalize();
+  return descriptor;
+}
+
+Descriptor sum() {
+  Descriptor descriptor(kReduction);
+  descriptor.set(kReductionOperator, kTypeReduction, int(kReduceAdd))
+      .set(kReductionComputeType, kTypeDataType, int(kFloat))
+      .finalize();
+  return descriptor;
+}
+
 Shape by_channel(const Shape& x) { return {kFloat, 1, x.c, 1, 1}; }
 Shape pooled(int type, const Shape& x) { return {type, x.n, x.c, x.h / 2, x.w / 2}; }
+constexpr Shape kNumber{kFloat, 1, 1, 1, 1};
 
-}  // namespace
-
-Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
-  return Operation(context, kConvolutionForward)
-      .tensor(kForwardX, x)
+// Its arrays are 0, 1 and 2.
+Graph convolution_forward(RawContext context, const Shape& x, const Shape& w, const Shape& y) {
+  Graph graph(context, kConvolutionForward);
+  graph.tensor(kForwardX, x)
       .tensor(kForwardW, w)
       .tensor(kForwardY, y)
       .set(kForwardConvolution, convolution_3x3())
       .set(kForwardAlpha, kTypeFloat, 1.0f)
-      .set(kForwardBeta, kTypeFloat, 0.0f)
-      .plan(rules);
+      .set(kForwardBeta, kTypeFloat, 0.0f);
+  return graph;
+}
+
+// All but y; x is array 0 and epsilon 5.
+Graph norm_forward(RawContext context, const Shape& x) {
+  Graph graph(context, kNormForward);
+  graph.set(kNormForwardMode, kTypeNormMode, int(kBatchNorm))
+      .set(kNormForwardPhase, kTypeNormPhase, int(kNormTraining))
+      .tensor(kNormForwardX, x)
+      .tensor(kNormForwardScale, by_channel(x))
+      .tensor(kNormForwardBias, by_channel(x))
+      .tensor(kNormForwardMean, by_channel(x))
+      .tensor(kNormForwardInverse, by_channel(x))
+      .tensor(kNormForwardEpsilon, kNumber, true);
+  return graph;
+}
+
+}  // namespace
+
+Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
+  return convolution_forward(context, x, w, y).plan(rules);
 }
 
 Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape& w, const Shape& dy,
                                const Rules& rules) {
-  return Operation(context, kConvolutionBackwardData)
+  return Graph(context, kConvolutionBackwardData)
       .tensor(kBackwardDataDx, dx)
       .tensor(kBackwardDataW, w)
       .tensor(kBackwardDataDy, dy)
@@ -308,7 +368,7 @@ Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape&
 
 Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
                                  const Rules& rules) {
-  return Operation(context, kConvolutionBackwardFilter)
+  return Graph(context, kConvolutionBackwardFilter)
       .tensor(kBackwardFilterX, x)
       .tensor(kBackwardFilterDw, dw)
       .tensor(kBackwardFilterDy, dy)
@@ -319,21 +379,11 @@ Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape
 }
 
 Plan batch_norm_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
-  return Operation(context, kNormForward)
-      .set(kNormForwardMode, kTypeNormMode, int(kBatchNorm))
-      .set(kNormForwardPhase, kTypeNormPhase, int(kNormTraining))
-      .tensor(kNormForwardX, x)
-      .tensor(kNormForwardY, x)
-      .tensor(kNormForwardScale, by_channel(x))
-      .tensor(kNormForwardBias, by_channel(x))
-      .tensor(kNormForwardMean, by_channel(x))
-      .tensor(kNormForwardInverse, by_channel(x))
-      .tensor(kNormForwardEpsilon, {kFloat, 1, 1, 1, 1}, true)
-      .plan(rules);
+  return norm_forward(context, x).tensor(kNormForwardY, x).plan(rules);
 }
 
 Plan batch_norm_backward_plan(RawContext context, const Shape& x, const Rules& rules) {
-  return Operation(context, kNormBackward)
+  return Graph(context, kNormBackward)
       .set(kNormBackwardMode, kTypeNormMode, int(kBatchNorm))
       .tensor(kNormBackwardX, x)
       .tensor(kNormBackwardDx, x)
@@ -347,7 +397,7 @@ Plan batch_norm_backward_plan(RawContext context, const Shape& x, const Rules& r
 }
 
 Plan max_pool2d_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
-  return Operation(context, kResampleForward)
+  return Graph(context, kResampleForward)
       .set(kResampleForwardResample, max_pool_2x2())
       .tensor(kResampleForwardX, x)
       .tensor(kResampleForwardY, pooled(x.type, x))
@@ -356,11 +406,71 @@ Plan max_pool2d_forward_plan(RawContext context, const Shape& x, const Rules& ru
 }
 
 Plan max_pool2d_backward_plan(RawContext context, const Shape& dx, const Rules& rules) {
-  return Operation(context, kResampleBackward)
+  return Graph(context, kResampleBackward)
       .set(kResampleBackwardResample, max_pool_2x2())
       .tensor(kResampleBackwardDx, dx)
       .tensor(kResampleBackwardDy, pooled(dx.type, dx))
       .tensor(kResampleBackwardIndex, pooled(kInt8, dx))
+      .plan(rules);
+}
+
+Plan conv2d_sums_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
+  return convolution_forward(context, x, w, y)
+      .then(kReductionOperation)
+      .set(kReductionDescriptor, sum())
+      .again(kReductionX, 2)
+      .tensor(kReductionY, by_channel(y))
+      .then(kPointwiseOperation)
+      .set(kPointwiseDescriptor, pointwise(kPointwiseMultiply))
+      .again(kPointwiseX, 2)
+      .again(kPointwiseB, 2)
+      .between(kPointwiseY, y)  // 4
+      .then(kReductionOperation)
+      .set(kReductionDescriptor, sum())
+      .again(kReductionX, 4)
+      .tensor(kReductionY, by_channel(y))
+      .plan(rules);
+}
+
+Plan batch_norm_finalize_plan(RawContext context, const Shape& x, const Rules& rules) {
+  Graph graph(context, kBnFinalize);
+  graph.set(kBnFinalizeMode, kTypeBnFinalizeMode, int(kBnFinalizeTraining))
+      .set(kBnFinalizeComputeType, kTypeDataType, int(kFloat));
+  for (const int attribute : {kBnFinalizeSum, kBnFinalizeSquares, kBnFinalizeScale, kBnFinalizeBias,
+                              kBnFinalizeRunningMean, kBnFinalizeRunningVar, kBnFinalizeNextMean, kBnFinalizeNextVar,
+                              kBnFinalizeMean, kBnFinalizeInverse, kBnFinalizeFactor, kBnFinalizeShift})
+    graph.tensor(attribute, by_channel(x));
+  return graph.tensor(kBnFinalizeCount, {kInt64, 1, 1, 1, 1}, true)
+      .tensor(kBnFinalizeEpsilon, kNumber, true)
+      .tensor(kBnFinalizeMomentum, kNumber, true)
+      .plan(rules);
+}
+
+Plan scale_relu_plan(RawContext context, const Shape& x, const Rules& rules) {
+  return Graph(context, kPointwiseOperation)
+      .set(kPointwiseDescriptor, pointwise(kPointwiseMultiply))
+      .tensor(kPointwiseX, x)
+      .tensor(kPointwiseB, by_channel(x))
+      .between(kPointwiseY, x)  // 2
+      .then(kPointwiseOperation)
+      .set(kPointwiseDescriptor, pointwise(kPointwiseAdd))
+      .again(kPointwiseX, 2)
+      .tensor(kPointwiseB, by_channel(x))
+      .between(kPointwiseY, x)  // 4
+      .then(kPointwiseOperation)
+      .set(kPointwiseDescriptor, pointwise(kPointwiseRelu))
+      .again(kPointwiseX, 4)
+      .tensor(kPointwiseY, x)
+      .plan(rules);
+}
+
+Plan batch_norm_relu_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
+  return norm_forward(context, x)
+      .between(kNormForwardY, x)
+      .then(kPointwiseOperation)
+      .set(kPointwiseDescriptor, pointwise(kPointwiseRelu))
+      .again(kPointwiseX, 6)
+      .tensor(kPointwiseY, x)
       .plan(rules);
 }
 

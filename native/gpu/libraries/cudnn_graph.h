@@ -1,5 +1,5 @@
-// cuDNN's graph interface, as far as one-operation graphs go: describe an operation, let the heuristics rank the
-// engines that can compute it, keep the first that obeys our rules, run it. Where none of theirs does, every engine
+// cuDNN's graph interface: describe an operation, or several that pass arrays on, let the heuristics rank the engines
+// that can compute it, keep the first that obeys our rules, run it. Where none of theirs does, every engine
 // that cuDNN has for the operation is tried in turn: what is fast is left to them, what is there is not.
 //
 // The choice never depends on a measurement: the same build on the same GPU with the same libraries takes the same
@@ -21,7 +21,7 @@ namespace mnist::cudnn {
 
 // A tensor as the graph interface sees it: (n, c, h, w), 16-byte aligned.
 struct Shape {
-  int type;  // kFloat, kBfloat16 or kInt8
+  int type;  // kFloat, kBfloat16, kInt8 or kInt64
   std::int64_t n, c, h, w;
   bool channels_last = true;  // in memory; false: in the order of the dimensions
 };
@@ -34,7 +34,7 @@ struct Rules {
   std::function<bool(const std::string& plan)> refuse;  // for tests: plans, by their text, to do as if they failed
 };
 
-// A chosen algorithm for one operation on tensors of fixed shapes; empty if none obeys the rules. Copies share it.
+// A chosen algorithm for a graph on tensors of fixed shapes; empty if none obeys the rules. Copies share it.
 class Plan {
  public:
   Plan() = default;
@@ -48,7 +48,7 @@ class Plan {
   const std::string& text() const { return text_; }
 
  private:
-  friend class Operation;
+  friend class Graph;
   std::shared_ptr<const Owner<RawBackend>> plan_;
   std::vector<std::int64_t> ids_;
   std::string text_;
@@ -63,7 +63,7 @@ Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape&
 Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
                                  const Rules& rules);
 
-// Batch norm by the batch's own statistics. Pointers x, y, scale, bias, mean, inverse deviation, host epsilon; the
+// Batch norm by the batch's own statistics. Pointers x, scale, bias, mean, inverse deviation, host epsilon, y; the
 // statistics are outputs, every array by channel is float32.
 Plan batch_norm_forward_plan(RawContext context, const Shape& x, const Rules& rules);
 // Pointers x, dx, scale, mean, inverse deviation, dscale, dbias, dy.
@@ -73,5 +73,17 @@ Plan batch_norm_backward_plan(RawContext context, const Shape& x, const Rules& r
 Plan max_pool2d_forward_plan(RawContext context, const Shape& x, const Rules& rules);
 // Pointers dx, dy, index.
 Plan max_pool2d_backward_plan(RawContext context, const Shape& dx, const Rules& rules);
+
+// ---- graphs of several operations, channels last ----
+// y, and by channel the sums of its values and of their squares. Pointers x, w, y, sum, squares.
+Plan conv2d_sums_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules);
+// What batch norm of x needs of such sums. Pointers, by channel, sum, squares, scale, bias, running mean and variance
+// and what they become, mean, inverse deviation, and the factor and shift of batch norm; host int64 count of values,
+// epsilon and momentum.
+Plan batch_norm_finalize_plan(RawContext context, const Shape& x, const Rules& rules);
+// y = relu(factor x + shift). Pointers x, factor, shift, y.
+Plan scale_relu_plan(RawContext context, const Shape& x, const Rules& rules);
+// relu of batch_norm_forward_plan's y, with its pointers.
+Plan batch_norm_relu_forward_plan(RawContext context, const Shape& x, const Rules& rules);
 
 }  // namespace mnist::cudnn

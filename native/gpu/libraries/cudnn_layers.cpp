@@ -243,7 +243,7 @@ BatchNorm::BatchNorm(const Libraries& libraries, std::string name, std::int64_t 
 void BatchNorm::forward(void* y, float* mean, float* inverse, const void* x, const float* gamma, const float* beta) {
   if (!forward_) forward_ = compiled_plan(libraries_, cudnn::batch_norm_forward_plan, name_ + " forward", x_);
   if (*forward_)
-    forward_->run(libraries_.dnn.get(), {x, y, gamma, beta, mean, inverse, &kEpsilon}, libraries_.workspace);
+    forward_->run(libraries_.dnn.get(), {x, gamma, beta, mean, inverse, &kEpsilon, y}, libraries_.workspace);
   else
     forward_once(y, mean, inverse, x, gamma, beta);
 }

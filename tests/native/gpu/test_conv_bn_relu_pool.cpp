@@ -123,6 +123,41 @@ void test(const bench::Ladder<kernels::ConvBnReluPoolForward>& forward,
   }
 }
 
+// The libraries' rows, on the network's layers.
+void test_libraries(const bench::Ladder<kernels::ConvBnReluPoolForward>& ladder, std::int64_t batch, const Shape& s) {
+  const std::int64_t area = s.side * s.side, a_size = batch * s.out * area / 4;
+  const auto x = random_normal<float>(batch * s.in * area, 1), w = random_normal<float>(s.out * s.in * kTaps, 2),
+             bias = random_normal<float>(s.out, 3), gamma = random_normal<float>(s.out, 4),
+             beta = random_normal<float>(s.out, 5);
+  const Reference want(widen(x), widen(w), widen(bias), widen(gamma), widen(beta), batch, s);
+  const Guarded<float> Bias(bias), Gamma(gamma), Beta(beta), kept(4 * a_size), statistics(2 * s.out);
+  for (const auto& rung : ladder) {
+    if (!rung.library) continue;
+    const std::string name = rung.name + std::string(", batch ") + std::to_string(batch) + ", " + std::to_string(s.in);
+    const Guarded<float> X(to_order_of(rung, x, s.in, area)), W(to_order_of(rung, w, s.in, kTaps)), a(a_size);
+    const Guarded<std::uint8_t> route(a_size);
+    try {
+      rung.run(a.data(), route.data(), kept.data(), statistics.data(), nullptr, X.data(), W.data(), Bias.data(),
+               Gamma.data(), Beta.data(), batch, s.in, s.out, s.side, nullptr);
+    } catch (const UnavailableError& error) {  // of one channel cuDNN need not have every graph
+      if (s.in > 1)
+        not_tested(name, error.what());
+      else
+        std::printf("not tested: %s: %s\n", name.c_str(), error.what());
+      continue;
+    }
+    const auto got = from_order_of(rung, a.read(name), s.out, area / 4);
+    auto places = from_order_of(rung, route.read("route of " + name), s.out, area / 4);
+    const double bound = std::max(kBound, rung.own_error);
+    CHECK_CLOSE(got, want.a, bound, name);
+    if (name.starts_with("cudnn_fused")) {  // the others may take an older interface, which keeps no places
+      for (std::size_t k = 0; k < places.size(); ++k)
+        if (got[k] == 0) places[k] = Routing::kDead;
+      CHECK_CLOSE(got, want.at(places, s.side), bound, "places of " + name);
+    }
+  }
+}
+
 template <class Error = ArgumentError, class F>
 void check_refuses(F call, const char* what) {
   bool refused = false;
@@ -183,6 +218,12 @@ int main() {
     for (const Shape& s : {Shape{1, 32, 28}, Shape{1, 40, 6}, Shape{1, 3, 16}, Shape{1, 1, 2}})
       run(layer1_forward, layer1_backward, s, false);
   }
+  if (!kEmulated)
+    for (const std::int64_t batch : {3, 64}) {
+      test_libraries(present(bench::conv_bn_relu_pool_forward_ladder(), "conv_bn_relu_pool"), batch, {32, 64, 14});
+      test_libraries(present(bench::conv_bn_relu_pool_layer1_forward_ladder(), "conv_bn_relu_pool_layer1"), batch,
+                     {1, 32, 28});
+    }
   test_refusals();
   return finish_on_gpu();
 }

@@ -101,7 +101,7 @@ class Graph {
 
   // The next pointer of Plan::run, bound to `attribute`.
   Graph& tensor(int attribute, const Shape& shape, bool by_value = false) {
-    ids_.push_back(std::int64_t(tensors_.size()));
+    ids_.push_back(std::int64_t(tensors_.size()) + 1);
     return add_tensor(attribute, shape, by_value, false);
   }
   // An array without a pointer: one operation makes it, others read it.
@@ -243,7 +243,7 @@ class Graph {
     const auto [n, c, h, w] = dimensions;
     const auto strides = shape.channels_last ? std::array<std::int64_t, 4>{h * w * c, 1, w * c, c}
                                              : std::array<std::int64_t, 4>{c * h * w, h * w, w, 1};
-    tensor->set(kTensorUniqueId, kTypeInt64, std::int64_t(tensors_.size()) - 1)
+    tensor->set(kTensorUniqueId, kTypeInt64, std::int64_t(tensors_.size()))
         .set(kTensorDataType, kTypeDataType, shape.type)
         .set(kTensorAlignment, kTypeInt64, std::int64_t(16))
         .set(kTensorDimensions, kTypeInt64, std::span<const std::int64_t>(dimensions))

@@ -174,7 +174,7 @@ void gradient_in_conv_weight(float* partial, const PooledGradient& of, const flo
 std::int64_t gradient_in_conv_chunks(std::int64_t batch);
 
 // ---- the same by mma.sync m16n8k8 in tf32, from compute capability 8.0 on: inputs rounded to 11 bits, sums in float32
-// conv2d_with_statistics_tensor_cores: the statistics are those of the z that is written.
+// conv2d_with_statistics_tensor_cores: of_images, not null, are the statistics of the z that is written.
 //   launch   one block of 7 warps an image and 32 channels; a warp two rows of 14 positions as four tiles of 8
 //   needs    z aligned to 8 bytes (checked)
 //   why      two blocks an image at any batch size; all else as conv2d's tensor_cores, whose products these are
@@ -188,8 +188,7 @@ void gradient_in_conv_data_tensor_cores(float* dx, const PooledGradient& of, con
 
 // gradient_in_conv_weight_tensor_cores: partial as gradient_in_conv_weight; 62 KiB of shared memory a block.
 //   launch   one block of 8 warps a chunk, 32 outputs and 32 inputs; a warp 16 outputs and 8 inputs of all taps
-//   why      positions are the depth of the products, so dz serves nine taps from registers and a tap is a distance in
-//   x
+//   why      positions are the depth of the products: dz serves nine taps from registers, and a tap is a distance in x
 void gradient_in_conv_weight_tensor_cores(float* partial, const PooledGradient& of, const float* x, std::int64_t batch,
                                           int in, int out, int side, cudaStream_t stream);
 

@@ -66,14 +66,8 @@ ENGINE_FILES = {  # below native/: what only this engine uses, or what it was wr
     "host/cpu/thread_pool.* host/cpu/aligned.h host/cpu/simd/*.*",
 }
 
-OTHER_CARDS = ("B200", "A100", "L40S", "L4", "RTX 5090", "RTX 4090", "RTX 4060", "RTX 3060", "T4", "V100")
-# Cards that people have, with what stands in place of times until a file of `bench share` names them.
-ELSEWHERE = "no row yet; [a step is timed](benchmarks.md#{})"
-CARDS = {
-    "H200": ELSEWHERE.format("a-training-step-on-an-h200"),
-    "H100": ELSEWHERE.format("on-an-h100"),
-    **dict.fromkeys(OTHER_CARDS, "not timed"),
-}
+# Cards that people have: one that no file of `bench share` names is not timed.
+CARDS = ("H200", "H100", "B200", "A100", "L40S", "L4", "RTX 5090", "RTX 4090", "RTX 4060", "RTX 3060", "T4", "V100")
 
 Row = Record
 
@@ -306,9 +300,9 @@ def render_cards(folder: Path, link: Callable[[Path], str]) -> str:
     lines = [f"| {' | '.join(share.COLUMNS)} |", f"| {' | '.join(right)} |"]
     by_name = sorted(rows.items(), key=lambda item: (item[1]["machine"]["gpu"] is None, item[1]["card"], item[0]))
     lines += [share.markdown_row(record, link(file)) for file, record in by_name]
-    for name, text in CARDS.items():
+    for name in CARDS:
         if not any(re.search(rf"\b{name}\b", record["card"]) for record in rows.values()):
-            lines.append(f"| {name} | {text}{' |' * (len(share.COLUMNS) - 1)}")
+            lines.append(f"| {name} | not timed{' |' * (len(share.COLUMNS) - 1)}")
     return "\n".join(lines) + "\n"
 
 

@@ -68,6 +68,9 @@ foreach(_op IN ITEMS batch_norm conv2d conv_bn_relu_pool histogram linear linear
   add_test(NAME emulated_${_op} COMMAND emulated_${_op})
 endforeach()
 
+# The longest first, or one core waits for the other at the end.
+set_tests_properties(emulated_linear emulated_conv2d PROPERTIES COST 100)
+
 # A whole step of the engines that are made of unfused kernels.
 file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/layerwise.cpp
   native/gpu/engines/*feed*.cpp native/gpu/engines/cuda_engine.cpp native/gpu/engines/own_ops.cpp
@@ -93,6 +96,7 @@ foreach(_phase IN ITEMS conv_forward fc1 head conv2_backward update moments)
   target_compile_definitions(emulated_fused_${_phase} PRIVATE MNIST_EMULATED)
   add_test(NAME emulated_fused_${_phase} COMMAND emulated_fused_${_phase})
 endforeach()
+set_tests_properties(emulated_fused_conv2_backward PROPERTIES COST 60)
 
 add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
 target_link_libraries(planted_faults PUBLIC emulator)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,11 @@ from mnist_cuda.run.results import Model
 
 sys.path.append(str(ROOT / "scripts"))  # for `checks` and `pages`
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
+FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 USERS_CACHE = os.environ.get("MNIST_CUDA_CACHE")
 TOO_OLD = "needs compute capability"  # in the reason, of a GPU or of the build's code for it
 TOO_FEW = "is a test for several GPUs"  # of a machine
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 
 def engine_params(*, precisions=True, without=()):

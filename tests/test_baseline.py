@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,15 +11,13 @@ from itertools import pairwise
 import cases
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import FULL, ROOT
 
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorProcess
 from mnist_cuda.engine.tolerances import error_of
 
-COMPILES = pytest.mark.skipif(
-    not os.environ.get("MNIST_CUDA_TEST_FULL"), reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1"
-)
+COMPILES = pytest.mark.skipif(not FULL, reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1")
 
 
 @pytest.fixture(scope="module")

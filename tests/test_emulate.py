@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from checks import emulator_counters
-from conftest import ROOT
+from conftest import ROOT, needs_compiler
 
 from mnist_cuda.bench import emulate
-
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 
 def bench(*flags: str, how: str = "--emulate", **environment: str) -> subprocess.CompletedProcess[str]:

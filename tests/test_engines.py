@@ -5,7 +5,6 @@ free-routing batches.
 """
 
 import hashlib
-import os
 from typing import get_args
 
 import cases
@@ -29,6 +28,7 @@ from conformance import (
     doubles,
     parameter_hash,
 )
+from conftest import FULL
 
 from mnist_cuda import _native
 from mnist_cuda.engine import Engine, Summation, engines, find_engine
@@ -36,7 +36,6 @@ from mnist_cuda.engine.model import PARAMETERS, STATISTICS
 from mnist_cuda.engine.tolerances import FLIPS, WILD, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
 
-FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 BATCHES = (1, 2, 3, 31, 32, 33, 64, 100, 127, 256) if FULL else (1, 3, 33, 64)
 
 

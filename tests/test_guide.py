@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, plain_blocks
+from conftest import ROOT, needs_compiler, plain_blocks
 from pages import guide_pictures
 
 from mnist_cuda.bench import emulate
@@ -23,7 +23,6 @@ from mnist_cuda.judge.exercises import EXERCISES
 
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = sorted(GUIDE.glob("[0-9]*.md"))
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)

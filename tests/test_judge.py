@@ -7,7 +7,6 @@ judges all of them, and all kernels of ours.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import FULL, ROOT, needs_compiler
 from judge.faulty_kernels import FAULTS
 
 import mnist_cuda
@@ -26,8 +25,6 @@ from mnist_cuda.judge.exercises import EXERCISES
 from mnist_cuda.judge.judged_ops import OPS
 
 KERNELS = ROOT / "native" / "gpu" / "kernels"
-FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 slow = pytest.mark.skipif(not FULL, reason="a sample is judged; MNIST_CUDA_TEST_FULL=1 judges all")
 RELU = """
 #include <cuda_runtime.h>

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs_compiler
 from test_judge import RELU
 
 from mnist_cuda import _native
@@ -15,7 +15,6 @@ from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import build, judged_ops, judging, nvcc, signatures, verdict
 from mnist_cuda.judge.own_kernels import OwnKernels
 
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 1, "multiprocessors": 1}
 
 

@@ -4,13 +4,12 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs_compiler
 
 from mnist_cuda.bench import emulate, machine_code, occupancy
 from mnist_cuda.errors import UnavailableError
@@ -21,7 +20,6 @@ try:
 except UnavailableError:
     NVCC = ""
 needs_nvcc = pytest.mark.skipif(not NVCC, reason="no nvcc here")
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 # By hand: GPU, threads of a block, registers of a thread, bytes of shared memory; blocks, occupancy, limits.
 BY_HAND = [

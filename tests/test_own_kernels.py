@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs_compiler
 from test_judge import RELU
 
 from mnist_cuda import _native, cli
@@ -20,7 +19,6 @@ from mnist_cuda.run.checkpoint import load_model
 
 KERNELS = ROOT / "native" / "gpu" / "kernels"
 pytestmark = pytest.mark.usefixtures("tiny")
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") or not shutil.which("addr2line"), reason="no g++ here")
 
 
 @pytest.fixture(autouse=True)

@@ -9,18 +9,16 @@ With MNIST_CUDA_TEST_FULL=1 it runs on a GPU, too, 300 cases a precision. `pytes
 """
 
 import functools
-import os
 import subprocess
 
 import cases
 import numpy as np
 import pytest
 from conformance import BIASES, ORACLE, bounding_batch
-from conftest import ROOT, engine_params
+from conftest import FULL, ROOT, engine_params
 
 from mnist_cuda.engine.tolerances import error_of, limits_of_random_cases, tolerance
 
-FULL = os.environ.get("MNIST_CUDA_TEST_FULL") == "1"
 LARGEST = 4300  # batch
 MANY = 700  # images; every fourth case has more
 DECADES = 1.5  # up and down: scales lie within three

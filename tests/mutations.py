@@ -462,6 +462,7 @@ TRAINING = [
         "mnist_cuda/terminal/signals.py",
         ("test_signals.py -k 'not 500'", REPORTED, "test_streams.py -k second"),
         ("second-message-behind-the-bar", "output", "if os.isatty(2):", "if False:"),
+        ("bar-below-the-second-message", "output", "os.dup2(nowhere, stream)", "pass"),
         (
             "second-signal-waits",
             "exit code",

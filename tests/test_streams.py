@@ -176,7 +176,8 @@ def test_a_closed_window_saves(tmp_path):
 
 
 def test_a_second_ctrl_c_leaves_a_line(tmp_path):
-    with Terminal(*LONG[:4], 2000, "--out", tmp_path / "run", MNIST_TINY_IMAGES="2000") as terminal:
+    environment = {"MNIST_TINY_IMAGES": "2000", "MNIST_TINY_LATE": "0.5"}  # two refreshes of the live line
+    with Terminal(*LONG[:4], 2000, "--out", tmp_path / "run", **environment) as terminal:
         terminal.read(b"1 step,")  # one step of seconds
         time.sleep(0.5)
         terminal.type(b"\x03")

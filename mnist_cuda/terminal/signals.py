@@ -149,8 +149,11 @@ def end_now(signum: int, message: str) -> NoReturn:
     """End with a line on stderr, if that takes it at once: no clean-up, no waiting for native code."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
-            begin = ""
+            begin, to = "", 2
             if os.isatty(2):  # there stand a live line and the ^C
                 begin = "\n" if os.environ.get("TERM", "dumb") == "dumb" else "\r\x1b[2K"
-            os.write(2, f"{begin}mnist-cuda: error: {message}\n".encode())
+                to, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                for stream in (1, 2):  # or the thread that draws the live line would do so once more, below the message
+                    os.dup2(nowhere, stream)
+            os.write(to, f"{begin}mnist-cuda: error: {message}\n".encode())
     os._exit(exit_code(signum))

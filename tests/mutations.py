@@ -2512,6 +2512,16 @@ JUDGE = [
         ("judge-without-guards", "boundary", "if outside and not why:", "if False:"),
     ),
     *of(
+        "mnist_cuda/bench/emulate.py",
+        ("test_emulate.py -k side_by_side",),
+        (
+            "emulator-compiled-twice",
+            "file",
+            "        missing = [path for path in missing if not made[path].exists()]\n",
+            "",
+        ),
+    ),
+    *of(
         "mnist_cuda/bench/occupancy.py",
         ("test_occupancy.py -k 'hand or instances'",),
         (

@@ -5,6 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,34 @@ def test_list_needs_nothing(tmp_path: Path) -> None:
     assert rows["relu", "torch"]["not_emulated"] == "a library"
     assert rows["histogram", "cluster"]["not_emulated"] == "clusters of thread blocks"
     assert bench("--op", "softmax", how="--list", PATH=str(tmp_path)).returncode == 2
+
+
+def test_processes_side_by_side_compile_once(tmp_path: Path) -> None:
+    """Threads stand in for them: each takes the lock by itself. The second begins while the first compiles."""
+    compiled, begun = [], threading.Event()
+
+    def make(_missing: list[Path], _work: Path) -> emulate.CompileOne:
+        def compile_one(path: Path, to: Path) -> None:
+            compiled.append(path.name)
+            begun.set()
+            time.sleep(0.5)
+            to.write_bytes(path.read_bytes())
+
+        return compile_one
+
+    def kept() -> list[Path]:
+        return emulate.kept([tmp_path / "a.cu"], tmp_path, "", tmp_path / "cache", "", make)
+
+    (tmp_path / "a.cu").write_text("kernel")
+    with ThreadPoolExecutor(2) as processes:
+        first = processes.submit(kept)
+        assert begun.wait(10)
+        second = processes.submit(kept)
+        (one,) = first.result()
+        assert second.result() == [one]
+    assert compiled == ["a.cu"]
+    assert one.read_text() == "kernel"
+    assert list((tmp_path / "cache").iterdir()) == [one]
 
 
 def test_no_compiler(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ docs/emulator.md says what the emulator is and what its numbers mean.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from rich.console import Console
 from mnist_cuda.bench import occupancy
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.files import take_lock
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
@@ -199,10 +201,12 @@ def kept(
     if not missing:
         return list(made.values())
     cache.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=cache))
     if len(missing) > 1:
         console.make_console(stderr=True).print(note)
+    lock, _ = take_lock(cache, fcntl.LOCK_EX)  # another process may be compiling the same: wait for what it keeps
+    work = Path(tempfile.mkdtemp(dir=cache))
     try:
+        missing = [path for path in missing if not made[path].exists()]
         compile_one = make(missing, work)
 
         def compile_and_keep(path: Path) -> None:
@@ -215,6 +219,7 @@ def kept(
             old.unlink(missing_ok=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
     return list(made.values())
 
 

@@ -59,9 +59,11 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def emulator_cache(tmp_path_factory):
-    """Where the emulator is compiled, once for all tests; for XDG_CACHE_HOME."""
-    return str(tmp_path_factory.mktemp("emulator"))
+def emulator_cache(request, tmp_path_factory):
+    """Where the emulator is compiled, once for all tests and all workers of pytest-xdist; for XDG_CACHE_HOME."""
+    folder = tmp_path_factory.getbasetemp()
+    own = (folder.parent if hasattr(request.config, "workerinput") else folder) / "emulator"
+    return os.environ.get("MNIST_CUDA_TEST_EMULATOR") or str(own)
 
 
 @pytest.fixture(scope="session", autouse=True)

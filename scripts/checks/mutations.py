@@ -288,6 +288,7 @@ class Runner:
         args.results.parent.mkdir(parents=True, exist_ok=True)
         self.work = Path(tempfile.mkdtemp(prefix="mutations-", dir=args.build.resolve()))
         self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        self.environment.setdefault("MNIST_CUDA_TEST_EMULATOR", str(self.work / "emulator"))
         data = ROOT.parent / "shared" / "mnist"
         if data.is_dir():
             self.environment.setdefault("MNIST_CUDA_TEST_DATA", str(data))

@@ -1,6 +1,6 @@
 // The ladders of a whole layer: conv2d 3x3, batch norm by the batch's statistics, relu, 2x2 max pool; forward and
-// backward, float32, at most 48 KiB of shared memory a block and, but for the row `tensor_cores`, no tensor cores; they
-// set.
+// backward, float32; but for the row `tensor_cores`, with no tensor cores and at most 48 KiB of shared memory per
+// block; they set.
 //
 //   shapes   a, route (B,O,S/2,S/2) <- x (B,I,S,S), w (O,I,3,3), bias, gamma, beta (O); statistics (2,O): mean, var
 //   cost     conv_bn_relu_pool_cost, conv_bn_relu_pool_backward_cost (profile/cost.h)
@@ -20,7 +20,7 @@
 //   moments (I = 1)           2  neither z nor dz exists; x is read once
 // Without dx, backward has one launch less. Forward's `moments` clears a counter before its first launch.
 // `tensor_cores` has the launches and the memory of conv_statistics, backward of gradient_in_conv; its products are in
-// tf32. Backward takes 62 KiB of shared memory a block.
+// tf32. Backward takes 62 KiB of shared memory per block.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -125,7 +125,7 @@ struct PooledMaxPool2dRelu {
   bool ran = false;
 };
 
-// A whole layer, call by call. Batch norm takes conv2d's bias out again, so nobody adds it.
+// A whole layer, call by call. Batch norm would take conv2d's bias out again, so no call adds it.
 struct ConvBnReluPool {
   ConvBnReluPool(const Libraries& libraries, std::int64_t batch, int in, int out, int side)
       : conv(libraries, in == 1 ? "conv1" : "conv2", batch, in, out, side),
@@ -144,13 +144,15 @@ struct ConvBnReluPool {
   cuda::DeviceBuffer<float> y;
 };
 
-// What the graphs of a whole layer share. Only conv2d has products that tensor cores would change.
+// What a whole layer's graphs share, and the last one. Only conv2d has products that tensor cores would change.
 struct LayerGraphs {
   LayerGraphs(const Libraries& with, std::int64_t batch, int in, int out, int side)
       : libraries(with),
         x{cudnn::kFloat, batch, in, side, side},
         z{cudnn::kFloat, batch, out, side, side},
-        rules{.tensor_cores = true, .workspace_bytes = workspace_limit(batch)} {}
+        rules{.tensor_cores = true, .workspace_bytes = workspace_limit(batch)},
+        pool(required(cudnn::max_pool2d_forward_plan(with.dnn.get(), z, rules), "max pool")),
+        y(batch * out * side * side) {}
   static cudnn::Plan required(cudnn::Plan plan, const char* graph) {
     if (!plan) throw UnavailableError(std::string("cuDNN has no ") + graph + ": " + plan.text());
     return plan;
@@ -161,6 +163,8 @@ struct LayerGraphs {
   const Libraries& libraries;
   cudnn::Shape x, z;
   cudnn::Rules rules;
+  cudnn::Plan pool;
+  cuda::DeviceBuffer<float> y;
 };
 
 // Batch norm and relu in one graph. No graph with a convolution of float32 products has statistics in it.
@@ -168,9 +172,7 @@ struct NormReluGraphs : LayerGraphs {
   NormReluGraphs(const Libraries& with, std::int64_t batch, int in, int out, int side)
       : LayerGraphs(with, batch, in, out, side),
         conv(with, in == 1 ? "conv1" : "conv2", batch, in, out, side),
-        norm_relu(required(cudnn::batch_norm_relu_forward_plan(with.dnn.get(), z, rules), "batch norm with relu")),
-        pool(required(cudnn::max_pool2d_forward_plan(with.dnn.get(), z, rules), "max pool")),
-        y(batch * out * side * side) {}
+        norm_relu(required(cudnn::batch_norm_relu_forward_plan(with.dnn.get(), z, rules), "batch norm with relu")) {}
   void forward(float* a, std::uint8_t* route, float* z, float* statistics, const float* x, const float* w,
                const float* gamma, const float* beta, std::int64_t, int out, int) {
     constexpr float kEpsilon = float(kBatchNormEpsilon);
@@ -179,8 +181,7 @@ struct NormReluGraphs : LayerGraphs {
     run(pool, {y.data(), a, route});
   }
   Conv2d conv;
-  cudnn::Plan norm_relu, pool;
-  cuda::DeviceBuffer<float> y;
+  cudnn::Plan norm_relu;
 };
 
 // The convolution sums what batch norm needs, as in conv_statistics, but squares around 0; then finalize and apply.
@@ -191,8 +192,6 @@ struct SumsGraphs : LayerGraphs {
                       "conv2d with sums")),
         finalize(required(cudnn::batch_norm_finalize_plan(with.dnn.get(), z, rules), "batch norm finalize")),
         apply(required(cudnn::scale_relu_plan(with.dnn.get(), z, rules), "scale with relu")),
-        pool(required(cudnn::max_pool2d_forward_plan(with.dnn.get(), z, rules), "max pool")),
-        y(batch * out * side * side),
         by_channel(8 * out) {
     cuda::fill_bytes(by_channel.data(), 0, by_channel.size(), with.stream);
   }
@@ -207,8 +206,8 @@ struct SumsGraphs : LayerGraphs {
     run(apply, {z, channels(6), channels(7), y.data()});
     run(pool, {y.data(), a, route});
   }
-  cudnn::Plan sums, finalize, apply, pool;
-  cuda::DeviceBuffer<float> y, by_channel;
+  cudnn::Plan sums, finalize, apply;
+  cuda::DeviceBuffer<float> by_channel;
 };
 
 // Any number of classes, where the engine's layer has the network's.

@@ -60,8 +60,8 @@ Ladder<kernels::ReluMaxPool2dForward> relu_max_pool2d_forward_ladder(int channel
 Ladder<kernels::ReluMaxPool2dBackward> relu_max_pool2d_backward_ladder(int channels, const float* x);
 Ladder<kernels::BatchNormForward> batch_norm_forward_ladder();
 Ladder<kernels::BatchNormBackward> batch_norm_backward_ladder();
-// cuDNN's decisions are its own: only a is comparable. Its statistics are those of its backward: the mean of z without
-// bias, and 1 / sigma.
+// cuDNN's decisions are its own: only a is comparable. Its statistics are what its backward reads: the mean of z
+// without bias, and 1 / sigma.
 Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_forward_ladder();
 Ladder<kernels::ConvBnReluPoolForward> conv_bn_relu_pool_layer1_forward_ladder();
 Ladder<kernels::LogSoftmaxForward> log_softmax_forward_ladder();

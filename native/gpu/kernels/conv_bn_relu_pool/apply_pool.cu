@@ -159,7 +159,7 @@ void dz_of_pooled(float* dz, const float* da, const float* z, const std::uint8_t
                   int channels, int side, cudaStream_t stream) {
   require_even("dz_of_pooled", z, side);
   const dim3 grid(unsigned(channels), unsigned(naive::chunk_count(batch)));
-  const BatchNormGradient by{gamma, mean, var, dgamma, dbeta, float(1 / (double(batch) * side * side))};
+  const auto by = gradient_of({da, z, route, gamma, mean, var, dgamma, dbeta}, batch, side);
   dz_kernel<<<grid, kBlock, 0, stream>>>(dz, da, z, route, by, batch, side / 2);
   MNIST_CHECK_LAUNCH();
 }

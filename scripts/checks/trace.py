@@ -3,7 +3,7 @@
 For each phase, by the clock of the GPU: when the first block, the median and the last one pass each point, in us after
 the step began; shared/trace.cuh of the kernels says what the points are. Then, by the multiprocessors' clocks:
 the cycles of a block from each point within an item to the next one. Medians over eight steps of a graph of 32.
---raw keeps every passage: step, phase, point, block, ns, cycles, multiprocessor.
+--raw keeps every passage: batch size, step, phase, point, block, ns, cycles, multiprocessor.
 
 For a machine with a GPU where the project is built. DIR, by default build/trace, is the folder of a build with trace
 points (CMake's MNIST_TRACE), which make a step slower; what is missing or older than the sources there is built with
@@ -80,11 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, trace and print; the exit code."""
     from mnist_cuda.data.dataset import load
-    from mnist_cuda.machine import ask_nvidia_smi
+    from mnist_cuda.machine import gpu
 
     build_with("MNIST_TRACE", args.trace, "trace_step")
     images, labels, *_ = load(data_dir=args.data_dir).arrays
     data = struct.pack("<q", len(labels)) + images.tobytes() + labels.tobytes()
+    card = gpu()
+    name = card["name"] if card else "a GPU"
+    raw: list[str] = []
     for batch in args.batch:
         command = [args.trace / "trace_step", args.precision, str(batch)]
         done = subprocess.run(command, input=data, capture_output=True, check=False)
@@ -92,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
             raise Problem(done.stderr.decode().strip())
         (_, middle, least, most), *lines = (line.split() for line in done.stdout.decode().splitlines())
         rows = [" ".join(line) for line in lines]
-        if args.raw:
-            args.raw.write_text("\n".join(rows) + "\n")
+        raw += [f"{batch} {row}" for row in rows]
         passages = parse(rows)
-        (gpu, *_), _ = ask_nvidia_smi("name")
         us = f"{middle} us a step with trace points, {least} to {most}"
-        print(f"fused {args.precision}, {batch} images: {us}, {gpu['name']}")
+        print(f"fused {args.precision}, {batch} images: {us}, {name}")
         print("phase point: us when the first block passes it, the median one, the last one")
         print(*times(passages), "phase points: cycles between them, of most blocks", *cycles(passages), sep="\n")
+    if args.raw:
+        args.raw.write_text("\n".join(raw) + "\n")
     return 0

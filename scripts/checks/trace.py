@@ -2,7 +2,7 @@
 
 For each phase, by the clock of the GPU: when the first block, the median and the last one pass each point, in us after
 the step began; shared/trace.cuh of the kernels says what the points are. Then, by the multiprocessors' clocks:
-the cycles of a block from each point within an item to the next one. Medians over eight steps of a graph of 32.
+the cycles of a block from each point of a role to the next one. Medians over eight steps of a graph of 32.
 --raw keeps every passage: batch size, step, phase, point, block, ns, cycles, multiprocessor.
 
 For a machine with a GPU where the project is built. DIR, by default build/trace, is the folder of a build with trace

@@ -68,6 +68,11 @@ def engine_libraries(engine: str) -> dict[str, str]:
     """Versions of the GPU libraries that this engine, which runs, computes with."""
     if not any(row["libraries"] for row in _native.engines() if row["name"] == engine):
         return {}
+    return gpu_libraries()
+
+
+def gpu_libraries() -> dict[str, str]:
+    """Versions of the GPU libraries that engines and ops compute with."""
     return {name: version for name, version, _, _ in _native.gpu_libraries()}
 
 

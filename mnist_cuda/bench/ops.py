@@ -13,7 +13,7 @@ from mnist_cuda.bench.competitors import PEER_PYTHON, words
 from mnist_cuda.bench.record import Record
 from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, find_libraries
 from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
-from mnist_cuda.machine import gpu
+from mnist_cuda.machine import gpu, gpu_libraries
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
 
@@ -107,7 +107,7 @@ def command(options: OpsOptions) -> int:
     if not rows:
         raise UsageError(f"variant '{options.variant}' is unknown; docs/ladder.md lists all")
     if output:
-        output.write(report, gpu=gpu())
+        output.write(report, gpu=gpu(), libraries=gpu_libraries())
     if output.on_stdout:
         return 0 if all(map(passes, rows)) else 1
     out = console.make_console()

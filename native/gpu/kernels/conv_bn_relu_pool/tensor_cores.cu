@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kWeightThreads, 2)
 
 void require_pairs(const char* what, const float* values) {
   MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(values) % sizeof(float2) == 0,
-                what << ": what it writes must be aligned to 8 bytes");
+                what << " must be aligned to 8 bytes");
 }
 
 }  // namespace
@@ -232,7 +232,7 @@ void require_pairs(const char* what, const float* values) {
 void conv2d_with_statistics_tensor_cores(float* z, float* of_images, const float* x, const float* w, const float* bias,
                                          std::int64_t batch, int in, int out, int side, cudaStream_t stream) {
   require_conv_side("conv2d_with_statistics_tensor_cores", side);
-  require_pairs("conv2d_with_statistics_tensor_cores", z);
+  require_pairs("conv2d_with_statistics_tensor_cores: z", z);
   const dim3 grid(unsigned(batch), unsigned(ceil_div(out, kChannels)));
   const auto kernel = device::is_wide(in, {w}) ? tensor_cores_statistics_kernel<4> : tensor_cores_statistics_kernel<1>;
   kernel<<<grid, kThreads, 0, stream>>>(z, of_images, x, w, bias, in, out);
@@ -243,7 +243,7 @@ void gradient_in_conv_data_tensor_cores(float* dx, const PooledGradient& of, con
                                         int out, int side, cudaStream_t stream) {
   require_conv_side("gradient_in_conv_data_tensor_cores", side);
   require_gradient_channels("gradient_in_conv_data_tensor_cores", out);
-  require_pairs("gradient_in_conv_data_tensor_cores", dx);
+  require_pairs("gradient_in_conv_data_tensor_cores: dx", dx);
   const dim3 grid(unsigned(batch), unsigned(ceil_div(in, kChannels)));
   const auto kernel = device::is_wide(in, {w}) ? tensor_cores_data_kernel<4> : tensor_cores_data_kernel<1>;
   kernel<<<grid, kThreads, 0, stream>>>(dx, of, gradient_of(of, batch, kConvSide), w, in, out);

@@ -48,9 +48,9 @@ std::span<const Variant<BatchNormStatistics>> batch_norm_statistics_variants() {
       // Slower: x is read once instead of twice, but every number costs a division.
       {"welford", batch_norm_statistics_welford,
        "one pass, exact; a division per number: 1.6x naive's time at B=256 on an H200, 1.2x at 1024"},
-      // One division serves 8 numbers, so that the single pass pays, and a load brings 16 bytes.
+      // Two divisions serve 8 numbers, so that the single pass pays, and a load brings 16 bytes.
       {"groups", batch_norm_statistics_groups,
-       "welford by 8 numbers in registers: a division for all, 16 bytes per load"},
+       "welford by 8 numbers in registers: two divisions for all, 16 bytes per load"},
   };
   return kTable;
 }

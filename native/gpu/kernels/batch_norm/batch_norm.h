@@ -66,7 +66,7 @@ void batch_norm_statistics_welford(float* mean, float* var, float* partial, cons
 // own mean and the squared distances from it, and merges both by Chan's formula.
 //   launch   as `welford`; where planes allow no float4 a step has 2 numbers
 //   numerics fixed order; as exact as `welford`
-//   why      reads x once, 16 bytes a load, and one division serves 8 numbers; so few registers that a multiprocessor
+//   why      reads x once, 16 bytes a load, and two divisions serve 8 numbers; so few registers that a multiprocessor
 //            has 64 warps
 void batch_norm_statistics_groups(float* mean, float* var, float* partial, const float* x, std::int64_t batch,
                                   int channels, int area, cudaStream_t stream);

@@ -44,7 +44,7 @@ void linear_forward_tiled(float* y, float* partial, const float* x, const float*
 // linear_forward_register_tiled: 64x64 tiles, and 4x4 outputs in the registers of each thread.
 //   launch   one block of 16x16 threads a 64x64 tile of y and slice of I; then one thread an output adds the slices
 //   numerics the terms of a slice added one after the other, then the slices, first to last
-//   why      8 loads of shared memory serve 16 multiply-adds. fc1 has 128 outputs: at batch 256 that is 8 tiles, and
+//   why      2 loads of shared memory serve 16 multiply-adds. fc1 has 128 outputs: at batch 256 that is 8 tiles, and
 //            without slices 8 blocks took 7 times as long as `coalesced` on an H200, while the rest of the GPU idled
 void linear_forward_register_tiled(float* y, float* partial, const float* x, const float* w, const float* bias,
                                    std::int64_t batch, int in, int out, cudaStream_t stream);

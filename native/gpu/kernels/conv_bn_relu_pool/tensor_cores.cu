@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(kWeightThreads, 2)
 }
 
 void require_pairs(const char* what, const float* values) {
-  MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(values) % sizeof(float2) == 0,
-                what << " must be aligned to 8 bytes");
+  MNIST_REQUIRE(reinterpret_cast<std::uintptr_t>(values) % sizeof(float2) == 0, what << " must be aligned to 8 bytes");
 }
 
 }  // namespace

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,8 +54,8 @@ def test_a_row_that_rots_is_an_error() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Runs the script on a table of its own: verdicts of every kind."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Runs the script on a table of its own: verdicts of every kind. What it keeps in build/ goes."""
     noticed = Mutation(
         "noticed",
         "mnist_cuda/engine/timing.py",
@@ -95,7 +98,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         rows = json.loads(results.read_text())["mutations"]
         return code, {row["name"]: row for row in rows}
 
-    return run
+    made, make = [], tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *args, **options: made.append(make(*args, **options)) or made[-1])
+    yield run
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_verdicts(run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
   exit 2
 }
 folder=$(realpath -m -- "$1")
-architectures=${2:-70-real;75-real;80-real;86-real;89-real;90a-real}
+architectures=${2:-70-real;75-real;80-real;86-real;90a-real}
 toolkit=$folder/toolkit
 
 # With lists and a cache of its own, so that neither apt's settings nor its state on this machine change.

@@ -2015,7 +2015,7 @@ ENGINES = [
         (
             "tile-without-a-barrier",
             "barrier",
-            "    __syncthreads();  // both tiles are complete, and everyone is done with those before the last\n",
+            "    __syncthreads();  // both tiles are complete, and everyone is done with the other stage\n",
             "",
         ),
     ),

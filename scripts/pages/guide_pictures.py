@@ -235,8 +235,8 @@ def waves(tiles: int, slices: int, multiprocessors: int = 132) -> Picture:
     picture = Picture(
         f"{tiles} blocks and {tiles * slices} blocks on {multiprocessors} multiprocessors",
         f"Without slices {tiles} of {multiprocessors} multiprocessors have a block, {multiprocessors - tiles} idle. "
-        f"With {slices} slices of the sum there are {tiles * slices} blocks: all have one, "
-        f"{tiles * slices - multiprocessors} have two.",
+        f"With {slices} slices of the sum there are {tiles * slices} blocks: {tiles * slices - multiprocessors} "
+        f"multiprocessors have two, the other {2 * multiprocessors - tiles * slices} one.",
     )
     y = 18.0
     for count in (tiles, tiles * slices):
@@ -317,9 +317,9 @@ def gather(side: int = 6, at: tuple[int, int] = (2, 3), pixel: tuple[int, int] =
     p, q = at
     picture = Picture(
         "An image, and the matrix of its windows",
-        f"Left an image of {side} x {side} pixels with the 3 x 3 window around row {p}, column {q}. Right the matrix "
-        f"with a row per position and a column per weight: the window is its row {p * side + q}. One pixel, red, "
-        f"stands in {often} rows of the matrix. Dashed: outside of the image, 0.",
+        f"Left an image of {side} x {side} pixels with the 3 x 3 window around row {p}, column {q}. Right the "
+        f"{side * side} x 9 matrix with a row per position and a column per weight: the window is its row "
+        f"{p * side + q}. One pixel, red, stands in {often} rows of the matrix. Dashed: outside of the image, 0.",
     )
     picture.text(8, 16, f"image, {side} x {side}", "s")
     picture.text(210, 16, f"matrix, {side * side} x 9", "s")

@@ -82,7 +82,7 @@ inline constexpr int kProductBPitch = ProductTile<kProductColumns, true>::kPitch
 inline constexpr int kProductFloats = 2 * kProductDepth * (kProductAPitch + kProductBPitch);
 
 // The tile of c, a (rows, columns) matrix, from first_row and first_column on, over begin <= k < end of `depth` terms;
-// `begin` is a multiple of 16, `shared` has kProductFloats.
+// `begin` is a multiple of 16, `shared` has kProductFloats. `vector`: four neighbours lie at a multiple of 16 bytes.
 template <bool kAAlong, bool kBAlong>
 __device__ void multiply_tile(float* shared, float* __restrict__ c, const float* __restrict__ a,
                               const float* __restrict__ b, int rows, int columns, int depth, int first_row,
@@ -90,7 +90,7 @@ __device__ void multiply_tile(float* shared, float* __restrict__ c, const float*
   auto a_tiles = reinterpret_cast<float (*)[kProductDepth][kProductAPitch]>(shared);
   auto b_tiles =
       reinterpret_cast<float (*)[kProductDepth][kProductBPitch]>(shared + 2 * kProductDepth * kProductAPitch);
-  // A thread has rows ty and 64 + ty and columns tx and 32 + tx, each with the three behind it.
+  // A thread has rows ty and 64 + ty and columns tx and 32 + tx, each with the three after it.
   const int tx = int(threadIdx.x) % 8 * 4, ty = int(threadIdx.x) / 8 * 4;
   float sums[8][8] = {};
   ProductTile<kProductRows, kAAlong> next_a;
@@ -104,7 +104,7 @@ __device__ void multiply_tile(float* shared, float* __restrict__ c, const float*
   for (int k0 = begin; k0 < end; k0 += kProductDepth, stage ^= 1) {
     next_a.store(a_tiles[stage]);
     next_b.store(b_tiles[stage]);
-    __syncthreads();  // both tiles are complete, and everyone is done with those before the last
+    __syncthreads();  // both tiles are complete, and everyone is done with the other stage
     if (k0 + kProductDepth < end) load(k0 + kProductDepth);  // latency hiding: they travel while the loop multiplies
 #pragma unroll
     for (int k = 0; k < kProductDepth; ++k) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kWantedBlocks = 256;  // two on every multiprocessor: one
 constexpr std::int64_t kMaxSlices = 64;      // each is written and read once more
 constexpr int kColumns = 32, kParts = 32;    // of a block of linear_backward_bias
 
-// One thread an output.
+// One thread per output.
 __global__ void linear_add_slices_kernel(float* __restrict__ y, const float* __restrict__ partial,
                                          const float* __restrict__ bias, std::int64_t count, int out, int slices) {
   const std::int64_t n = std::int64_t(blockIdx.x) * kBlock + threadIdx.x;

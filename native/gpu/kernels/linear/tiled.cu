@@ -10,9 +10,9 @@ namespace {
 constexpr int kTile = kLinearTile.rows;
 static_assert(kLinearTile.columns == kTile && kLinearSliceUnit % kTile == 0);
 
-// c[slice,row,column] = sum over the slice's k of a(row,k) * b(column,k). `Along`: k lies side by side, (row,k); else
-// (k,row). blockIdx.x = which 32 rows, blockIdx.y = which 32 columns, blockIdx.z = which slice; threadIdx.x = column,
-// threadIdx.y = row. A warp reads 32 neighbours of either factor whichever way it lies.
+// c[slice,row,column] = sum over the slice's k of a(row,k) * b(column,k). kAAlong: a is stored as a[row][k], else as
+// a[k][row]; kBAlong likewise. `slice`: terms per slice. blockIdx.x = which 32 rows, blockIdx.y = which 32 columns,
+// blockIdx.z = which slice; threadIdx.x = column, threadIdx.y = row. In either layout a warp reads 32 neighbours.
 template <bool kAAlong, bool kBAlong>
 __global__ void tiled_kernel(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b,
                              std::int64_t rows, std::int64_t columns, std::int64_t depth, std::int64_t slice) {

@@ -58,7 +58,7 @@ def log_softmax_kernel(y, x, rows, classes, ROWS: tl.constexpr, COLUMNS: tl.cons
 def linear_kernel(
     partial, x, w, batch, inner, outer, depth, TILE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """partial[slice] = x w^T over the slice's terms: a tile of it a program."""
+    """partial[slice] = x w^T over the slice's terms, one tile per program."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     first = tl.program_id(2) * depth

@@ -21,7 +21,7 @@ struct Online {
     }
   }
 
-  // A sum of 0 has seen nothing: what it has is at least 1, or NaN.
+  // A sum of 0 means that nothing was seen: the maximum itself adds 1.
   __device__ void merge(const Online& other) {
     if (other.sum == 0) return;
     if (sum == 0) {

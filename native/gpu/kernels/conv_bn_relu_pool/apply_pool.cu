@@ -41,9 +41,9 @@ __device__ void consider(float value, std::uint8_t k, float& best, std::uint8_t&
   }
 }
 
-// blockIdx.x = c, blockIdx.y = chunk of images. With `of_images` every block first merges the statistics of the images
-// of its channel, and those of chunk 0 set mean and var: n values of mean m_b and squared distances s_b each have the
-// mean of the m_b, and the squared distances sum of s_b + n (m_b - mean)^2.
+// blockIdx.x = c, blockIdx.y = chunk of images. With `of_images` each block first merges the images' statistics of its
+// channel, and the blocks of chunk 0 set mean and var. An image's n values have the mean m_b and the sum S_b of squared
+// distances from it. Those of all images: the mean of the m_b, and the sum of the S_b + n (m_b - mean)^2.
 __global__ void __launch_bounds__(kBlock)
     apply_pool_kernel(float* __restrict__ a, std::uint8_t* __restrict__ route, float* mean, float* var,
                       const float* __restrict__ z, const float* __restrict__ of_images, const float* __restrict__ gamma,

@@ -98,9 +98,9 @@ __global__ void __launch_bounds__(kMomentBlock)
   }
 }
 
-// blockIdx.x = b, blockIdx.y = which 16 channels; a thread a window, four outputs of every channel from 16 pixels.
-// Pooling comes first: the maximum of y = scale (z - mean) + beta is that of z where scale > 0 and that of -z where
-// scale < 0, so the sign goes into the filter. Where gamma is 0 every z becomes 0 and the first position wins.
+// blockIdx.x = b, blockIdx.y = which 16 channels; one thread per window: of each channel 4 outputs, from 16 pixels.
+// Pooling comes first: y = gamma (z - mean) / sigma + beta is largest where z is, or, if gamma < 0, where -z is. So the
+// sign of gamma goes into the filter. Where gamma is 0 every z becomes 0 and the first position wins.
 template <class Images>
 __global__ void __launch_bounds__(kLayerBlock)
     layer_kernel(float* __restrict__ a, std::uint8_t* __restrict__ route, Images images, const float* __restrict__ w,

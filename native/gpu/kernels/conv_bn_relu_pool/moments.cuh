@@ -81,8 +81,8 @@ __device__ void load_plane(float* plane, const Images& images, std::int64_t b, i
   }
 }
 
-// Adds to G[0..9) and d = taps[9] of a channel those of windows `first`, `first + step` ...; `da` and `route` are the
-// channel's, `plane` the image with its border.
+// Adds the windows `first`, `first + step` ... of a channel to G = taps[0..9) and to the sum of da, taps[9]. `da` and
+// `route` are the channel's, `plane` the image with its border.
 __device__ inline void add_routed_taps(float (&taps)[kRoutedTaps], const float* da, const std::uint8_t* route,
                                        const float* plane, int pooled, int first, int step) {
   const int pitch = 2 * pooled + 2;
@@ -114,8 +114,8 @@ struct Layer1Gradient {
   float dgamma, dbeta;
 };
 
-// The gradient of channel c from the taps of all images, which a block of kThreads adds in parts of a fixed order; `w`:
-// the 9 weights of the channel, which nobody reads any more when it returns.
+// The gradient of channel c from the taps of all images, which a block of kThreads adds in a fixed order. `w`: the 9
+// weights of the channel; when it returns, no thread will read them any more.
 template <int kThreads>
 __device__ Layer1Gradient layer1_gradient(const float* __restrict__ taps, const double* __restrict__ moments, int c,
                                           int channels, std::int64_t batch, const float* w, float gamma, float var,

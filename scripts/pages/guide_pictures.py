@@ -408,7 +408,8 @@ def launches(kernels: int = 6, each: float = 2) -> Picture:
     picture = Picture(
         f"{kernels} kernels of {each:g} microseconds, launched one by one and as a graph",
         f"Launched one by one, {LAUNCH} microseconds each, {kernels} kernels of {each:g} microseconds end after "
-        f"{ends[0]:.1f}: the GPU waits for the host. As a graph they end after {ends[1]:.1f}.",
+        f"{ends[0]:.1f}: the GPU waits for the host. As a graph, launched once and with {NODE} between two kernels, "
+        f"they end after {ends[1]:.1f}.",
     )
     scale = 300 / ends[0]
     for title, starts, end, y, calls in (
@@ -481,13 +482,13 @@ def fragments(lane: int = 9) -> Picture:
         "c, 16 x 8": (16, 8, lambda row, column: 4 * (row % 8) + column // 2),
     }
     held = {
-        name: sum(of(row, column) == lane for row in range(rows) for column in range(columns))
+        name: " ".join(f"({r},{c})" for r in range(rows) for c in range(columns) if of(r, c) == lane)
         for name, (rows, columns, of) in matrices.items()
     }
     picture = Picture(
         "The lanes of a warp on the matrices of one instruction",
-        f"Each element has the number of the lane that holds it. Lane {lane}, green, holds "
-        + ", ".join(f"{count} elements of {name}" for name, count in held.items())
+        f"Each element has the number of the lane that holds it. Lane {lane}, green, holds the elements (row,column) "
+        + "; ".join(f"{places} of {name}" for name, places in held.items())
         + ".",
     )
     for (name, (rows, columns, of)), (left, top) in zip(
@@ -561,8 +562,8 @@ def rounding() -> Picture:
     ends = {name: f"{of[0]:.0e} to {of[-1]:.0e}" for name, of in errors.items()}
     picture = Picture(
         "The error of a sum in float32",
-        f"Relative errors of sums of 16 to 1,048,576 positive numbers: {ends['one after the other']} one after the "
-        f"other, {ends['tree']} as a tree.",
+        f"Relative errors of sums of 16 to 1,048,576 positive numbers: one after the other they grow from "
+        f"{ends['one after the other']}, as a tree they stay near {errors['tree'][-1]:.0e}.",
     )
 
     def place(power: int, error: float) -> tuple[float, float]:

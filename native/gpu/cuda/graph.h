@@ -28,7 +28,7 @@ class Graph {
   Handle<cudaGraphExecDestroy> exec_;
 };
 
-// Records what `queue()` puts on `stream` without running it. `queue` must not synchronise nor allocate; other
+// Records what `queue()` puts on `stream` without running it. `queue` must neither synchronise nor allocate; other
 // threads may go on using CUDA. If it throws, the recording is dropped and the stream is usable again.
 template <class F>
 RecordedGraph record(cudaStream_t stream, F&& queue) {

@@ -30,7 +30,7 @@ __device__ __forceinline__ void copy_async_wait() {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// From global to shared memory by the copy engine, which announces itself at the barrier; multiples of 16 bytes.
+// From global to shared memory by the copy engine, which reports the bytes at the barrier; multiples of 16 bytes.
 __device__ __forceinline__ void copy_bulk(std::uint32_t shared, const void* global, int bytes, MBarrier& arrived) {
   delay();
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),

@@ -6,7 +6,7 @@
 namespace mnist::kernels::device {
 
 // Programmatic dependent launch (Hopper and newer; elsewhere launches are serial): waits for all results of the phase
-// before. A successor starts only after this wait, so what still earlier phases wrote is complete even before it.
+// before. That one passed its own wait before this one started, so what still earlier phases wrote is complete at once.
 __device__ __forceinline__ void wait_for_predecessor() {
   delay();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -22,8 +22,8 @@
 
 namespace mnist::kernels::device {
 
-// Of an operand at shared address `address`: `k_stride` and `row_stride` bytes from a core matrix to the next along k
-// and across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
+// The descriptor of an operand at shared address `address`: from a core matrix to the next it is `k_stride` bytes along
+// k and `row_stride` across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
 __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, int k_stride, int row_stride) {
   return std::uint64_t(address >> 4) | std::uint64_t(k_stride >> 4) << 16 | std::uint64_t(row_stride >> 4) << 32;
 }

@@ -15,8 +15,8 @@ namespace mnist::fused {
 // g + i / 2 * 8 of the warp's 16, slot 2 t + i % 2 of its plane.
 //
 // Output columns x' = 2j and 2j + 1 need input columns 2j - 1 to 2j + 2: four shifts of the input instead of three
-// taps. A piece of the filter holds zeros, tap 2, tap 1 and tap 0, 32 rows each, and the next piece begins with zeros.
-// So a product's 64 rows are two neighbours there:
+// taps. A piece of the turned filter holds zeros, tap 2, tap 1 and tap 0, 32 rows each; the next begins with zeros. So
+// the 64 rows of a product are two neighbours there:
 //
 //   shift, input column   0, 2j - 1   1, 2j   2, 2j + 1   3, 2j + 2    which is slot_of(shift - 1) + j
 //   rows for x' = 2j      tap 0       tap 1   tap 2       zeros

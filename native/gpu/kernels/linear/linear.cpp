@@ -37,7 +37,7 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
        "prefetched by mma.sync in tf32, two tiles on their way by cp.async: 0.86x prefetched's time and 1.1x "
        "cuBLASLt's at B=256 on an H200, 0.81x and 1.7x at 1024",
        1e-3, Unit::kTensorTf32, cuda::kTensorCapability},
-      // One instruction makes four products of 8-bit numbers; rounding to 8 bits is the price.
+      // Slower: register_tiled by four products of 8-bit numbers per instruction; rounding to 8 bits is the price.
       {"int8", linear_forward_int8,
        "register_tiled by dp4a of numbers rounded to 8 bits: within 2e-2 of the float64 product, usually 1e-2; 0.81x "
        "register_tiled's time at B=256 on an H100",

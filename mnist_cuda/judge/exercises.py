@@ -325,7 +325,7 @@ EXERCISES = {
             "tensor cores by hand: mma.sync m16n8k8 in tf32",
             "Write linear_forward_tensor_cores_kernel: a warp multiplies 64x32 outputs by device::mma_tf32, of "
             "kernels/device/mma.cuh, which says which lane holds which number. copy_tile brings tiles by cp.async; "
-            "kStages of them are on their way.",
+            "kStages of them take turns.",
             ("linear_forward_tensor_cores_kernel",),
             goal=Rule("loads", 1, "loads per product"),
         ),

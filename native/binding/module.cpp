@@ -41,6 +41,13 @@ NumpyVector<T> to_numpy(std::vector<T>&& values) {
   return NumpyVector<T>(owned->data(), {owned->size()}, owner);
 }
 
+// What work() gives, which runs without the interpreter's lock.
+template <class Work>
+auto without_gil(Work work) {
+  const nb::gil_scoped_release release;
+  return work();
+}
+
 // Ranks of a launcher: gather(mine, all) is of the library by which they meet, in Python. What it raises passes
 // through.
 class Launched final : public Communicator {
@@ -129,10 +136,7 @@ nb::list table_list(const Table& table) {
 template <class T>
 NumpyVector<T> parameters_of(const Engine& engine) {
   auto values = std::make_unique_for_overwrite<T[]>(kParameterCount);
-  {
-    nb::gil_scoped_release release;
-    engine.get_parameters(std::span(values.get(), kParameterCount));
-  }
+  without_gil([&] { engine.get_parameters(std::span(values.get(), kParameterCount)); });
   T* data = values.release();
   return NumpyVector<T>(data, {std::size_t(kParameterCount)},
                         nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
@@ -151,13 +155,12 @@ std::span<const std::uint8_t> bytes_at(std::uintptr_t address, std::size_t count
 // (array, address), each of which keeps all of it.
 template <class T, class Table, class Fill>
 nb::list gpu_arrays(int device, std::int64_t count, const Table& table, Fill fill) {
-  std::unique_ptr<cuda::DeviceBuffer<T>> buffer;
-  {
-    nb::gil_scoped_release release;
+  auto buffer = without_gil([&] {
     const cuda::DeviceGuard guard(device);
-    buffer = std::make_unique<cuda::DeviceBuffer<T>>(count);
-    fill(buffer->data());
-  }
+    auto made = std::make_unique<cuda::DeviceBuffer<T>>(count);
+    fill(made->data());
+    return made;
+  });
   T* const data = buffer->data();
   const nb::capsule owner(buffer.release(), [](void* p) noexcept { delete static_cast<cuda::DeviceBuffer<T>*>(p); });
   nb::list arrays;
@@ -274,11 +277,7 @@ NB_MODULE(_native, m) {
       "name"_a, "batch"_a);
   m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("cuda_status", [] {
-    CudaStatus status;
-    {
-      nb::gil_scoped_release release;
-      status = cuda_status();
-    }
+    const CudaStatus status = without_gil(cuda_status);
     nb::dict d;
     d["compiled"] = status.compiled;
     d["device_count"] = status.device_count;
@@ -336,10 +335,7 @@ NB_MODULE(_native, m) {
            [](Communicator& ranks, nb::bytes mine) {
              const std::span bytes(static_cast<const std::byte*>(mine.data()), mine.size());
              std::vector<std::byte> all(ranks.size() * bytes.size());
-             {
-               nb::gil_scoped_release release;
-               ranks.all_gather(bytes, all);
-             }
+             without_gil([&] { ranks.all_gather(bytes, all); });
              return nb::bytes(all.data(), all.size());
            })
       .def("leave", &Communicator::leave, "code"_a, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -363,12 +359,7 @@ NB_MODULE(_native, m) {
   m.def(
       "bench_ops",
       [](const std::string& op, const std::string& variant, std::int64_t batch, int device) {
-#ifdef MNIST_WITH_CUDA
-        OpReport report;
-        {
-          nb::gil_scoped_release release;
-          report = bench_ops(op, variant, batch, device);
-        }
+        const OpReport report = without_gil([&] { return bench_ops(op, variant, batch, device); });
         nb::list rows;
         for (const auto& row : report.rows) {
           nb::dict d;
@@ -396,30 +387,11 @@ NB_MODULE(_native, m) {
         d["roofs"] = roofs_dict(report.roofs);
         d["rows"] = rows;
         return d;
-#else
-        (void)op, (void)variant, (void)batch, (void)device;
-        throw UnavailableError("bench ops cannot run here: " + cuda_status().reason);
-        return nb::dict();
-#endif
       },
       "op"_a, "variant"_a, "batch"_a, "device"_a);
 
   m.def(
-      "measure_roofs",
-      [](int device) {
-#ifdef MNIST_WITH_CUDA
-        Roofs roofs;
-        {
-          nb::gil_scoped_release release;
-          roofs = measure_roofs(device);
-        }
-        return roofs_dict(roofs);
-#else
-        (void)device;
-        throw UnavailableError("no GPU to measure: " + cuda_status().reason);
-        return roofs_dict({});
-#endif
-      },
+      "measure_roofs", [](int device) { return roofs_dict(without_gil([&] { return measure_roofs(device); })); },
       "device"_a);
 
   m.def(
@@ -447,10 +419,8 @@ NB_MODULE(_native, m) {
       [](std::uintptr_t address, std::size_t count) {
         std::vector<std::uint8_t> values(count);
 #ifdef MNIST_WITH_CUDA
-        {
-          nb::gil_scoped_release release;
-          MNIST_CHECK(cudaMemcpy(values.data(), bytes_at(address, count).data(), count, cudaMemcpyDefault));
-        }
+        without_gil(
+            [&] { MNIST_CHECK(cudaMemcpy(values.data(), bytes_at(address, count).data(), count, cudaMemcpyDefault)); });
 #else
         (void)address;
         throw UnavailableError("the array is on a GPU: " + cuda_status().reason);
@@ -467,10 +437,7 @@ NB_MODULE(_native, m) {
       .def("load", &Fleet::load, "model"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("train", [](Fleet& f, Vector<std::int32_t> orders, Vector<double> learning_rates) {
         std::vector<StepResult> results(learning_rates.size());
-        {
-          nb::gil_scoped_release release;
-          f.train(view(orders), view(learning_rates), results);
-        }
+        without_gil([&] { f.train(view(orders), view(learning_rates), results); });
         return results_tuple(results);
       });
 
@@ -516,11 +483,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("evaluation_size", &Engine::evaluation_size)
       .def("evaluate",
            [](Engine& e) {
-             Score score;
-             {
-               nb::gil_scoped_release release;
-               score = e.evaluate();
-             }
+             const Score score = without_gil([&] { return e.evaluate(); });
              return nb::make_tuple(std::vector<std::int64_t>(std::begin(score.correct), std::end(score.correct)),
                                    score.loss);
            })
@@ -532,20 +495,15 @@ NB_MODULE(_native, m) {
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
-             {
-               nb::gil_scoped_release release;
-               e.train(view(order), batch, view(learning_rates), results);
-             }
+             without_gil([&] { e.train(view(order), batch, view(learning_rates), results); });
              return results_tuple(results);
            })
       .def("fleet", &Engine::fleet, "models"_a, "batch"_a, "multiprocessors"_a, nb::keep_alive<0, 1>())
       .def("logits",
            [](Engine& e, Vector<std::uint8_t> images, bool population) {
+             const auto mode = population ? BatchNormMode::kPopulation : BatchNormMode::kBatch;
              std::vector<double> scores(images.size() / kImagePixels * kClasses);
-             {
-               nb::gil_scoped_release release;
-               e.logits(view(images), population ? BatchNormMode::kPopulation : BatchNormMode::kBatch, scores);
-             }
+             without_gil([&] { e.logits(view(images), mode, scores); });
              return to_numpy(std::move(scores));
            })
 #ifdef MNIST_WITH_CUDA
@@ -570,11 +528,7 @@ NB_MODULE(_native, m) {
 #endif
       .def("profile",
            [](Engine& e, std::int64_t batch, std::int64_t steps) {
-             std::vector<OpTime> ops;
-             {
-               nb::gil_scoped_release release;
-               ops = e.profile(batch, steps);
-             }
+             const auto ops = without_gil([&] { return e.profile(batch, steps); });
              nb::list rows;
              for (const auto& op : ops) {
                nb::dict d;
@@ -607,11 +561,7 @@ NB_MODULE(_native, m) {
               fill(forced.relu3, 2);
               options.routing = &forced;
             }
-            Probe probe;
-            {
-              nb::gil_scoped_release release;
-              probe = e.probe(view(images), view(labels), options);
-            }
+            Probe probe = without_gil([&] { return e.probe(view(images), view(labels), options); });
             nb::dict d;
             d["loss"] = probe.loss;
             d["correct"] = probe.correct;

@@ -4,6 +4,7 @@
 #include "cuda/architectures.h"
 #include "cuda/capability.h"
 #include "mnist/engine.h"
+#include "mnist/op_bench.h"
 
 namespace mnist {
 
@@ -34,24 +35,9 @@ std::string always_available(Precision, int) { return ""; }
 
 std::string needs_gpu(Precision, int device) { return cuda_device_reason(device); }
 
-std::string needs_libraries(Precision precision, int device) {
-#ifdef MNIST_WITH_CUDA
-  return cudnn_unavailable(precision, device);
-#else
-  return needs_gpu(precision, device);
-#endif
-}
-
-std::string needs_tensor_cores([[maybe_unused]] Precision precision, int device) {
-#ifdef MNIST_WITH_CUDA
+std::string needs_tensor_cores(Precision precision, int device) {
   const std::string reason = cuda::code_lacks(cuda::kTensorCapability, device);
-  if (!reason.empty()) return reason;
-#endif
-#ifdef MNIST_WITH_SM80
-  return fused_unavailable(precision, device);
-#else
-  return needs_gpu(precision, device);
-#endif
+  return reason.empty() ? fused_unavailable(precision, device) : reason;
 }
 
 const std::vector<EngineRow>& rows() {
@@ -114,7 +100,7 @@ const std::vector<EngineRow>& rows() {
         .auto_priority = 3,
         .summation = kLibrary,
         .libraries = {"cublasLt", "cudnn"}},
-       needs_libraries,
+       cudnn_unavailable,
        MNIST_IF_CUDA(create_cudnn)},
       {{.name = "fused",
         .summary = "six kernels of our own per step",
@@ -170,11 +156,20 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
   throw ArgumentError("engine '" + name + "' is unknown, expected one of " + names);
 }
 
-#ifndef MNIST_WITH_CUDA  // a build with CUDA has these in gpu/cuda/status.cpp
+#ifndef MNIST_WITH_CUDA  // what native/gpu has in a build with CUDA
 CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; docs/install.md says how to get it"}; }
 std::string cuda_device_reason(int) { return cuda_status().reason; }
 std::vector<Gpu> gpus() { return {}; }
 void cuda_warm_up(int) {}
+std::string cuda::code_lacks(int, int) { return cuda_status().reason; }
+std::string cudnn_unavailable(Precision, int) { return cuda_status().reason; }
+Roofs measure_roofs(int) { throw UnavailableError("no GPU to measure: " + cuda_status().reason); }
+OpReport bench_ops(const std::string&, const std::string&, std::int64_t, int) {
+  throw UnavailableError("bench ops cannot run here: " + cuda_status().reason);
+}
+#endif
+#ifndef MNIST_WITH_SM80  // code_lacks() says so
+std::string fused_unavailable(Precision, int) { return ""; }
 #endif
 
 }  // namespace mnist

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "kernels/step.h"
 #include "kernels/variant.h"
@@ -59,49 +60,13 @@ std::int64_t conv_bn_relu_pool_scratch_size(std::int64_t batch, int in, int out,
 // What follows so many floats is aligned as they are, for loads of four.
 constexpr std::int64_t aligned_floats(std::int64_t count) { return (count + 3) / 4 * 4; }
 
-// ---- the rows ----
-void conv_bn_relu_pool_forward_separate(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
-                                        const float* x, const float* w, const float* bias, const float* gamma,
-                                        const float* beta, std::int64_t batch, int in, int out, int side,
-                                        cudaStream_t stream);
-void conv_bn_relu_pool_forward_apply_pool(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
-                                          const float* x, const float* w, const float* bias, const float* gamma,
-                                          const float* beta, std::int64_t batch, int in, int out, int side,
-                                          cudaStream_t stream);
-void conv_bn_relu_pool_forward_conv_statistics(float* a, std::uint8_t* route, float* kept, float* statistics,
-                                               float* scratch, const float* x, const float* w, const float* bias,
-                                               const float* gamma, const float* beta, std::int64_t batch, int in,
-                                               int out, int side, cudaStream_t stream);
-void conv_bn_relu_pool_forward_tensor_cores(float* a, std::uint8_t* route, float* kept, float* statistics,
-                                            float* scratch, const float* x, const float* w, const float* bias,
-                                            const float* gamma, const float* beta, std::int64_t batch, int in, int out,
-                                            int side, cudaStream_t stream);
-void conv_bn_relu_pool_forward_moments(float* a, std::uint8_t* route, float* kept, float* statistics, float* scratch,
-                                       const float* x, const float* w, const float* bias, const float* gamma,
-                                       const float* beta, std::int64_t batch, int in, int out, int side,
-                                       cudaStream_t stream);
-void conv_bn_relu_pool_backward_separate(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
-                                         const float* da, const float* x, const float* kept, const float* statistics,
-                                         const std::uint8_t* route, const float* w, const float* gamma,
-                                         std::int64_t batch, int in, int out, int side, cudaStream_t stream);
-void conv_bn_relu_pool_backward_pooled_sums(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
-                                            const float* da, const float* x, const float* kept, const float* statistics,
-                                            const std::uint8_t* route, const float* w, const float* gamma,
-                                            std::int64_t batch, int in, int out, int side, cudaStream_t stream);
-void conv_bn_relu_pool_backward_gradient_in_conv(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
-                                                 const float* da, const float* x, const float* kept,
-                                                 const float* statistics, const std::uint8_t* route, const float* w,
-                                                 const float* gamma, std::int64_t batch, int in, int out, int side,
-                                                 cudaStream_t stream);
-void conv_bn_relu_pool_backward_tensor_cores(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
-                                             const float* da, const float* x, const float* kept,
-                                             const float* statistics, const std::uint8_t* route, const float* w,
-                                             const float* gamma, std::int64_t batch, int in, int out, int side,
-                                             cudaStream_t stream);
-void conv_bn_relu_pool_backward_moments(float* dx, float* dw, float* dgamma, float* dbeta, float* scratch,
-                                        const float* da, const float* x, const float* kept, const float* statistics,
-                                        const std::uint8_t* route, const float* w, const float* gamma,
-                                        std::int64_t batch, int in, int out, int side, cudaStream_t stream);
+// ---- the rows: functions of these two types ----
+std::remove_pointer_t<ConvBnReluPoolForward> conv_bn_relu_pool_forward_separate, conv_bn_relu_pool_forward_apply_pool,
+    conv_bn_relu_pool_forward_conv_statistics, conv_bn_relu_pool_forward_tensor_cores,
+    conv_bn_relu_pool_forward_moments;
+std::remove_pointer_t<ConvBnReluPoolBackward> conv_bn_relu_pool_backward_separate,
+    conv_bn_relu_pool_backward_pooled_sums, conv_bn_relu_pool_backward_gradient_in_conv,
+    conv_bn_relu_pool_backward_tensor_cores, conv_bn_relu_pool_backward_moments;
 
 // ---- the launches that rows, and engine layerwise, are made of ----
 inline constexpr int kSmallBatch = 128;  // up to here blocks make half as many channels, so that there are two an image

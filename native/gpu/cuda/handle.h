@@ -7,17 +7,9 @@
 namespace mnist::cuda {
 
 namespace detail {
-template <class F>
-struct FirstArgument;
-template <class R, class A>
-struct FirstArgument<R (*)(A)> {
-  using type = A;
-};
-template <class R, class A>
-struct FirstArgument<R (*)(A) noexcept> {
-  using type = A;
-};
-}  // namespace detail
+template <class Result, class Raw>
+Raw argument_of(Result (*)(Raw));  // for its type alone
+}
 
 // `Destroy` is the C function that takes the raw handle, a pointer type; its result is ignored, because a destructor
 // may run while the runtime is being shut down. A default-constructed handle is null.
@@ -27,7 +19,7 @@ struct FirstArgument<R (*)(A) noexcept> {
 template <auto Destroy>
 class Handle {
  public:
-  using Raw = typename detail::FirstArgument<std::decay_t<decltype(Destroy)>>::type;
+  using Raw = decltype(detail::argument_of(Destroy));
   static_assert(std::is_pointer_v<Raw>, "Handle is for opaque pointers");
 
   Handle() = default;

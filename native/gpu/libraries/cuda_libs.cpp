@@ -22,17 +22,17 @@ Paths& paths() {
   return instance;
 }
 
-std::string dotted(std::size_t version, std::size_t major_unit, std::size_t minor_unit) {
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) + "." +
-         std::to_string(version % minor_unit);
+std::string dotted(std::size_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
-template <class Load>
-LibraryInfo describe(const std::string& name, std::size_t major_unit, Load&& load) {
+template <class Api>
+LibraryInfo describe(const std::string& name, const Api& (*load)()) {
   LibraryInfo info{.name = name};
   try {
     const auto& api = load();
-    info.version = dotted(api.GetVersion(), major_unit, 100);
+    info.version = dotted(api.GetVersion());
     info.path = api.path;
   } catch (const std::exception& error) {
     info.reason = error.what();
@@ -63,8 +63,6 @@ DynamicLibrary open_library(const std::string& library, const std::vector<std::s
   return opened;
 }
 
-std::vector<LibraryInfo> gpu_libraries() {
-  return {describe("cudnn", 10000, cudnn::api), describe("cublasLt", 10000, cublas::api)};
-}
+std::vector<LibraryInfo> gpu_libraries() { return {describe("cudnn", cudnn::api), describe("cublasLt", cublas::api)}; }
 
 }  // namespace mnist::cuda

@@ -2,6 +2,7 @@
 #include "mnist/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -11,11 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();  // StepResult counts with an int32
 
-constexpr struct {
-  Precision precision;
-  const char* name;
-} kPrecisions[] = {
-    {Precision::kFp64, "fp64"}, {Precision::kFp32, "fp32"}, {Precision::kTf32, "tf32"}, {Precision::kBf16, "bf16"}};
+constexpr std::array kPrecisions = {"fp64", "fp32", "tf32", "bf16"};  // in the order of Precision
 
 // The first loop has no way out, so that it is done many values at a time.
 template <class T>
@@ -80,15 +77,11 @@ const char* to_string(Summation summation) {
   return kNames[int(summation)];
 }
 
-const char* to_string(Precision precision) {
-  for (const auto& row : kPrecisions)
-    if (row.precision == precision) return row.name;
-  return "?";
-}
+const char* to_string(Precision precision) { return kPrecisions[std::size_t(precision)]; }
 
 Precision parse_precision(const std::string& name) {
-  for (const auto& row : kPrecisions)
-    if (name == row.name) return row.precision;
+  const auto found = std::ranges::find(kPrecisions, name);
+  if (found != kPrecisions.end()) return Precision(found - kPrecisions.begin());
   throw ArgumentError("precision '" + name + "' is unknown, expected fp64, fp32, tf32 or bf16");
 }
 

@@ -113,9 +113,8 @@ struct Named {
 };
 Named array_of(const Buffer& buffer, const char* address);
 
-// ---- counting
-// -------------------------------------------------------------------------------------------------------- The n-th
-// time that lanes of a warp come by one instruction counts as one access of the warp.
+// ---- counting -------------------------------------------------------------------------------------------------------
+// The n-th time that lanes of a warp come by one instruction counts as one access of the warp.
 struct Group {
   unsigned lanes = 0;
   std::uint64_t address[kLanes];
@@ -222,8 +221,7 @@ void close(Site& site, const Group& group) {
   site.shared ? count_turns(site, group) : count_sectors(site, group);
 }
 
-// ---- finding
-// ---------------------------------------------------------------------------------------------------------
+// ---- finding --------------------------------------------------------------------------------------------------------
 Buffer* global_buffer(const char* address) {
   const std::size_t page = std::size_t(address - arena) / kPage;
   return page < page_owner.size() ? page_owner[page] : nullptr;
@@ -681,8 +679,7 @@ void fence() {
 
 }  // namespace emulator
 
-// ---- memory of the runtime
-// -------------------------------------------------------------------------------------------
+// ---- memory of the runtime ------------------------------------------------------------------------------------------
 using emulator::arena;
 using emulator::kPage;
 
@@ -768,8 +765,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
 
-// ---- the hooks
-// -------------------------------------------------------------------------------------------------------
+// ---- the hooks ------------------------------------------------------------------------------------------------------
 #define HERE (std::uint64_t(__builtin_return_address(0)) - 1)
 extern "C" {
 void __tsan_init() {}

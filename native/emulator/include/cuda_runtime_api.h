@@ -25,8 +25,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-// ---- vector types
-// ----------------------------------------------------------------------------------------------------
+// ---- vector types ---------------------------------------------------------------------------------------------------
 namespace emulator {
 // An integer or vector as wide as the type, which g++ loads and stores by one instruction, aligned or not.
 template <std::size_t kBytes>
@@ -94,8 +93,7 @@ struct dim3 {
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-// ---- what the runtime is asked for
-// -----------------------------------------------------------------------------------
+// ---- what the runtime is asked for ----------------------------------------------------------------------------------
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -209,8 +207,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop);  // 0: nothing here has a time
 
-// ---- what a thread of a kernel asks for
-// ------------------------------------------------------------------------------
+// ---- what a thread of a kernel asks for -----------------------------------------------------------------------------
 namespace emulator {
 uint3 thread_index() __attribute__((const));
 uint3 block_index() __attribute__((const));
@@ -477,8 +474,7 @@ EMULATOR_INLINE void __stwb(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
 
-// ---- arithmetic
-// ------------------------------------------------------------------------------------------------------
+// ---- arithmetic -----------------------------------------------------------------------------------------------------
 template <class A, class B>
   requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
 constexpr std::common_type_t<A, B> min(A a, B b) {

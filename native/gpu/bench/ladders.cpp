@@ -509,8 +509,7 @@ Ladder<kernels::Histogram> histogram_ladder() {
   // Not in the table, because the emulator has no clusters.
   Rung<kernels::Histogram> cluster{{"cluster", MNIST_IF_SM90(kernels::histogram_cluster),
                                     "privatised, and eight blocks add up their counters through distributed shared "
-                                    "memory: 1.1x privatised's time at "
-                                    "B=256 on an H100",
+                                    "memory: 1.1x privatised's time at B=256 on an H100",
                                     0, Unit::kFma, cuda::kClusterCapability}};
   cluster.absent = absent_below(cluster.needs);
   ladder.push_back(std::move(cluster));

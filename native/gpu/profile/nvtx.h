@@ -1,8 +1,7 @@
 // MNIST_RANGE("conv2 forward"): a named span on the time line of Nsight Systems, until the end of the scope.
 //
 // Domain `mnist-cuda`, one range a layer and phase. Without a profiler a range costs a few nanoseconds; without
-// NVTX's headers it is nothing. In a captured step it marks the recording, not the
-// replays.
+// NVTX's headers it is nothing. In a captured step it marks the recording, not the replays.
 #pragma once
 
 #if __has_include(<nvtx3/nvtx3.hpp>)

@@ -28,9 +28,8 @@ void histogram_naive(int* count, const std::uint8_t* pixels, std::int64_t pixel_
 
 // histogram_privatised: each block has counters of its own, in shared memory.
 //   launch   one thread per 16 pixels; block 256; at the end a thread adds one counter of the block to that of all
-//   why      privatisation: the threads of a block only meet each other, and additions to shared memory are faster.
-//   Each
-//            thread takes 16 pixels (coarsening), so that a block has 4096 for its 256 additions to global memory
+//   why      privatisation: the threads of a block only meet each other, and additions to shared memory are faster;
+//            coarsening: a thread takes 16 pixels, so that a block has 4096 for its 256 additions to global memory
 void histogram_privatised(int* count, const std::uint8_t* pixels, std::int64_t pixel_count, cudaStream_t stream);
 
 // histogram_voted: privatised, and the background is counted by votes.

@@ -16,8 +16,7 @@ namespace mnist::kernels::layerwise {
 //   shapes   h, dh (B,128), logits, log_p, dlogits (B,10) <- partial (slices,B,128), labels (B) or null
 //   launch   one block of 128 threads an image; a thread a hidden unit, a warp every fourth class
 //   numerics slices first to last; a class by shuffles
-//   why      seven launches of `tiled` in one: 128 + 10 numbers of an image fit into a block, so nothing between is
-//   stored
+//   why      seven launches of `tiled` in one: 128 + 10 numbers of an image fit into a block, so none is stored between
 struct Head {
   float *h, *logits, *log_p, *dlogits, *dh;
   const float* partial;
@@ -39,9 +38,8 @@ std::int64_t fc1_partial_size(std::int64_t batch);
 
 // update: the last sum of every gradient, and one step of SGD with it: the gradient itself is not stored. With
 // learning_rate null it is stored, and there is no step.
-//   launch   blocks of 256 threads, by role: a channel of conv1; columns of fc2.weight and of the biases of fc1 and
-//   fc2;
-//            32 weights of conv2; 1024 weights of fc1; bn2, whose gradients are there already
+//   launch   blocks of 256 threads, by role: a channel of conv1; columns of fc2.weight and of both linear biases; 32
+//            weights of conv2; 1024 weights of fc1; bn2, whose gradients are there already
 //   numerics slices and chunks in a fixed order; those of layer 1 in float64
 //   why      it writes the weights where `tiled` writes the gradients, and reads them no second time
 struct Update {

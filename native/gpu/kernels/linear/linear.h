@@ -60,8 +60,7 @@ void linear_forward_prefetched(float* y, float* partial, const float* x, const f
 // linear_forward_tensor_cores: `prefetched`'s tiles multiplied by mma.sync m16n8k8 in tf32.
 //   launch   one block of 4 warps a 128x64 tile of y and slice of I, 64x32 a warp; then as `register_tiled`
 //   numerics inputs rounded to 11 bits, sums in float32, the slices first to last
-//   why      one instruction multiplies 16x8x8 numbers; cp.async has two tiles on their way meanwhile, without
-//   registers
+//   why      one instruction multiplies 16x8x8 numbers; meanwhile cp.async copies two tiles past the registers
 void linear_forward_tensor_cores(float* y, float* partial, const float* x, const float* w, const float* bias,
                                  std::int64_t batch, int in, int out, cudaStream_t stream);
 

@@ -19,9 +19,8 @@ namespace mnist::kernels {
 std::span<const Variant<LinearForward>> linear_sparse_forward_variants();
 
 // linear_sparse_forward_dense: by mma.sync m16n8k16 in bf16, zeros included.
-//   launch   one block of 4 warps per 64x64 tile of y and slice of I, 32x32 per warp; then one thread per output adds
-//   the
-//            slices
+//   launch   one block of 4 warps per 64x64 tile of y and slice of I, 32x32 per warp; then one thread per output,
+//            which adds the slices
 //   needs    compute capability 8.0
 //   why      what the next row is compared with
 void linear_sparse_forward_dense(float* y, float* partial, const float* x, const float* w, const float* bias,

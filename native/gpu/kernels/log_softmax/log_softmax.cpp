@@ -14,8 +14,7 @@ std::span<const Variant<LogSoftmaxForward>> log_softmax_forward_variants() {
       // Lanes load neighbours, and 5 exchanges replace the walk along the row.
       {"warp", log_softmax_forward_warp,
        "the same, one warp per row: ten classes keep 10 of 32 lanes busy; 0.96x online's time at B=256 on an H200, "
-       "2.4x "
-       "at 65536"},
+       "2.4x at 65536"},
   };
   return kTable;
 }

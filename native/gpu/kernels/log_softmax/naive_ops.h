@@ -1,8 +1,8 @@
 // log_softmax: scores to log probabilities, and the gradient of the mean nll_loss through it.
 //
 // log_p[k] = x[k] - log(sum over j of exp x[j]). The loss of a row is -log_p[label], and d log_p[label] / dx[k] is
-// [k == label] - p[k]; so the mean over B rows, times `upstream`, has dx[b,k] = upstream/B * (p[b,k] - [k ==
-// label[b]]).
+// [k == label] - p[k]; so the mean over B rows, times `upstream`, has
+// dx[b,k] = upstream/B * (p[b,k] - [k == label[b]]).
 // T is float or double; bytes are those of float.
 #pragma once
 

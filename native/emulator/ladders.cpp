@@ -1,8 +1,6 @@
 // The ladders without a GPU: our own rows.
 #include "bench/ladders.h"
 
-#include <memory>
-
 #include "cuda/buffer.h"
 #include "kernels/relu/relu.h"
 

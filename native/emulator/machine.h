@@ -1,9 +1,7 @@
 // What the parts of the emulator share: the block that runs now, its threads, and where they stand in time.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The formulas of layer1.h, in their order.
 #include "cpu/layer1.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace mnist::cpu {

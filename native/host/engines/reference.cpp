@@ -1,6 +1,5 @@
 // Engine `reference`: the network of model.h spelled out with the float64 ops of cpu/reference_ops.h.
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/reference_ops.h"
 #include "profile/step_timer.h"

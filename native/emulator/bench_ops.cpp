@@ -21,13 +21,10 @@ struct Checked {
 Checked check(const bench::OpCase& op, double bound) {
   std::vector<double> got = bench::output_of(op, nullptr);
   got.resize(op.want.size());
-  double difference = 0, norm = 0;
-  for (std::size_t k = 0; k < got.size(); ++k) {
-    difference += (got[k] - op.want[k]) * (got[k] - op.want[k]);
-    norm += op.want[k] * op.want[k];
-  }
-  Checked result{norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference), ""};
+  Checked result{bench::relative_error(got, op.want), ""};
   if (result.error <= bound) return result;
+  double norm = 0;
+  for (const double value : op.want) norm += value * value;
   const double typical = std::sqrt(norm / double(got.size()));
   const auto right = [&](std::size_t k) { return std::abs(got[k] - op.want[k]) <= 1e-3 * typical; };
   for (std::size_t k = 0; k < got.size(); ++k) {

@@ -2,9 +2,7 @@
 #include "mnist/op_bench.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <span>
 
 #include "bench/op_cases.h"
@@ -25,17 +23,10 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Relative L2 distance from the reference of what the last run left; NaN or infinity if anything is not a number.
 double error_of(const bench::OpCase& op, bool channels_last, const cuda::Stream& stream) {
   std::vector<double> got = bench::output_of(op, stream.get());
   if (channels_last) got = bench::swapped(got, op.area, op.channels);
-  double squares = 0, norm = 0;
-  for (std::size_t k = 0; k < got.size(); ++k) {
-    if (!std::isfinite(got[k])) return std::numeric_limits<double>::quiet_NaN();
-    squares += (got[k] - op.want[k]) * (got[k] - op.want[k]);
-    norm += op.want[k] * op.want[k];
-  }
-  return std::sqrt(squares / norm);
+  return bench::relative_error(got, op.want);
 }
 
 using Run = std::function<void(cudaStream_t)>;

@@ -34,10 +34,7 @@ constexpr double kNaiveError = 1e-12;  // of float64 sums in another order, rela
 constexpr int kArea1 = kImagePixels, kArea2 = kPool1Side * kPool1Side;
 
 std::string shape(const char* before, std::int64_t batch, const char* after) {
-  std::string text = before;
-  text += std::to_string(batch);
-  text += after;
-  return text;
+  return std::string(before).append(std::to_string(batch)).append(after);
 }
 
 // Normal numbers in the GPU's memory, in the op's order and channels last, and in float64.
@@ -77,21 +74,27 @@ Wide on_gpu(const Doubles& values, cudaStream_t stream) {
   return buffer;
 }
 
-// Makes op.want, the reference's answer for the first images, that for all, `count` numbers, which `naive` sets.
+// A case whose output has `size` numbers, and room for as many answers; channels and area as in OpCase.
+OpCase op_case(std::string shape, std::int64_t size, const kernels::Cost& cost, double bound = 0, int channels = 1,
+               int area = 1) {
+  OpCase op{.shape = std::move(shape), .cost = cost, .channels = channels, .area = area, .bound = bound};
+  op.output.reserve(size);
+  op.want.resize(size);
+  return op;
+}
+
+// Sets op.want by `naive`; its first `known` numbers, the first images' answer, the reference has set.
 template <class Naive>
-void answer_all(OpCase& op, std::int64_t count, cudaStream_t stream, Naive naive) {
-  if (count == std::int64_t(op.want.size())) return;
+void answer_all(OpCase& op, std::int64_t known, cudaStream_t stream, Naive naive) {
+  const auto count = std::int64_t(op.want.size());
+  if (known == count) return;
   const Wide found(count);
   cuda::fill_bytes(found.data(), 0xff, count, stream);  // NaN
   naive(found.data());
   Doubles all(count);
   cuda::download(all, found.data(), stream);
-  double squares = 0, norm = 0;
-  for (std::size_t k = 0; k < op.want.size(); ++k) {
-    squares += (all[k] - op.want[k]) * (all[k] - op.want[k]);
-    norm += op.want[k] * op.want[k];
-  }
-  if (!(squares <= kNaiveError * kNaiveError * norm) ||
+  op.want.resize(known);
+  if (!(relative_error(std::span(all).first(known), op.want) <= kNaiveError) ||
       !std::ranges::all_of(all, [](double v) { return std::isfinite(v); }))
     throw std::runtime_error(op.shape + ": naive in float64 is not what the reference says, so no row can be checked");
   op.want = std::move(all);
@@ -111,9 +114,8 @@ void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
 void answer_linear(OpCase& op, const Doubles& x, const Doubles& w, const Doubles& bias, std::int64_t batch,
                    cudaStream_t stream) {
   const auto checked = std::min(batch, kChecked);
-  op.want.resize(checked * kHidden);
   reference::linear_forward(op.want.data(), x.data(), w.data(), bias.data(), checked, kFeatures, kHidden);
-  answer_all(op, batch * kHidden, stream, [&](double* y) {
+  answer_all(op, checked * kHidden, stream, [&](double* y) {
     const Wide wide_x = on_gpu(x, stream), wide_w = on_gpu(w, stream), wide_bias = on_gpu(bias, stream);
     kernels::naive::linear_forward(y, wide_x.data(), wide_w.data(), wide_bias.data(), batch, kFeatures, kHidden,
                                    stream);
@@ -122,13 +124,11 @@ void answer_linear(OpCase& op, const Doubles& x, const Doubles& w, const Doubles
 }
 
 OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("fc1: (", batch, ",3136) to 128")};
+  OpCase op = op_case(shape("fc1: (", batch, ",3136) to 128"), batch * kHidden,
+                      kernels::linear_cost(batch, kFeatures, kHidden), 1e-5);
   const auto x = random_input(op, stream, batch * kFeatures);
   const auto w = random_input(op, stream, kHidden * kFeatures, 0.02);
   const auto bias = random_input(op, stream, kHidden);
-  op.output.reserve(batch * kHidden);
-  op.bound = 1e-5;
-  op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   answer_linear(op, x.wide, w.wide, bias.wide, batch, stream);
   if (relu)
     for (double& y : op.want) y = std::max(y, 0.0);
@@ -152,15 +152,12 @@ OpCase linear_relu(std::int64_t batch, cudaStream_t stream) {
 
 // dx, dw and dbias one after the other in the output; the reference has to see every image.
 OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("fc1: (", batch, ",3136) to 128")};
   const std::int64_t of_x = batch * kFeatures, of_w = std::int64_t(kHidden) * kFeatures;
+  OpCase op = op_case(shape("fc1: (", batch, ",3136) to 128"), of_x + of_w + kHidden,
+                      kernels::linear_backward_cost(batch, kFeatures, kHidden), 1e-5);
   const auto dy = random_input(op, stream, batch * kHidden);
   const auto x = random_input(op, stream, of_x);
   const auto w = random_input(op, stream, of_w);
-  op.output.reserve(of_x + of_w + kHidden);
-  op.want.resize(of_x + of_w + kHidden);
-  op.bound = 1e-5;
-  op.cost = kernels::linear_backward_cost(batch, kFeatures, kHidden);
   double* want = op.want.data();
   reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.wide.data(), x.wide.data(), w.wide.data(), batch,
                              kFeatures, kHidden);
@@ -175,7 +172,8 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
 
 // Of each four neighbours in w the two smallest are 0.
 OpCase linear_sparse(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("fc1, 2:4: (", batch, ",3136) to 128")};
+  OpCase op = op_case(shape("fc1, 2:4: (", batch, ",3136) to 128"), batch * kHidden,
+                      kernels::linear_cost(batch, kFeatures, kHidden));
   const auto x = random_input(op, stream, batch * kFeatures);
   std::mt19937 rng(2);
   std::normal_distribution<float> normal(0, 0.02f);
@@ -188,8 +186,6 @@ OpCase linear_sparse(std::int64_t batch, cudaStream_t stream) {
   }
   const float* w = add_floats(op, stream, weights);
   const auto bias = random_input(op, stream, kHidden);
-  op.output.reserve(batch * kHidden);
-  op.cost = kernels::linear_cost(batch, kFeatures, kHidden);
   answer_linear(op, x.wide, Doubles(weights.begin(), weights.end()), bias.wide, batch, stream);
   float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
   add_rungs(op, own_rungs(kernels::linear_sparse_forward_variants()), [&](const auto& row) {
@@ -213,20 +209,20 @@ Input conv2_dy(OpCase& op, cudaStream_t stream, std::int64_t batch) {
   return random_input(op, stream, batch * kConv2Size, 1, kConv2Channels, kArea2);
 }
 
+// Of any direction: `size`, `channels` and `area` of its result.
+OpCase conv2_case(std::int64_t batch, std::int64_t size, int channels, int area, double bound) {
+  return op_case(shape("conv2: (", batch, ",32,14,14) to 64"), size,
+                 kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side), bound, channels, area);
+}
+
 OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
+  OpCase op = conv2_case(batch, batch * kConv2Size, kConv2Channels, kArea2, 5e-6);
   const auto checked = std::min(batch, kChecked);
   const auto x = conv2_x(op, stream, batch), w = conv2_w(op, stream);
   const auto bias = random_input(op, stream, kConv2Channels);
-  op.output.reserve(batch * kConv2Size);
-  op.channels = kConv2Channels;
-  op.area = kArea2;
-  op.want.resize(checked * kConv2Size);
-  op.bound = 5e-6;
-  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_forward(op.want.data(), x.wide.data(), w.wide.data(), bias.wide.data(), checked, kConv1Channels,
                             kConv2Channels, kPool1Side);
-  answer_all(op, batch * kConv2Size, stream, [&](double* y) {
+  answer_all(op, checked * kConv2Size, stream, [&](double* y) {
     const Wide wide_x = on_gpu(x.wide, stream), wide_w = on_gpu(w.wide, stream), b = on_gpu(bias.wide, stream);
     kernels::naive::conv2d_forward(y, wide_x.data(), wide_w.data(), b.data(), batch, kConv1Channels, kConv2Channels,
                                    kPool1Side, stream);
@@ -240,18 +236,12 @@ OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
 }
 
 OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
+  OpCase op = conv2_case(batch, batch * kPool1Size, kConv1Channels, kArea2, 5e-6);
   const auto checked = std::min(batch, kChecked);
   const auto dy = conv2_dy(op, stream, batch), w = conv2_w(op, stream);
-  op.output.reserve(batch * kPool1Size);
-  op.channels = kConv1Channels;
-  op.area = kArea2;
-  op.want.resize(checked * kPool1Size);
-  op.bound = 5e-6;
-  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_backward_data(op.want.data(), dy.wide.data(), w.wide.data(), checked, kConv1Channels,
                                   kConv2Channels, kPool1Side);
-  answer_all(op, batch * kPool1Size, stream, [&](double* dx) {
+  answer_all(op, checked * kPool1Size, stream, [&](double* dx) {
     const Wide wide_dy = on_gpu(dy.wide, stream), wide_w = on_gpu(w.wide, stream);
     kernels::naive::conv2d_backward_data(dx, wide_dy.data(), wide_w.data(), batch, kConv1Channels, kConv2Channels,
                                          kPool1Side, stream);
@@ -267,14 +257,8 @@ OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
 
 // The reference has to see every image.
 OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("conv2: (", batch, ",32,14,14) to 64")};
+  OpCase op = conv2_case(batch, kConv2Weights, kConv1Channels, kTaps, 1e-5);
   const auto dy = conv2_dy(op, stream, batch), x = conv2_x(op, stream, batch);
-  op.output.reserve(kConv2Weights);
-  op.channels = kConv1Channels;
-  op.area = kTaps;
-  op.want.resize(kConv2Weights);
-  op.bound = 1e-5;
-  op.cost = kernels::conv2d_cost(batch, kConv1Channels, kConv2Channels, kPool1Side);
   reference::conv2d_backward_weight(op.want.data(), dy.wide.data(), x.wide.data(), batch, kConv1Channels,
                                     kConv2Channels, kPool1Side);
   const auto scratch = kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels);
@@ -288,15 +272,12 @@ OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
 }
 
 OpCase relu(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, ",64,14,14)")};
-  const std::int64_t of_image = std::int64_t(kConv2Channels) * kArea2, count = batch * of_image;
+  const std::int64_t count = batch * kConv2Size;
+  OpCase op = op_case(shape("(", batch, ",64,14,14)"), count, kernels::relu_cost(count));
   const auto x = random_input(op, stream, count);
-  op.output.reserve(count);
   op.decisions.reserve(count);
-  op.want.resize(x.wide.size());
-  op.cost = kernels::relu_cost(count);
-  std::vector<std::uint8_t> pass(op.want.size());
-  reference::relu_forward(op.want.data(), pass.data(), x.wide.data(), std::int64_t(op.want.size()), true);
+  std::vector<std::uint8_t> pass(count);
+  reference::relu_forward(op.want.data(), pass.data(), x.wide.data(), count, true);
   add_rungs(op, own_rungs(kernels::relu_forward_variants()), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
       run(y, pass, x, count, stream);
@@ -306,12 +287,10 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
 }
 
 OpCase transpose(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, ",3136)")};
+  OpCase op = op_case(shape("(", batch, ",3136)"), batch * kFeatures, kernels::transpose_cost(batch * kFeatures));
   const auto x = random_input(op, stream, batch * kFeatures);
-  op.output.reserve(batch * kFeatures);
   for (std::int64_t c = 0; c < kFeatures; ++c)
-    for (std::int64_t b = 0; b < batch; ++b) op.want.push_back(x.wide[b * kFeatures + c]);
-  op.cost = kernels::transpose_cost(batch * kFeatures);
+    for (std::int64_t b = 0; b < batch; ++b) op.want[c * batch + b] = x.wide[b * kFeatures + c];
   add_rungs(op, own_rungs(kernels::transpose_variants()), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.data](cudaStream_t stream) {
       run(y, x, batch, kFeatures, stream);
@@ -322,21 +301,19 @@ OpCase transpose(std::int64_t batch, cudaStream_t stream) {
 
 // A row is as long as chance has it.
 OpCase row_sums(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, "x64) rows of up to 196")};
   const std::int64_t rows = batch * kConv2Channels;
-  const auto x = random_input(op, stream, rows * kArea2);
   std::mt19937 rng(1);
   std::vector<int> length(rows), order(rows);
   for (auto& each : length) each = int(rng() % (kArea2 + 1));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](int row) { return length[row]; });
+  const auto summed = std::accumulate(length.begin(), length.end(), std::int64_t(0));
+  OpCase op = op_case(shape("(", batch, "x64) rows of up to 196"), rows, kernels::row_sums_cost(summed, rows), 2e-6);
+  const auto x = random_input(op, stream, rows * kArea2);
   for (const auto& list : {length, order}) cuda::upload(op.ints.emplace_back(rows).data(), list, stream);
-  op.output.reserve(rows);
-  op.bound = 2e-6;
-  op.cost = kernels::row_sums_cost(std::accumulate(length.begin(), length.end(), std::int64_t(0)), rows);
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto row = x.wide.begin() + r * kArea2;
-    op.want.push_back(std::accumulate(row, row + length[r], 0.0));
+    op.want[r] = std::accumulate(row, row + length[r], 0.0);
   }
   add_rungs(op, own_rungs(kernels::row_sums_variants()), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), x = x.data, length = op.ints[0].data(),
@@ -347,18 +324,16 @@ OpCase row_sums(std::int64_t batch, cudaStream_t stream) {
 
 // Pixels as in digits: strokes of a few neighbours, 0 elsewhere.
 OpCase histogram(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, ",28,28)")};
+  OpCase op =
+      op_case(shape("(", batch, ",28,28)"), kernels::kHistogramBins, kernels::histogram_cost(batch * kImagePixels));
   std::mt19937 rng(1);
   std::vector<std::uint8_t> pixels(batch * kImagePixels);
   for (std::size_t k = 0; k < pixels.size(); ++k)
     if (k % 4 ? pixels[k - 1] : rng() % 5 == 0) pixels[k] = std::uint8_t(1 + rng() % 255);
   op.decisions.reserve(std::int64_t(pixels.size()));
   cuda::upload(op.decisions.data(), pixels, stream);
-  op.output.reserve(kernels::kHistogramBins);
   op.counts = true;
-  op.want.resize(kernels::kHistogramBins);
   for (const auto pixel : pixels) ++op.want[pixel];
-  op.cost = kernels::histogram_cost(std::int64_t(pixels.size()));
   add_rungs(op, histogram_ladder(), [&](const auto& row) {
     return [=, run = row.run, count = reinterpret_cast<int*>(op.output.data()), pixels = op.decisions.data(),
             pixel_count = batch * kImagePixels](cudaStream_t stream) { run(count, pixels, pixel_count, stream); };
@@ -366,17 +341,18 @@ OpCase histogram(std::int64_t batch, cudaStream_t stream) {
   return op;
 }
 
+// Of layer 1, by channel: an op whose result has `area` numbers per channel and image.
+OpCase layer1_case(std::int64_t batch, int area, const kernels::Cost& cost, double bound = 0) {
+  return op_case(shape("layer 1: (", batch, ",32,28,28)"), batch * kConv1Channels * area, cost, bound, kConv1Channels,
+                 area);
+}
+
 OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
-  const std::int64_t planes = batch * kConv1Channels;
+  const std::int64_t planes = batch * kConv1Channels, pooled = batch * kPool1Size;
+  OpCase op = layer1_case(batch, kArea2, kernels::relu_max_pool2d_forward_cost(pooled));
   const auto x = random_input(op, stream, planes * kArea1, 1, kConv1Channels, kArea1);
-  op.output.reserve(batch * kPool1Size);
-  op.channels = kConv1Channels;
-  op.area = kArea2;
-  op.decisions.reserve(batch * kPool1Size);
-  op.want.resize(batch * kPool1Size);
-  op.cost = kernels::relu_max_pool2d_forward_cost(batch * kPool1Size);
-  std::vector<std::uint8_t> route(op.want.size());
+  op.decisions.reserve(pooled);
+  std::vector<std::uint8_t> route(pooled);
   reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.wide.data(), planes, kPool1Side);
   add_rungs(op, relu_max_pool2d_forward_ladder(kConv1Channels), [&](const auto& row) {
     return [=, run = row.run, y = op.output.data(), route = op.decisions.data(), x = x.of(row)](cudaStream_t stream) {
@@ -388,15 +364,10 @@ OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
 
 // Random gradients and decisions; cuDNN takes its own from x, which leaves the same maxima alive.
 OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t planes = batch * kConv1Channels, pooled = batch * kPool1Size;
+  OpCase op = layer1_case(batch, kArea1, kernels::relu_max_pool2d_backward_cost(pooled));
   const auto x = random_input(op, stream, 4 * pooled, 1, kConv1Channels, kArea1);
   const auto dy = random_input(op, stream, pooled, 1, kConv1Channels, kArea2);
-  op.output.reserve(4 * pooled);
-  op.channels = kConv1Channels;
-  op.area = kArea1;
-  op.want.resize(4 * pooled);
-  op.cost = kernels::relu_max_pool2d_backward_cost(pooled);
   Doubles y(pooled);
   std::vector<std::uint8_t> route(pooled);
   reference::relu_max_pool2d_forward(y.data(), route.data(), x.wide.data(), planes, kPool1Side);
@@ -412,13 +383,10 @@ OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
 
 // Mean and variance side by side in the output; the reference has to see every image.
 OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t count = batch * kConv1Channels * kArea1;
+  OpCase op = op_case(shape("layer 1: (", batch, ",32,28,28)"), 2 * kConv1Channels,
+                      kernels::batch_norm_statistics_cost(count), 1e-6);
   const auto x = random_input(op, stream, count);
-  op.output.reserve(2 * kConv1Channels);
-  op.want.resize(2 * kConv1Channels);
-  op.bound = 1e-6;
-  op.cost = kernels::batch_norm_statistics_cost(count);
   reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.wide.data(), batch,
                                    kConv1Channels, kArea1);
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
@@ -431,17 +399,12 @@ OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
 }
 
 OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t count = batch * kConv1Channels * kArea1;
+  OpCase op = layer1_case(batch, kArea1,
+                          kernels::batch_norm_statistics_cost(count) + kernels::batch_norm_forward_cost(count), 2e-6);
   const auto x = random_input(op, stream, count, 1, kConv1Channels, kArea1);
   const auto gamma = random_input(op, stream, kConv1Channels);
   const auto beta = random_input(op, stream, kConv1Channels);
-  op.output.reserve(count);
-  op.channels = kConv1Channels;
-  op.area = kArea1;
-  op.want.resize(count);
-  op.bound = 2e-6;
-  op.cost = kernels::batch_norm_statistics_cost(count) + kernels::batch_norm_forward_cost(count);
   Doubles mean(kConv1Channels), var(kConv1Channels);
   reference::batch_norm_statistics(mean.data(), var.data(), x.wide.data(), batch, kConv1Channels, kArea1);
   reference::batch_norm_forward(op.want.data(), x.wide.data(), gamma.wide.data(), beta.wide.data(), mean.data(),
@@ -459,18 +422,12 @@ OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
 
 // dx is what is compared: dgamma and dbeta, which the sums of all images make, are in it.
 OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("layer 1: (", batch, ",32,28,28)")};
   const std::int64_t count = batch * kConv1Channels * kArea1;
+  OpCase op = layer1_case(batch, kArea1, kernels::batch_norm_backward_cost(count), 2e-6);
   const auto dy = random_input(op, stream, count, 1, kConv1Channels, kArea1);
   const auto x = random_input(op, stream, count, 1, kConv1Channels, kArea1);
   const auto gamma = random_input(op, stream, kConv1Channels);
-  op.output.reserve(count);
-  op.channels = kConv1Channels;
-  op.area = kArea1;
-  op.bound = 2e-6;
-  op.cost = kernels::batch_norm_backward_cost(count);
   Doubles mean(kConv1Channels), var(kConv1Channels), dgamma(kConv1Channels), dbeta(kConv1Channels);
-  op.want.resize(count);
   reference::batch_norm_statistics(mean.data(), var.data(), x.wide.data(), batch, kConv1Channels, kArea1);
   reference::batch_norm_backward(op.want.data(), dgamma.data(), dbeta.data(), dy.wide.data(), x.wide.data(),
                                  gamma.wide.data(), mean.data(), var.data(), batch, kConv1Channels, kArea1);
@@ -610,12 +567,9 @@ OpCase conv_bn_relu_pool_layer1_backward(std::int64_t batch, cudaStream_t stream
 }
 
 OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, ",10)")};
-  const auto x = random_input(op, stream, batch * kClasses);
-  op.output.reserve(batch * kClasses);
-  op.want.resize(batch * kClasses);
-  op.bound = 1e-6;
-  op.cost = kernels::log_softmax_forward_cost(batch * kClasses);
+  const std::int64_t count = batch * kClasses;
+  OpCase op = op_case(shape("(", batch, ",10)"), count, kernels::log_softmax_forward_cost(count), 1e-6);
+  const auto x = random_input(op, stream, count);
   reference::log_softmax_forward(op.want.data(), x.wide.data(), batch, kClasses);
   add_rungs(op, log_softmax_forward_ladder(), [&](const auto& row) {
     return [=, run = row.run, log_p = op.output.data(), x = x.data](cudaStream_t stream) {
@@ -626,16 +580,13 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
 }
 
 OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
-  OpCase op{shape("(", batch, ",10)")};
-  const auto log_p = random_input(op, stream, batch * kClasses);
+  const std::int64_t count = batch * kClasses;
+  OpCase op = op_case(shape("(", batch, ",10)"), count, kernels::log_softmax_nll_backward_cost(count), 1e-6);
+  const auto log_p = random_input(op, stream, count);
   std::vector<std::uint8_t> labels(batch);
   for (std::int64_t b = 0; b < batch; ++b) labels[b] = std::uint8_t(b * 7 % kClasses);
   op.decisions.reserve(batch);
   cuda::upload(op.decisions.data(), labels, stream);
-  op.output.reserve(batch * kClasses);
-  op.want.resize(batch * kClasses);
-  op.bound = 1e-6;
-  op.cost = kernels::log_softmax_nll_backward_cost(batch * kClasses);
   reference::log_softmax_nll_backward(op.want.data(), log_p.wide.data(), labels.data(), 1, batch, kClasses);
   add_rungs(op, log_softmax_nll_backward_ladder(), [&](const auto& row) {
     return [=, run = row.run, dx = op.output.data(), log_p = log_p.data,
@@ -645,6 +596,15 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
 }
 
 }  // namespace
+
+double relative_error(std::span<const double> got, std::span<const double> want) {
+  double squares = 0, norm = 0;
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    squares += (got[k] - want[k]) * (got[k] - want[k]);
+    norm += want[k] * want[k];
+  }
+  return squares == 0 ? 0 : std::sqrt(squares / norm);
+}
 
 std::vector<double> output_of(const OpCase& op, cudaStream_t stream) {
   const auto download = [&]<class T>(const T* from) {

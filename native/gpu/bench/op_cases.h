@@ -26,6 +26,9 @@ struct OpCase {
   cuda::DeviceBuffer<std::uint8_t> decisions;
 };
 
+// Relative L2 distance of as many numbers as `want` has; NaN or infinity if any is not finite.
+double relative_error(std::span<const double> got, std::span<const double> want);
+
 // What the last run left.
 std::vector<double> output_of(const OpCase& op, cudaStream_t stream);
 

@@ -322,15 +322,27 @@ Shape by_channel(const Shape& x) { return {kFloat, 1, x.c, 1, 1}; }
 Shape pooled(int type, const Shape& x) { return {type, x.n, x.c, x.h / 2, x.w / 2}; }
 constexpr Shape kNumber{kFloat, 1, 1, 1, 1};
 
+// By Direction: the operation, and its attributes.
+constexpr struct {
+  int operation, x, w, y, convolution, alpha, beta;
+} kConvolutions[] = {
+    {kConvolutionForward, kForwardX, kForwardW, kForwardY, kForwardConvolution, kForwardAlpha, kForwardBeta},
+    {kConvolutionBackwardData, kBackwardDataDx, kBackwardDataW, kBackwardDataDy, kBackwardDataConvolution,
+     kBackwardDataAlpha, kBackwardDataBeta},
+    {kConvolutionBackwardFilter, kBackwardFilterX, kBackwardFilterDw, kBackwardFilterDy, kBackwardFilterConvolution,
+     kBackwardFilterAlpha, kBackwardFilterBeta},
+};
+
 // Its arrays are 0, 1 and 2.
-Graph convolution_forward(RawContext context, const Shape& x, const Shape& w, const Shape& y) {
-  Graph graph(context, kConvolutionForward);
-  graph.tensor(kForwardX, x)
-      .tensor(kForwardW, w)
-      .tensor(kForwardY, y)
-      .set(kForwardConvolution, convolution_3x3())
-      .set(kForwardAlpha, kTypeFloat, 1.0f)
-      .set(kForwardBeta, kTypeFloat, 0.0f);
+Graph conv2d_graph(Direction direction, RawContext context, const Shape& x, const Shape& w, const Shape& y) {
+  const auto& its = kConvolutions[int(direction)];
+  Graph graph(context, its.operation);
+  graph.tensor(its.x, x)
+      .tensor(its.w, w)
+      .tensor(its.y, y)
+      .set(its.convolution, convolution_3x3())
+      .set(its.alpha, kTypeFloat, 1.0f)
+      .set(its.beta, kTypeFloat, 0.0f);
   return graph;
 }
 
@@ -350,32 +362,9 @@ Graph norm_forward(RawContext context, const Shape& x) {
 
 }  // namespace
 
-Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
-  return convolution_forward(context, x, w, y).plan(rules);
-}
-
-Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape& w, const Shape& dy,
-                               const Rules& rules) {
-  return Graph(context, kConvolutionBackwardData)
-      .tensor(kBackwardDataDx, dx)
-      .tensor(kBackwardDataW, w)
-      .tensor(kBackwardDataDy, dy)
-      .set(kBackwardDataConvolution, convolution_3x3())
-      .set(kBackwardDataAlpha, kTypeFloat, 1.0f)
-      .set(kBackwardDataBeta, kTypeFloat, 0.0f)
-      .plan(rules);
-}
-
-Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
-                                 const Rules& rules) {
-  return Graph(context, kConvolutionBackwardFilter)
-      .tensor(kBackwardFilterX, x)
-      .tensor(kBackwardFilterDw, dw)
-      .tensor(kBackwardFilterDy, dy)
-      .set(kBackwardFilterConvolution, convolution_3x3())
-      .set(kBackwardFilterAlpha, kTypeFloat, 1.0f)
-      .set(kBackwardFilterBeta, kTypeFloat, 0.0f)
-      .plan(rules);
+Plan conv2d_plan(Direction direction, RawContext context, const Shape& x, const Shape& w, const Shape& y,
+                 const Rules& rules) {
+  return conv2d_graph(direction, context, x, w, y).plan(rules);
 }
 
 Plan batch_norm_forward_plan(RawContext context, const Shape& x, const Rules& rules) {
@@ -415,7 +404,7 @@ Plan max_pool2d_backward_plan(RawContext context, const Shape& dx, const Rules& 
 }
 
 Plan conv2d_sums_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules) {
-  return convolution_forward(context, x, w, y)
+  return conv2d_graph(Direction::kForward, context, x, w, y)
       .then(kReductionOperation)
       .set(kReductionDescriptor, sum())
       .again(kReductionX, 2)

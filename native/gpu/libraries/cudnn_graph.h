@@ -54,14 +54,10 @@ class Plan {
   std::string text_;
 };
 
-// y = conv2d(x, w): 3x3, stride 1, padding 1. Pointers x, w, y.
-Plan conv2d_forward_plan(RawContext context, const Shape& x, const Shape& w, const Shape& y, const Rules& rules);
-// dx from dy. Pointers dx, w, dy.
-Plan conv2d_backward_data_plan(RawContext context, const Shape& dx, const Shape& w, const Shape& dy,
-                               const Rules& rules);
-// dw from dy. Pointers x, dw, dy.
-Plan conv2d_backward_weight_plan(RawContext context, const Shape& x, const Shape& dw, const Shape& dy,
-                                 const Rules& rules);
+// conv2d 3x3, stride 1, padding 1. Pointers x, w, y; backward, those of two gradients in their places.
+enum class Direction { kForward, kBackwardData, kBackwardWeight };
+Plan conv2d_plan(Direction direction, RawContext context, const Shape& x, const Shape& w, const Shape& y,
+                 const Rules& rules);
 
 // Batch norm by the batch's own statistics. Pointers x, scale, bias, mean, inverse deviation, host epsilon, y; the
 // statistics are outputs, every array by channel is float32.

@@ -179,7 +179,7 @@ void Conv2d::choose(Product& product) {
     product.plan = remembered(libraries_, op_of(product), shapes, [&] {
       Rules rules = rules_for(libraries_, op_of(product), shapes[0].n);
       rules.first = first;
-      return product.make(libraries_.dnn.get(), shapes[0], shapes[1], shapes[2], rules);
+      return cudnn::conv2d_plan(product.direction, libraries_.dnn.get(), shapes[0], shapes[1], shapes[2], rules);
     });
   };
   std::vector<std::int64_t> first;

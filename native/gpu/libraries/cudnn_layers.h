@@ -92,8 +92,7 @@ class Conv2d {
   using Pointers = std::array<const void*, 3>;  // x, w, y or their gradients
   struct Product {
     const char* op;
-    cudnn::Plan (*make)(cudnn::RawContext, const cudnn::Shape& x, const cudnn::Shape& w, const cudnn::Shape& y,
-                        const cudnn::Rules&);
+    cudnn::Direction direction;
     int output;  // which of the pointers
     cudnn::Plan plan = {};
     bool by_way = false;  // of PyTorch's order
@@ -106,9 +105,9 @@ class Conv2d {
   const Libraries& libraries_;
   std::string name_;
   std::array<cudnn::Shape, 3> shapes_;  // of x, w and y
-  Product forward_{"forward", cudnn::conv2d_forward_plan, 2};
-  Product backward_data_{"backward data", cudnn::conv2d_backward_data_plan, 0};
-  Product backward_weight_{"backward weight", cudnn::conv2d_backward_weight_plan, 1};
+  Product forward_{"forward", cudnn::Direction::kForward, 2};
+  Product backward_data_{"backward data", cudnn::Direction::kBackwardData, 0};
+  Product backward_weight_{"backward weight", cudnn::Direction::kBackwardWeight, 1};
   std::array<cuda::DeviceBuffer<std::uint8_t>, 3> first_;  // x, w and y in PyTorch's order, where products need that
 };
 

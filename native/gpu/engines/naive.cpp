@@ -39,15 +39,8 @@ struct Ops {
   static constexpr auto relu_backward = kernels::naive::relu_backward<T>;
   static constexpr auto log_softmax_forward = kernels::naive::log_softmax_forward<T>;
   static constexpr auto log_softmax_nll_backward = kernels::naive::log_softmax_nll_backward<T>;
-
-  static void linear_forward(T* y, T*, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
-                             cudaStream_t stream) {
-    kernels::naive::linear_forward(y, x, w, bias, batch, in, out, stream);
-  }
-  static void linear_backward(T* dx, T* dw, T* dbias, T*, const T* dy, const T* x, const T* w, std::int64_t batch,
-                              int in, int out, cudaStream_t stream) {
-    kernels::naive::linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
-  }
+  static constexpr auto linear_forward = kernels::naive::linear_forward_row<T>;
+  static constexpr auto linear_backward = kernels::naive::linear_backward_row<T>;
 
   static std::int64_t partial_size(std::int64_t batch) {
     return std::max(kernels::naive::conv2d_partial_size(batch, kConv1Channels, kConv2Channels),

@@ -41,15 +41,8 @@ struct Ops {
   static constexpr auto relu_max_pool2d_backward = &naive::relu_max_pool2d_backward<T>;
   static constexpr auto relu_forward = &naive::relu_forward<T>;
   static constexpr auto log_softmax_forward = &naive::log_softmax_forward<T>;
-
-  static void linear_forward(T* y, T*, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
-                             cudaStream_t stream) {
-    naive::linear_forward(y, x, w, bias, batch, in, out, stream);
-  }
-  static void linear_backward(T* dx, T* dw, T* dbias, T*, const T* dy, const T* x, const T* w, std::int64_t batch,
-                              int in, int out, cudaStream_t stream) {
-    naive::linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
-  }
+  static constexpr auto linear_forward = &naive::linear_forward_row<T>;
+  static constexpr auto linear_backward = &naive::linear_backward_row<T>;
   static std::int64_t linear_partial_size(std::int64_t, int, int) { return 0; }
 };
 

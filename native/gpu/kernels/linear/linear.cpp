@@ -6,23 +6,10 @@
 #include "kernels/linear/naive_ops.h"
 
 namespace mnist::kernels {
-namespace {
-
-void forward_naive(float* y, float*, const float* x, const float* w, const float* bias, std::int64_t batch, int in,
-                   int out, cudaStream_t stream) {
-  naive::linear_forward(y, x, w, bias, batch, in, out, stream);
-}
-
-void backward_naive(float* dx, float* dw, float* dbias, float*, const float* dy, const float* x, const float* w,
-                    std::int64_t batch, int in, int out, cudaStream_t stream) {
-  naive::linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
-}
-
-}  // namespace
 
 std::span<const Variant<LinearForward>> linear_forward_variants() {
   static constexpr Variant<LinearForward> kTable[] = {
-      {"naive", forward_naive, "one thread per output; a warp reads 32 rows of w at once"},
+      {"naive", naive::linear_forward_row, "one thread per output; a warp reads 32 rows of w at once"},
       // A warp's load of w takes 4 sectors instead of 32, because its lanes read neighbours.
       {"coalesced", linear_forward_coalesced, "one warp per output; it reads 128 adjacent bytes"},
       // A number that is read from memory serves 32 products instead of one.
@@ -48,7 +35,7 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
 
 std::span<const Variant<LinearBackward>> linear_backward_variants() {
   static constexpr Variant<LinearBackward> kTable[] = {
-      {"naive", backward_naive, "one thread per dx, dw and dbias; neighbours read adjacent values"},
+      {"naive", naive::linear_backward_row, "one thread per dx, dw and dbias; neighbours read adjacent values"},
       // A number that is read from memory serves 32 products instead of one.
       {"tiled", linear_backward_tiled, "32x32 tiles in shared memory; dbias by 32 threads per output"},
       // Four loads of 16 bytes from shared memory serve 64 products, where every product took two loads.

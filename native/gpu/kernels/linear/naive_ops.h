@@ -30,4 +30,16 @@ template <class T>
 void linear_backward(T* dx, T* dw, T* dbias, const T* dy, const T* x, const T* w, std::int64_t batch, int in, int out,
                      cudaStream_t stream);
 
+// Both with the parameters of the ladders (linear.h), whose scratch they leave alone.
+template <class T>
+void linear_forward_row(T* y, T*, const T* x, const T* w, const T* bias, std::int64_t batch, int in, int out,
+                        cudaStream_t stream) {
+  linear_forward(y, x, w, bias, batch, in, out, stream);
+}
+template <class T>
+void linear_backward_row(T* dx, T* dw, T* dbias, T*, const T* dy, const T* x, const T* w, std::int64_t batch, int in,
+                         int out, cudaStream_t stream) {
+  linear_backward(dx, dw, dbias, dy, x, w, batch, in, out, stream);
+}
+
 }  // namespace mnist::kernels::naive

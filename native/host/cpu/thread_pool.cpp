@@ -1,9 +1,7 @@
 // Rounds are announced by a counter and ended by another; both are waited for by spinning first, then asleep.
 #include "cpu/thread_pool.h"
 
-#ifdef __linux__
 #include <sched.h>
-#endif
 
 #include <algorithm>
 #include <string>
@@ -17,7 +15,7 @@ namespace {
 constexpr int kSpins = 2000;  // some 50 us: longer than the gap between two loops of a step
 
 void pause() {
-#if defined(__x86_64__) || defined(__i386__)
+#ifdef __x86_64__
   __builtin_ia32_pause();
 #endif
 }
@@ -35,11 +33,9 @@ void wait_while(const std::atomic<T>& value, T old) {
 }  // namespace
 
 int available_cores() {
-#ifdef __linux__
   // The mask of a machine with more than 1024 cores does not fit cpu_set_t; hardware_concurrency is the answer then.
   cpu_set_t mask;
   if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-#endif
   return std::max(1, int(std::thread::hardware_concurrency()));
 }
 

@@ -366,8 +366,7 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
     return set_last_error(count > kMaxThreads || dynamic_bytes > dynamic_limit ? cudaErrorInvalidValue
                                                                                : cudaErrorInvalidConfiguration);
   if (!machine.stacks) {
-    machine.stacks_bytes = kStack * kMaxThreads;
-    machine.stacks = static_cast<char*>(mmap(nullptr, machine.stacks_bytes, PROT_READ | PROT_WRITE,
+    machine.stacks = static_cast<char*>(mmap(nullptr, kStack * kMaxThreads, PROT_READ | PROT_WRITE,
                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     std::signal(SIGALRM, too_long);
   }
@@ -384,10 +383,7 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
   for (int order = 0; order < orders; ++order) {
     if (order > 0) restore_memory();
     run_grid(order, dynamic_bytes);
-    if (order == 0) {
-      finish_counts();
-      add_kernel(machine.barriers, 0, 0, std::int64_t(grid.x) * grid.y * grid.z, machine.thread_count, dynamic_bytes);
-    }
+    if (order == 0) add_kernel(finish_counts(), dynamic_bytes);
     if (machine.aborted) break;
     if (order > 0) compare_memory(order);
   }

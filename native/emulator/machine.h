@@ -62,7 +62,6 @@ struct Machine {
   dim3 grid, block_size;
   uint3 block_index{};
   char* stacks = nullptr;
-  std::size_t stacks_bytes = 0;
   const char* body = nullptr;
   std::size_t body_bytes = 0;
 };
@@ -74,6 +73,11 @@ inline int inside;
 struct Inside {
   Inside() { ++inside; }
   ~Inside() { --inside; }
+};
+
+// Bytes of the sectors of global memory that warps asked for, and distinct ones.
+struct GlobalBytes {
+  std::int64_t all, least;
 };
 
 // machine.cpp
@@ -93,7 +97,7 @@ void begin_block(std::size_t dynamic_bytes);
 void end_warp();                 // all lanes of the warp wait or have ended: its accesses are counted
 void begin_launch();             // keeps a copy of memory
 void restore_memory();           // puts it back for another order, and keeps what the first one left
-void finish_counts();            // after the first order
+GlobalBytes finish_counts();     // after the first order: of all of its accesses
 void compare_memory(int order);  // reports where this order left other bits
 std::string who(int number, std::uint32_t block);
 // report.cpp
@@ -110,7 +114,6 @@ struct Counted {
   Lanes first;
 };
 void add_counts(const Counted& counted);
-void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads,
-                std::size_t dynamic_bytes = 0);
+void add_kernel(const GlobalBytes& bytes, std::size_t dynamic_bytes);  // the first order of its launch
 
 }  // namespace emulator

@@ -14,6 +14,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "emulator.h"
 #include "machine.h"
@@ -544,15 +545,14 @@ void begin_launch() {
   }
 }
 
-void finish_counts() {
+GlobalBytes finish_counts() {
   end_warp();
   for (auto& [key, site] : sites)
     add_counts({key.first, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least,
                 site.name, site.first});
   sites.clear();
   std::fill(std::begin(cache), std::end(cache), Cached{});
-  add_kernel(0, global_bytes, least_bytes, 0, 0);
-  global_bytes = least_bytes = 0;
+  return {std::exchange(global_bytes, 0), std::exchange(least_bytes, 0)};
 }
 
 void restore_memory() {
@@ -715,11 +715,7 @@ cudaError_t cudaFree(void* data) {
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   // The address is never given again, so that its use is noticed.
   auto gone = std::find_if(buffers.begin(), buffers.end(), [&](const auto& one) { return one.get() == buffer; });
-  buffer->freed = true;
-  buffer->shadow = nullptr;
-  for (auto* list : {&buffer->before, &buffer->first}) std::vector<char>().swap(*list);
-  std::vector<std::uint8_t>().swap(buffer->set);
-  std::vector<std::uint8_t>().swap(buffer->set_before);
+  *buffer = {.name = buffer->name, .data = buffer->data, .bytes = buffer->bytes, .freed = true};
   gone->release();
   buffers.erase(gone);
   return cudaSuccess;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 #include <tuple>
 
@@ -34,7 +35,25 @@ std::uint64_t load_base() {
   return base;
 }
 
-// addr2line, which comes with g++, names the inlined functions inside out: the first line that is not the emulator's.
+// What addr2line, which comes with g++, prints of addresses in this program, without the ends of lines.
+std::vector<std::string> addr2line(const std::string& options, std::span<const std::uint64_t> addresses) {
+  std::ostringstream command;
+  command << "addr2line " << options << " -f -C -e /proc/" << getpid() << "/exe" << std::hex;
+  for (const auto address : addresses) command << " 0x" << address - load_base();
+  command << " 2>/dev/null";
+  std::vector<std::string> lines;
+  std::FILE* pipe = popen(command.str().c_str(), "r");
+  if (!pipe) return lines;
+  static char text[1 << 16];  // a template's name can be long
+  while (std::fgets(text, sizeof text, pipe)) {
+    std::string& line = lines.emplace_back(text);
+    line.erase(line.find_last_not_of("\n ") + 1);
+  }
+  pclose(pipe);
+  return lines;
+}
+
+// addr2line names the inlined functions inside out: the first line that is not the emulator's.
 void resolve(const std::vector<std::uint64_t>& wanted) {
   std::vector<std::uint64_t> missing;
   for (const auto place : wanted)
@@ -43,19 +62,10 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   constexpr std::size_t kTogether = 500;
   for (std::size_t first = 0; first < missing.size(); first += kTogether) {
-    std::ostringstream command;
-    command << "addr2line -a -f -C -i -e /proc/" << getpid() << "/exe" << std::hex;
     const std::size_t last = std::min(missing.size(), first + kTogether);
-    for (std::size_t k = first; k < last; ++k) command << " 0x" << missing[k] - load_base();
-    command << " 2>/dev/null";
-    std::FILE* pipe = popen(command.str().c_str(), "r");
-    if (!pipe) return;
     std::size_t at = first;
     bool begun = false, found = false, function = false;  // function: the next line names one
-    static char text[1 << 16];                            // a template's name can be long
-    while (std::fgets(text, sizeof text, pipe)) {
-      std::string line = text;
-      while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+    for (auto& line : addr2line("-a -i", std::span(missing).subspan(first, last - first))) {
       if (line.starts_with("0x")) {
         if (begun) ++at;
         begun = true;
@@ -78,7 +88,6 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
       places[missing[at]].file = file;
       places[missing[at]].line = std::atoi(line.c_str() + colon + 1);
     }
-    pclose(pipe);
   }
 }
 
@@ -143,16 +152,10 @@ std::string plain(std::string name) {
 const char* name_of_kernel(const void* kernel) {
   auto& name = kernel_names[kernel];
   if (!name.empty()) return name.c_str();
-  std::ostringstream command;
-  command << "addr2line -f -C -e /proc/" << getpid() << "/exe " << std::hex << std::uint64_t(kernel) - load_base()
-          << " 2>/dev/null";
-  char text[4096] = "?";
-  if (std::FILE* pipe = popen(command.str().c_str(), "r")) {
-    if (!std::fgets(text, sizeof text, pipe)) text[0] = 0;
-    pclose(pipe);
-  }
-  name = text;
-  for (const std::string part : {"void ", "(mnist::Precision)", "mnist::", "fused::", "kernels::", "\n"})
+  const auto address = std::uint64_t(kernel);
+  const auto lines = addr2line("", {&address, 1});
+  name = lines.empty() ? "?" : lines.front();
+  for (const std::string part : {"void ", "(mnist::Precision)", "mnist::", "fused::", "kernels::"})
     for (auto at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
   name.resize(std::min(name.size(), name.find('(')));
   return name.c_str();
@@ -181,20 +184,21 @@ void add_counts(const Counted& c) {
   if (sum.accesses == c.accesses) sum.first = c.first;
 }
 
-void add_kernel(std::int64_t barriers, std::int64_t bytes, std::int64_t least, std::int64_t blocks, int threads,
-                std::size_t dynamic_bytes) {
+void add_kernel(const GlobalBytes& bytes, std::size_t dynamic_bytes) {
+  const std::int64_t blocks = std::int64_t(machine.grid.x) * machine.grid.y * machine.grid.z;
+  const std::int64_t threads = blocks * machine.thread_count;
   Kernel& kernel = kernels[machine.kernel];
   kernel.name = machine.kernel;
-  kernel.barriers += barriers;
-  kernel.bytes += bytes;
-  kernel.least_bytes += least;
+  ++kernel.launches;
   kernel.blocks += blocks;
-  kernel.threads += blocks * threads;
-  kernel.launches += blocks > 0;
-  kernel.atomics += blocks > 0 ? machine.atomics : 0;
-  if (blocks * threads > kernel.largest) {
-    kernel.largest = blocks * threads;
-    kernel.block = threads;
+  kernel.threads += threads;
+  kernel.barriers += machine.barriers;
+  kernel.atomics += machine.atomics;
+  kernel.bytes += bytes.all;
+  kernel.least_bytes += bytes.least;
+  if (threads > kernel.largest) {
+    kernel.largest = threads;
+    kernel.block = machine.thread_count;
     kernel.dynamic_bytes = std::int64_t(dynamic_bytes);
   }
 }

@@ -119,20 +119,16 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-      return "cudaErrorInvalidConfiguration";
-    case cudaErrorIllegalAddress:
-      return "cudaErrorIllegalAddress";
-    case cudaErrorLaunchTimeout:
-      return "cudaErrorLaunchTimeout";
-    case cudaErrorLaunchFailure:
-      return "cudaErrorLaunchFailure";
+#define NAMED(code) \
+  case code:        \
+    return #code;
+    NAMED(cudaSuccess)
+    NAMED(cudaErrorInvalidValue)
+    NAMED(cudaErrorMemoryAllocation)
+    NAMED(cudaErrorInvalidConfiguration)
+    NAMED(cudaErrorIllegalAddress)
+    NAMED(cudaErrorLaunchTimeout)
+    NAMED(cudaErrorLaunchFailure)
   }
   return "an unknown error";
 }

@@ -181,7 +181,13 @@ void end_barrier(int live) {
   if (machine.counting) ++machine.barriers;
 }
 
-void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_order) {
+Warp warp_of(int number) {
+  const int first = number * kLanes;
+  return {&threads[first], std::min(kLanes, machine.thread_count - first)};
+}
+
+// All threads of a block at the beginning of the kernel.
+void begin_threads() {
   for (int k = 0; k < machine.thread_count; ++k) {
     Thread& thread = threads[k];
     thread.state = State::kReady;
@@ -201,14 +207,54 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
     thread.stack_pointer = top;
   }
+}
+
+// For when nothing moves: lanes that ask which lanes are active get those that ask at the same place, and if none asks,
+// meetings end without lanes that have ended. Whether anything moves then.
+bool end_standstill(const std::vector<int>& warp_order) {
+  bool moved = false;
+  for (const int w : warp_order) {
+    const Warp warp = warp_of(w);
+    unsigned asking = 0;
+    std::uint64_t place = 0;
+    for (int k = 0; k < warp.lanes; ++k)
+      if (warp.first[k].state == State::kActive && (!place || warp.first[k].place == place)) {
+        asking |= 1u << k;
+        place = warp.first[k].place;
+      }
+    if (asking) {
+      end_meeting(warp, asking);
+      moved = true;
+    }
+    if (!moved) moved = end_meetings(warp, true);
+  }
+  return moved;
+}
+
+void end_deadlock(int live, int at_barrier) {
+  std::uint64_t stuck = 0, waiting = 0;  // where the first thread is
+  for (int k = machine.thread_count - 1; k >= 0; --k) {
+    const Thread& thread = threads[k];
+    if (thread.state == State::kAtMeeting || thread.state == State::kAtPart) stuck = thread.place;
+    if (thread.state == State::kAtBarrier) waiting = thread.place;
+  }
+  add_fault("deadlock",
+            std::to_string(live - at_barrier) + " threads wait for others that never come, " +
+                std::to_string(at_barrier) + " for their block",
+            stuck, waiting);
+  machine.aborted = true;
+  set_last_error(cudaErrorLaunchTimeout);
+}
+
+void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_order) {
+  begin_threads();
   machine.epoch = 0;
   forget_barriers();
   barrier_true = 0;
-  for (;;) {
+  while (!machine.aborted) {
     bool moved = false;
     for (const int w : warp_order) {
-      const Warp warp{&threads[w * kLanes], std::min(kLanes, machine.thread_count - w * kLanes)};
-      moved |= run_warp(warp, lane_order);
+      moved |= run_warp(warp_of(w), lane_order);
       if (machine.aborted) return;
     }
     int live = 0, at_barrier = 0;
@@ -217,40 +263,10 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
       at_barrier += threads[k].state == State::kAtBarrier;
     }
     if (live == 0) return;
-    if (at_barrier == live) {
+    if (at_barrier == live)
       end_barrier(live);
-      continue;
-    }
-    if (moved) continue;
-    // Nothing moves. Lanes that ask which lanes are active get those that ask at the same place.
-    for (const int w : warp_order) {
-      const Warp warp{&threads[w * kLanes], std::min(kLanes, machine.thread_count - w * kLanes)};
-      unsigned asking = 0;
-      std::uint64_t place = 0;
-      for (int k = 0; k < warp.lanes; ++k)
-        if (warp.first[k].state == State::kActive && (!place || warp.first[k].place == place)) {
-          asking |= 1u << k;
-          place = warp.first[k].place;
-        }
-      if (asking) {
-        end_meeting(warp, asking);
-        moved = true;
-      }
-      if (!moved) moved = end_meetings(warp, true);
-    }
-    if (moved) continue;
-    const auto stuck = std::find_if(threads.begin(), threads.begin() + machine.thread_count, [](const Thread& thread) {
-      return thread.state == State::kAtMeeting || thread.state == State::kAtPart;
-    });
-    const auto waiting = std::find_if(threads.begin(), threads.begin() + machine.thread_count,
-                                      [](const Thread& thread) { return thread.state == State::kAtBarrier; });
-    add_fault("deadlock",
-              std::to_string(live - at_barrier) + " threads wait for others that never come, " +
-                  std::to_string(at_barrier) + " for their block",
-              stuck->place, waiting == threads.begin() + machine.thread_count ? 0 : waiting->place);
-    machine.aborted = true;
-    set_last_error(cudaErrorLaunchTimeout);
-    return;
+    else if (!moved && !end_standstill(warp_order))
+      end_deadlock(live, at_barrier);
   }
 }
 

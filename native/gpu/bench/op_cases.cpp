@@ -100,14 +100,23 @@ void answer_all(OpCase& op, std::int64_t known, cudaStream_t stream, Naive naive
   op.want = std::move(all);
 }
 
-// Each row of `ladder` with its arguments bound by `bind`.
-template <class Function, class Bind>
-void add_rungs(OpCase& op, const Ladder<Function>& ladder, Bind bind) {
-  for (const auto& row : ladder)
-    op.ladder.push_back({{row.name, bind(row), row.why, row.own_error, row.unit, row.needs},
-                         row.library,
-                         row.channels_last,
-                         row.absent});
+// `row` with its arguments but for the stream, inputs as it takes them.
+template <class Function, class... Arguments>
+void add_rung(OpCase& op, const Rung<Function>& row, const Arguments&... arguments) {
+  const auto taken = [&]<class T>(const T& argument) {
+    if constexpr (std::is_same_v<T, Input>)
+      return argument.of(row);
+    else
+      return argument;
+  };
+  const auto run = [run = row.run, ... bound = taken(arguments)](cudaStream_t stream) { run(bound..., stream); };
+  op.ladder.push_back(
+      {{row.name, run, row.why, row.own_error, row.unit, row.needs}, row.library, row.channels_last, row.absent});
+}
+
+template <class Function, class... Arguments>
+void add_rungs(OpCase& op, const Ladder<Function>& ladder, const Arguments&... arguments) {
+  for (const auto& row : ladder) add_rung(op, row, arguments...);
 }
 
 // fc1's answer for all images.
@@ -135,11 +144,7 @@ OpCase linear_of(const Ladder<kernels::LinearForward>& ladder, bool relu, std::i
   const auto scratch = std::max(kernels::linear_partial_size(batch, kFeatures, kHidden),
                                 kernels::linear_int8_partial_size(batch, kFeatures, kHidden));
   float* partial = op.floats.emplace_back(scratch).data();
-  add_rungs(op, ladder, [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.data, w = w.data, bias = bias.data](cudaStream_t stream) {
-      run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
-    };
-  });
+  add_rungs(op, ladder, op.output.data(), partial, x, w, bias, batch, kFeatures, kHidden);
   return op;
 }
 
@@ -162,11 +167,9 @@ OpCase linear_backward(std::int64_t batch, cudaStream_t stream) {
   reference::linear_backward(want, want + of_x, want + of_x + of_w, dy.wide.data(), x.wide.data(), w.wide.data(), batch,
                              kFeatures, kHidden);
   float* partial = op.floats.emplace_back(kernels::linear_backward_partial_size(batch, kFeatures, kHidden)).data();
-  add_rungs(op, linear_backward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, dx = op.output.data(), dy = dy.data, x = x.data, w = w.data](cudaStream_t stream) {
-      run(dx, dx + of_x, dx + of_x + of_w, partial, dy, x, w, batch, kFeatures, kHidden, stream);
-    };
-  });
+  float* dx = op.output.data();
+  add_rungs(op, linear_backward_ladder(), dx, dx + of_x, dx + of_x + of_w, partial, dy, x, w, batch, kFeatures,
+            kHidden);
   return op;
 }
 
@@ -188,11 +191,8 @@ OpCase linear_sparse(std::int64_t batch, cudaStream_t stream) {
   const auto bias = random_input(op, stream, kHidden);
   answer_linear(op, x.wide, Doubles(weights.begin(), weights.end()), bias.wide, batch, stream);
   float* partial = op.floats.emplace_back(kernels::linear_partial_size(batch, kFeatures, kHidden)).data();
-  add_rungs(op, own_rungs(kernels::linear_sparse_forward_variants()), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.data, bias = bias.data](cudaStream_t stream) {
-      run(y, partial, x, w, bias, batch, kFeatures, kHidden, stream);
-    };
-  });
+  add_rungs(op, own_rungs(kernels::linear_sparse_forward_variants()), op.output.data(), partial, x, w, bias, batch,
+            kFeatures, kHidden);
   return op;
 }
 
@@ -228,10 +228,8 @@ OpCase conv2d(std::int64_t batch, cudaStream_t stream) {
                                    kPool1Side, stream);
     MNIST_CHECK(cudaStreamSynchronize(stream));
   });
-  add_rungs(op, conv2d_forward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.of(row), w = w.of(row), bias = bias.data](
-               cudaStream_t stream) { run(y, x, w, bias, batch, kConv1Channels, kConv2Channels, kPool1Side, stream); };
-  });
+  add_rungs(op, conv2d_forward_ladder(), op.output.data(), x, w, bias, batch, kConv1Channels, kConv2Channels,
+            kPool1Side);
   return op;
 }
 
@@ -247,11 +245,8 @@ OpCase conv2d_backward_data(std::int64_t batch, cudaStream_t stream) {
                                          kPool1Side, stream);
     MNIST_CHECK(cudaStreamSynchronize(stream));
   });
-  add_rungs(op, conv2d_backward_data_ladder(), [&](const auto& row) {
-    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row), w = w.of(row)](cudaStream_t stream) {
-      run(dx, dy, w, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
-    };
-  });
+  add_rungs(op, conv2d_backward_data_ladder(), op.output.data(), dy, w, batch, kConv1Channels, kConv2Channels,
+            kPool1Side);
   return op;
 }
 
@@ -263,11 +258,8 @@ OpCase conv2d_backward_weight(std::int64_t batch, cudaStream_t stream) {
                                     kConv2Channels, kPool1Side);
   const auto scratch = kernels::conv2d_backward_weight_partial_size(batch, kConv1Channels, kConv2Channels);
   float* partial = op.floats.emplace_back(scratch).data();
-  add_rungs(op, conv2d_backward_weight_ladder(), [&](const auto& row) {
-    return [=, run = row.run, dw = op.output.data(), dy = dy.of(row), x = x.of(row)](cudaStream_t stream) {
-      run(dw, partial, dy, x, batch, kConv1Channels, kConv2Channels, kPool1Side, stream);
-    };
-  });
+  add_rungs(op, conv2d_backward_weight_ladder(), op.output.data(), partial, dy, x, batch, kConv1Channels,
+            kConv2Channels, kPool1Side);
   return op;
 }
 
@@ -278,11 +270,7 @@ OpCase relu(std::int64_t batch, cudaStream_t stream) {
   op.decisions.reserve(count);
   std::vector<std::uint8_t> pass(count);
   reference::relu_forward(op.want.data(), pass.data(), x.wide.data(), count, true);
-  add_rungs(op, own_rungs(kernels::relu_forward_variants()), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), pass = op.decisions.data(), x = x.data](cudaStream_t stream) {
-      run(y, pass, x, count, stream);
-    };
-  });
+  add_rungs(op, own_rungs(kernels::relu_forward_variants()), op.output.data(), op.decisions.data(), x, count);
   return op;
 }
 
@@ -291,11 +279,7 @@ OpCase transpose(std::int64_t batch, cudaStream_t stream) {
   const auto x = random_input(op, stream, batch * kFeatures);
   for (std::int64_t c = 0; c < kFeatures; ++c)
     for (std::int64_t b = 0; b < batch; ++b) op.want[c * batch + b] = x.wide[b * kFeatures + c];
-  add_rungs(op, own_rungs(kernels::transpose_variants()), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.data](cudaStream_t stream) {
-      run(y, x, batch, kFeatures, stream);
-    };
-  });
+  add_rungs(op, own_rungs(kernels::transpose_variants()), op.output.data(), x, batch, kFeatures);
   return op;
 }
 
@@ -315,10 +299,8 @@ OpCase row_sums(std::int64_t batch, cudaStream_t stream) {
     const auto row = x.wide.begin() + r * kArea2;
     op.want[r] = std::accumulate(row, row + length[r], 0.0);
   }
-  add_rungs(op, own_rungs(kernels::row_sums_variants()), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.data, length = op.ints[0].data(),
-            order = op.ints[1].data()](cudaStream_t stream) { run(y, x, length, order, rows, kArea2, stream); };
-  });
+  add_rungs(op, own_rungs(kernels::row_sums_variants()), op.output.data(), x, op.ints[0].data(), op.ints[1].data(),
+            rows, kArea2);
   return op;
 }
 
@@ -334,10 +316,8 @@ OpCase histogram(std::int64_t batch, cudaStream_t stream) {
   cuda::upload(op.decisions.data(), pixels, stream);
   op.counts = true;
   for (const auto pixel : pixels) ++op.want[pixel];
-  add_rungs(op, histogram_ladder(), [&](const auto& row) {
-    return [=, run = row.run, count = reinterpret_cast<int*>(op.output.data()), pixels = op.decisions.data(),
-            pixel_count = batch * kImagePixels](cudaStream_t stream) { run(count, pixels, pixel_count, stream); };
-  });
+  int* const count = reinterpret_cast<int*>(op.output.data());
+  add_rungs(op, histogram_ladder(), count, op.decisions.data(), batch * kImagePixels);
   return op;
 }
 
@@ -354,11 +334,8 @@ OpCase relu_max_pool2d(std::int64_t batch, cudaStream_t stream) {
   op.decisions.reserve(pooled);
   std::vector<std::uint8_t> route(pooled);
   reference::relu_max_pool2d_forward(op.want.data(), route.data(), x.wide.data(), planes, kPool1Side);
-  add_rungs(op, relu_max_pool2d_forward_ladder(kConv1Channels), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), route = op.decisions.data(), x = x.of(row)](cudaStream_t stream) {
-      run(y, route, x, planes, kPool1Side, stream);
-    };
-  });
+  add_rungs(op, relu_max_pool2d_forward_ladder(kConv1Channels), op.output.data(), op.decisions.data(), x, planes,
+            kPool1Side);
   return op;
 }
 
@@ -374,10 +351,8 @@ OpCase relu_max_pool2d_backward(std::int64_t batch, cudaStream_t stream) {
   reference::relu_max_pool2d_backward(op.want.data(), dy.wide.data(), route.data(), planes, kPool1Side);
   op.decisions.reserve(pooled);
   cuda::upload(op.decisions.data(), route, stream);
-  add_rungs(op, relu_max_pool2d_backward_ladder(kConv1Channels, x.last), [&](const auto& row) {
-    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row),
-            route = op.decisions.data()](cudaStream_t stream) { run(dx, dy, route, planes, kPool1Side, stream); };
-  });
+  add_rungs(op, relu_max_pool2d_backward_ladder(kConv1Channels, x.last), op.output.data(), dy, op.decisions.data(),
+            planes, kPool1Side);
   return op;
 }
 
@@ -390,11 +365,9 @@ OpCase batch_norm_statistics(std::int64_t batch, cudaStream_t stream) {
   reference::batch_norm_statistics(op.want.data(), op.want.data() + kConv1Channels, x.wide.data(), batch,
                                    kConv1Channels, kArea1);
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
-  add_rungs(op, own_rungs(kernels::batch_norm_statistics_variants()), [&](const auto& row) {
-    return [=, run = row.run, mean = op.output.data(), x = x.data](cudaStream_t stream) {
-      run(mean, mean + kConv1Channels, partial, x, batch, kConv1Channels, kArea1, stream);
-    };
-  });
+  float* mean = op.output.data();
+  add_rungs(op, own_rungs(kernels::batch_norm_statistics_variants()), mean, mean + kConv1Channels, partial, x, batch,
+            kConv1Channels, kArea1);
   return op;
 }
 
@@ -411,12 +384,8 @@ OpCase batch_norm_forward(std::int64_t batch, cudaStream_t stream) {
                                 var.data(), batch, kConv1Channels, kArea1);
   float* statistics = op.floats.emplace_back(2 * kConv1Channels).data();
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
-  add_rungs(op, batch_norm_forward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, y = op.output.data(), x = x.of(row), gamma = gamma.data,
-            beta = beta.data](cudaStream_t stream) {
-      run(y, statistics, partial, x, gamma, beta, batch, kConv1Channels, kArea1, stream);
-    };
-  });
+  add_rungs(op, batch_norm_forward_ladder(), op.output.data(), statistics, partial, x, gamma, beta, batch,
+            kConv1Channels, kArea1);
   return op;
 }
 
@@ -439,13 +408,8 @@ OpCase batch_norm_backward(std::int64_t batch, cudaStream_t stream) {
   const float *means = upload(mean), *vars = upload(var), *inverses = upload(inverse);
   float* gradients = op.floats.emplace_back(2 * kConv1Channels).data();
   float* partial = op.floats.emplace_back(kernels::naive::batch_norm_partial_size(batch, kConv1Channels)).data();
-  add_rungs(op, batch_norm_backward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, dx = op.output.data(), dy = dy.of(row), x = x.of(row),
-            gamma = gamma.data](cudaStream_t stream) {
-      run(dx, gradients, gradients + kConv1Channels, partial, dy, x, gamma, means, vars, inverses, batch,
-          kConv1Channels, kArea1, stream);
-    };
-  });
+  add_rungs(op, batch_norm_backward_ladder(), op.output.data(), gradients, gradients + kConv1Channels, partial, dy, x,
+            gamma, means, vars, inverses, batch, kConv1Channels, kArea1);
   return op;
 }
 
@@ -500,13 +464,8 @@ OpCase layer_forward(const Ladder<kernels::ConvBnReluPoolForward>& ladder, bool 
   float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
   float* statistics = op.floats.emplace_back(2 * out).data();
   float* scratch = op.floats.emplace_back(kernels::conv_bn_relu_pool_scratch_size(batch, in, out, side)).data();
-  add_rungs(op, ladder, [&](const auto& row) {
-    return [=, run = row.run, in = in, out = out, side = side, a = op.output.data(), route = op.decisions.data(),
-            x = layer.x.of(row), w = layer.w.of(row), bias = layer.bias.data, gamma = layer.gamma.data,
-            beta = layer.beta.data](cudaStream_t stream) {
-      run(a, route, kept, statistics, scratch, x, w, bias, gamma, beta, batch, in, out, side, stream);
-    };
-  });
+  add_rungs(op, ladder, op.output.data(), op.decisions.data(), kept, statistics, scratch, layer.x, layer.w, layer.bias,
+            layer.gamma, layer.beta, batch, in, out, side);
   return op;
 }
 
@@ -535,19 +494,18 @@ OpCase layer_backward(LayerBackwards rows, LayerForwards forwards, bool first, s
   cuda::upload(op.decisions.data(), layer.route, stream);
   float* a = op.floats.emplace_back(pooled).data();
   float* scratch = op.floats.emplace_back(kernels::conv_bn_relu_pool_scratch_size(batch, in, out, side)).data();
+  float *got_dw = op.output.data(), *got_dgamma = got_dw + weights, *got_dbeta = got_dgamma + out;
+  float* got_dx = first ? nullptr : got_dbeta + out;
   std::size_t place = 0;
-  add_rungs(op, own_rungs(rows), [&](const auto& row) {
+  for (const auto& row : own_rungs(rows)) {
     float* kept = op.floats.emplace_back(kernels::conv_bn_relu_pool_kept_size(batch, out, side)).data();
     float* statistics = op.floats.emplace_back(2 * out).data();
     if (const auto forward = forwards[place++].run; row.absent.empty())
       forward(a, op.decisions.data() + pooled, kept, statistics, scratch, layer.x.data, layer.w.data, layer.bias.data,
               layer.gamma.data, layer.beta.data, batch, in, out, side, stream);
-    return [=, run = row.run, in = in, out = out, side = side, dw = op.output.data(), da = da.data, x = layer.x.data,
-            w = layer.w.data, gamma = layer.gamma.data, route = op.decisions.data()](cudaStream_t stream) {
-      float *dgamma = dw + weights, *dbeta = dgamma + out, *dx = first ? nullptr : dbeta + out;
-      run(dx, dw, dgamma, dbeta, scratch, da, x, kept, statistics, route, w, gamma, batch, in, out, side, stream);
-    };
-  });
+    add_rung(op, row, got_dx, got_dw, got_dgamma, got_dbeta, scratch, da, layer.x, kept, statistics,
+             op.decisions.data(), layer.w, layer.gamma, batch, in, out, side);
+  }
   return op;
 }
 
@@ -571,11 +529,7 @@ OpCase log_softmax(std::int64_t batch, cudaStream_t stream) {
   OpCase op = op_case(shape("(", batch, ",10)"), count, kernels::log_softmax_forward_cost(count), 1e-6);
   const auto x = random_input(op, stream, count);
   reference::log_softmax_forward(op.want.data(), x.wide.data(), batch, kClasses);
-  add_rungs(op, log_softmax_forward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, log_p = op.output.data(), x = x.data](cudaStream_t stream) {
-      run(log_p, x, batch, kClasses, stream);
-    };
-  });
+  add_rungs(op, log_softmax_forward_ladder(), op.output.data(), x, batch, kClasses);
   return op;
 }
 
@@ -588,10 +542,7 @@ OpCase log_softmax_nll_backward(std::int64_t batch, cudaStream_t stream) {
   op.decisions.reserve(batch);
   cuda::upload(op.decisions.data(), labels, stream);
   reference::log_softmax_nll_backward(op.want.data(), log_p.wide.data(), labels.data(), 1, batch, kClasses);
-  add_rungs(op, log_softmax_nll_backward_ladder(), [&](const auto& row) {
-    return [=, run = row.run, dx = op.output.data(), log_p = log_p.data,
-            labels = op.decisions.data()](cudaStream_t stream) { run(dx, log_p, labels, 1, batch, kClasses, stream); };
-  });
+  add_rungs(op, log_softmax_nll_backward_ladder(), op.output.data(), log_p, op.decisions.data(), 1, batch, kClasses);
   return op;
 }
 

@@ -105,13 +105,13 @@ bool known_fault(const char* kind, std::uint64_t place,
                  std::uint64_t other = 0);  // then it counts it, and needs no words
 void add_fault(const char* kind, const std::string& words, std::uint64_t place, std::uint64_t other = 0);
 bool same_line(std::uint64_t a, std::uint64_t b);
-struct Counted {
-  std::uint64_t place;
-  int bytes;
-  bool write, shared;
-  std::int64_t accesses, lanes, cost, least;
-  std::string name;
-  Lanes first;
+struct Counted {  // as Line has it
+  std::uint64_t place = 0;
+  int bytes = 0;
+  bool write = false, shared = false;
+  std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
+  std::string name = {};
+  Lanes first = {};
 };
 void add_counts(const Counted& counted);
 void add_kernel(const GlobalBytes& bytes, std::size_t dynamic_bytes);  // the first order of its launch

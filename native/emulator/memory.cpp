@@ -45,6 +45,13 @@ struct Read {
 };
 std::vector<Read> more_reads(1);
 
+// An array by the name of the argument that points to it.
+struct Named {
+  const char* base;
+  std::string name;
+  std::size_t size;  // of an element
+};
+
 struct Buffer {
   std::string name;
   char* data = nullptr;
@@ -53,7 +60,7 @@ struct Buffer {
   std::vector<std::uint8_t> set;  // by granule: whether it was written
   Shadow* shadow = nullptr;       // by granule; zero pages until touched
   std::size_t shadow_bytes = 0;
-  std::vector<std::pair<const char*, std::pair<std::string, std::size_t>>> names;  // pointers into it, of this launch
+  std::vector<Named> names;         // into it, of this launch, by their bases
   std::vector<char> before, first;  // contents before the launch, and after its first order
   std::vector<std::uint8_t> set_before;
 
@@ -105,11 +112,6 @@ std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomic
 std::set<std::uint32_t> acquired;                                   // by the block that runs now
 bool atomics_seen;
 
-struct Named {
-  const char* base;
-  std::string name;
-  std::size_t size;  // of an element
-};
 Named array_of(const Buffer& buffer, const char* address);
 
 // ---- counting -------------------------------------------------------------------------------------------------------
@@ -118,16 +120,11 @@ struct Group {
   unsigned lanes = 0;
   std::uint64_t address[kLanes];
 };
-struct Site {
-  int bytes = 0;
-  bool write = false, shared = false;
+struct Site : Counted {
   std::size_t used = 0;
   std::vector<Group> groups;
   std::uint32_t times[kLanes] = {};
-  std::int64_t accesses = 0, lanes = 0, cost = 0, least = 0;
-  std::string name;
   const char* base = nullptr;  // of the array
-  Lanes first = {};            // of the first access
 };
 std::map<std::pair<std::uint64_t, const Buffer*>, Site> sites;  // by place and by what is accessed there
 struct Cached {
@@ -144,6 +141,7 @@ void count(const Buffer& buffer, const char* pointer, int bytes, bool write, std
   Cached& cached = cache[(place ^ std::uint64_t(&buffer) >> 4) % std::size(cache)];
   if (cached.place != place || cached.buffer != &buffer) {
     Site& made = sites[{place, &buffer}];
+    made.place = place;
     made.bytes = bytes;
     made.write = write;
     made.shared = buffer.shared;
@@ -228,14 +226,9 @@ Buffer* global_buffer(const char* address) {
 
 // The argument closest before the address; the first one of what lies before all; the buffer where there is none.
 Named array_of(const Buffer& buffer, const char* address) {
-  Named array{buffer.data, buffer.name, buffer.granule};
-  bool chosen = false;
-  for (const auto& [pointer, named] : buffer.names)
-    if (pointer <= address || !chosen) {
-      array = {pointer, named.first, named.second};
-      chosen = true;
-    }
-  return array;
+  if (buffer.names.empty()) return {buffer.data, buffer.name, buffer.granule};
+  const auto behind = std::ranges::upper_bound(buffer.names, address, {}, &Named::base);
+  return behind == buffer.names.begin() ? *behind : *std::prev(behind);
 }
 
 std::string element(const Buffer& buffer, const char* address) {
@@ -547,9 +540,7 @@ void begin_launch() {
 
 GlobalBytes finish_counts() {
   end_warp();
-  for (auto& [key, site] : sites)
-    add_counts({key.first, site.bytes, site.write, site.shared, site.accesses, site.lanes, site.cost, site.least,
-                site.name, site.first});
+  for (const auto& [key, site] : sites) add_counts(site);
   sites.clear();
   std::fill(std::begin(cache), std::end(cache), Cached{});
   return {std::exchange(global_bytes, 0), std::exchange(least_bytes, 0)};
@@ -595,9 +586,8 @@ void name_arguments(const char* names, const Argument* list, int count) {
     const char* pointer = static_cast<const char*>(list[k].pointer);
     if (!pointer || std::size_t(pointer - arena) >= kArena) continue;
     if (Buffer* buffer = global_buffer(pointer)) {
-      buffer->names.push_back({pointer, {words[std::size_t(k)], list[k].element}});
-      std::stable_sort(buffer->names.begin(), buffer->names.end(),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      buffer->names.push_back({pointer, words[std::size_t(k)], list[k].element});
+      std::ranges::stable_sort(buffer->names, {}, &Named::base);
     }
   }
 }

@@ -48,16 +48,6 @@ constexpr int block_rows(int vectors) {
   return (kRegisters - 1) / vectors - 1 > 14 ? 14 : (kRegisters - 1) / vectors - 1;
 }
 
-// Rows [first, kM) in blocks of kRows, then the rest in blocks of kRows - 1.
-template <int kRows, int kBig, int kM, int kVectors, class A, int kLdb, int kLdc, bool kAdd>
-inline void gemm_rows(float* c, const float* a, const float* b, int depth) {
-  for (int m = 0; m < kBig * kRows; m += kRows)
-    gemm_block<kRows, kVectors, A, kLdb, kLdc, kAdd>(c + m * kLdc, a + m * A::kRow, b, depth);
-  if constexpr (kBig * kRows < kM)
-    for (int m = kBig * kRows; m < kM; m += kRows - 1)
-      gemm_block<kRows - 1, kVectors, A, kLdb, kLdc, kAdd>(c + m * kLdc, a + m * A::kRow, b, depth);
-}
-
 // All of c (kM, kN), the rows shared out evenly among as few blocks as possible.
 template <int kM, int kN, class A, int kLdb, int kLdc, bool kAdd>
 inline void gemm(float* c, const float* a, const float* b, int depth) {
@@ -65,8 +55,13 @@ inline void gemm(float* c, const float* a, const float* b, int depth) {
   constexpr int blocks = ceil_div(kM, most), rows = ceil_div(kM, blocks);
   constexpr int big = kM - blocks * (rows - 1);  // blocks of `rows`, the others have one less
   static_assert(kN % (vectors * kLanes) == 0);
-  for (int n = 0; n < kN; n += vectors * kLanes)
-    gemm_rows<rows, big, kM, vectors, A, kLdb, kLdc, kAdd>(c + n, a, b + n, depth);
+  for (int n = 0; n < kN; n += vectors * kLanes) {
+    for (int m = 0; m < big * rows; m += rows)
+      gemm_block<rows, vectors, A, kLdb, kLdc, kAdd>(c + m * kLdc + n, a + m * A::kRow, b + n, depth);
+    if constexpr (big * rows < kM)
+      for (int m = big * rows; m < kM; m += rows - 1)
+        gemm_block<rows - 1, vectors, A, kLdb, kLdc, kAdd>(c + m * kLdc + n, a + m * A::kRow, b + n, depth);
+  }
 }
 
 // The same for a number of rows known only at run time.

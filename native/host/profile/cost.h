@@ -1,10 +1,10 @@
 // The least that an op has to move and to compute, by its sizes, and what multiplies: what a roof is laid over. Host
 // code only.
 //
-// Arrays have elements of `element` bytes, decisions (pass, route) and images of one byte. Each is read or written
-// once, and arrays by channel or by output, which are small compared with the rest, are left out. A multiply-add is two
-// operations; flops over bytes is the op's arithmetic intensity. `n` is the number of elements of the op's result. What
-// a kernel moves beyond this stands in its own header.
+// Arrays have elements of `element` bytes, or of 4, decisions (pass, route) and images of one byte. Each is read or
+// written once, and arrays by channel or by output, which are small compared with the rest, are left out. A
+// multiply-add is two operations; flops over bytes is the op's arithmetic intensity. `n` is the number of elements of
+// the op's result. What a kernel moves beyond this stands in its own header.
 #pragma once
 
 #include <cstdint>
@@ -62,30 +62,24 @@ constexpr Cost relu_max_pool2d_backward_cost(std::int64_t n, int element = 4) { 
 
 // A whole layer, conv2d to max_pool2d: x and w once, a and its decisions; backward da and the decisions, x and w once,
 // dw, and dx where it is asked for. Nothing between has to be moved.
-constexpr Cost conv_bn_relu_pool_cost(std::int64_t batch, int in, int out, int side, int element = 4) {
+constexpr Cost conv_bn_relu_pool_cost(std::int64_t batch, int in, int out, int side) {
   const double area = double(batch) * side * side, weights = 9.0 * in * out;
-  return {element * (area * in + weights) + (1.0 + element) * area * out / 4, 2 * area * weights};
+  return {4 * (area * in + weights) + 5 * area * out / 4, 2 * area * weights};
 }
-constexpr Cost conv_bn_relu_pool_backward_cost(std::int64_t batch, int in, int out, int side, bool dx,
-                                               int element = 4) {
+constexpr Cost conv_bn_relu_pool_backward_cost(std::int64_t batch, int in, int out, int side, bool dx) {
   const double area = double(batch) * side * side, weights = 9.0 * in * out;
-  return {element * (area * in * (dx ? 2 : 1) + 2 * weights) + (1.0 + element) * area * out / 4,
-          (dx ? 4 : 2) * area * weights};
+  return {4 * (area * in * (dx ? 2 : 1) + 2 * weights) + 5 * area * out / 4, (dx ? 4 : 2) * area * weights};
 }
-// Of layer 1: 54 sums of the pixels, or of their bytes, under a filter.
-constexpr Cost pixel_moments_cost(std::int64_t pixels, int element = 1) {
-  return {1.0 * element * pixels, 2.0 * 54 * pixels};
-}
+// Of layer 1: 54 sums of the pixels' bytes under a filter.
+constexpr Cost pixel_moments_cost(std::int64_t pixels) { return {1.0 * pixels, 2.0 * 54 * pixels}; }
 
 constexpr Cost log_softmax_forward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 4.0 * n}; }
 constexpr Cost log_softmax_nll_backward_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 3.0 * n}; }
 
-constexpr Cost transpose_cost(std::int64_t n, int element = 4) { return {2.0 * element * n, 0}; }
+constexpr Cost transpose_cost(std::int64_t n) { return {8.0 * n, 0}; }
 
 // n numbers are summed, in `rows` sums; each row has a length and a place in the order.
-constexpr Cost row_sums_cost(std::int64_t n, std::int64_t rows, int element = 4) {
-  return {1.0 * element * n + (8.0 + element) * rows, 1.0 * n};
-}
+constexpr Cost row_sums_cost(std::int64_t n, std::int64_t rows) { return {4.0 * n + 12.0 * rows, 1.0 * n}; }
 
 constexpr Cost histogram_cost(std::int64_t pixels) { return {1.0 * pixels, 0}; }
 

@@ -275,7 +275,7 @@ void run_grid(int order, std::size_t dynamic_bytes) {
   machine.counting = order == 0;
   machine.aborted = false;
   machine.barriers = machine.atomics = 0;
-  begin_run(order == 0);
+  begin_run();
   std::mt19937 random(unsigned(order) * 7919);
   const auto arranged = [&](std::uint64_t count) {
     std::vector<int> list(count);

@@ -92,7 +92,7 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
 char* shared_pointer(std::uint32_t address, int bytes,
                      std::uint64_t place);  // of memory that exists, or ends the launch
 void begin_epoch();
-void begin_run(bool counting);
+void begin_run();
 void begin_block(std::size_t dynamic_bytes);
 void end_warp();                 // all lanes of the warp wait or have ended: its accesses are counted
 void begin_launch();             // keeps a copy of memory

@@ -463,11 +463,11 @@ std::string who(int number, std::uint32_t block) {
   return "thread " + std::to_string(number) + " of block " + std::to_string(block - 1);
 }
 
-void begin_run(bool counting) {
+void begin_run() {
   fenced_blocks.clear();
   released.clear();
   atomics_seen = false;
-  if (counting) global_bytes = least_bytes = 0;
+  if (machine.counting) global_bytes = least_bytes = 0;
 }
 
 void begin_epoch() { more_reads.resize(1); }

@@ -79,9 +79,6 @@ struct Ops<float> {
   }
 };
 
-// So many elements of scratch that what follows is aligned as scratch is, for loads of four.
-constexpr std::int64_t aligned(std::int64_t count) { return (count + 3) / 4 * 4; }
-
 template <class T>
 class GpuOperators final : public Operators<T> {
  public:
@@ -90,7 +87,7 @@ class GpuOperators final : public Operators<T> {
   void conv_bn_relu_pool_forward(T* a, T* z, T* mean, T* var, std::uint8_t* route, T* scratch, const T* x, const T* w,
                                  const T* bias, const T* gamma, const T* beta, bool of_batch, std::int64_t batch,
                                  int in, int out, int side) override {
-    T *y = scratch, *partial = y + aligned(batch * out * side * side);
+    T *y = scratch, *partial = y + aligned_floats(batch * out * side * side);
     if constexpr (kFused) {
       if (side == kPool1Side) {  // of_images fits where y would be
         conv2d_with_statistics(z, of_batch ? scratch : nullptr, x, w, bias, batch, in, out, side, stream_);
@@ -111,7 +108,7 @@ class GpuOperators final : public Operators<T> {
   void conv_bn_relu_pool_backward(T* dx, T* dw, T* dgamma, T* dbeta, T* scratch, const T* da, const T* x, const T* z,
                                   const T* mean, const T* var, const std::uint8_t* route, const T* w, const T* gamma,
                                   std::int64_t batch, int in, int out, int side) override {
-    const auto values = aligned(batch * out * side * side);
+    const auto values = aligned_floats(batch * out * side * side);
     T *dy = scratch, *dz = dy + values, *partial = dz + values;
     if constexpr (kFused) {
       pooled_sums(dgamma, dbeta, da, z, route, mean, var, batch, out, side, stream_);
@@ -133,14 +130,14 @@ class GpuOperators final : public Operators<T> {
   }
 
   std::int64_t conv_bn_relu_pool_scratch(std::int64_t batch, int in, int out, int side) override {
-    return 2 * aligned(batch * out * side * side) +
+    return 2 * aligned_floats(batch * out * side * side) +
            std::max({naive::batch_norm_partial_size(batch, out), Ops<T>::conv2d_partial_size(batch, in, out),
                      gradient_in_conv_chunks(batch) * in * out * kTaps});
   }
 
   void linear_forward(T* y, std::uint8_t* pass, T* scratch, const T* x, const T* w, const T* bias, std::int64_t batch,
                       int in, int out) override {
-    T *u = pass ? scratch : y, *partial = scratch + aligned(batch * out);
+    T *u = pass ? scratch : y, *partial = scratch + aligned_floats(batch * out);
     Ops<T>::linear_forward(u, partial, x, w, bias, batch, in, out, stream_);
     if (pass) Ops<T>::relu_forward(y, pass, u, batch * out, stream_);
   }
@@ -148,12 +145,12 @@ class GpuOperators final : public Operators<T> {
   void linear_backward(T* dx, T* dw, T* dbias, T* scratch, const T* dy, const std::uint8_t* pass, const T* x,
                        const T* w, std::int64_t batch, int in, int out) override {
     if (pass) naive::relu_backward(scratch, dy, pass, batch * out, stream_);
-    Ops<T>::linear_backward(dx, dw, dbias, scratch + aligned(batch * out), pass ? scratch : dy, x, w, batch, in, out,
-                            stream_);
+    Ops<T>::linear_backward(dx, dw, dbias, scratch + aligned_floats(batch * out), pass ? scratch : dy, x, w, batch, in,
+                            out, stream_);
   }
 
   std::int64_t linear_scratch(std::int64_t batch, int in, int out) override {
-    return aligned(batch * out) + Ops<T>::linear_partial_size(batch, in, out);
+    return aligned_floats(batch * out) + Ops<T>::linear_partial_size(batch, in, out);
   }
 
   void log_softmax_nll_forward(T* loss, T* log_p, const T* logits, const std::uint8_t* labels, std::int64_t batch,

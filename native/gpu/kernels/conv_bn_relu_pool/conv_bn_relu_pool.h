@@ -57,7 +57,7 @@ std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_layer1_backwa
 std::int64_t conv_bn_relu_pool_kept_size(std::int64_t batch, int out, int side);
 std::int64_t conv_bn_relu_pool_scratch_size(std::int64_t batch, int in, int out, int side);
 
-// What follows so many floats is aligned as they are, for loads of four.
+// What follows so many floats, or doubles, is aligned as they are, for loads of four.
 constexpr std::int64_t aligned_floats(std::int64_t count) { return (count + 3) / 4 * 4; }
 
 // ---- the rows: functions of these two types ----

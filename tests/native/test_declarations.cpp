@@ -17,7 +17,6 @@
 #include "libraries/cudnn.h"
 #include "libraries/cufft.h"
 #include "libraries/nccl.h"
-#include "libraries/sgemm.h"
 #include "testing.h"
 
 namespace {

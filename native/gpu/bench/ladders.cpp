@@ -14,7 +14,6 @@
 #include "kernels/peers/cutlass.h"
 #include "kernels/relu/relu.h"
 #include "libraries/cudnn_layers.h"
-#include "libraries/sgemm.h"
 
 namespace mnist::bench {
 namespace {

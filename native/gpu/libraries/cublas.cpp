@@ -1,4 +1,4 @@
-// Loading cuBLASLt, and one matmul with its choice of algorithm.
+// Loading cuBLASLt and cuBLAS, and one matmul with its choice of algorithm.
 #include "libraries/cublas.h"
 
 #include <stdexcept>
@@ -20,6 +20,15 @@ Api load() {
                            "install it with `pip install nvidia-cublas-cu12`");
 #define MNIST_ROW(name, result, parameters) library.bind(api.name, "cublasLt" #name);
   MNIST_CUBLAS_FUNCTIONS(MNIST_ROW)
+#undef MNIST_ROW
+  return api;
+}
+
+SgemmApi load_sgemm() {
+  const auto library = cuda::open_library("cublas", {"libcublas.so.13", "libcublas.so.12"}, "nvidia-cublas-cu12");
+  SgemmApi api;
+#define MNIST_ROW(name, result, parameters) library.bind(api.name, "cublas" #name "_v2");
+  MNIST_SGEMM_FUNCTIONS(MNIST_ROW)
 #undef MNIST_ROW
   return api;
 }
@@ -83,6 +92,16 @@ void Matmul::run(RawContext context, void* d, const void* a, const void* b, cons
   if (has_bias_) MNIST_CUBLAS(MatmulDescSetAttribute(matmul_.get(), kBiasPointer, &bias, sizeof bias));
   MNIST_CUBLAS(Matmul(context, matmul_.get(), &kOne, a, a_.get(), b, b_.get(), add ? &kOne : &kZero, d, d_.get(), d,
                       d_.get(), &choice_.algorithm, workspace, choice_.workspace_bytes, stream));
+}
+
+const SgemmApi& sgemm_api() {
+  static const SgemmApi instance = load_sgemm();  // a throw leaves it unset: the next call tries again
+  return instance;
+}
+
+void throw_sgemm_error(int status, const char* expression, const char* file, int line) {
+  throw std::runtime_error("cuBLAS: status " + std::to_string(status) + " from " + expression + " at " + file + ":" +
+                           std::to_string(line));
 }
 
 }  // namespace mnist::cublas

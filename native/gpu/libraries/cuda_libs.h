@@ -1,7 +1,7 @@
 // The NVIDIA libraries that are loaded at run time: where they may be, which were found, what to install.
 //
-// Nothing of them is needed to build or to import: their functions are declared in cudnn.h, cublas.h, sgemm.h, cufft.h
-// and nccl.h and looked up when the first engine, or row of `bench ops`, that needs them is asked for. One binary runs
+// Nothing of them is needed to build or to import: their functions are declared in cudnn.h, cublas.h, cufft.h and
+// nccl.h and looked up when the first engine, or row of `bench ops`, that needs them is asked for. One binary runs
 // with the CUDA 12 and the CUDA 13 builds of all.
 #pragma once
 

@@ -45,9 +45,6 @@ struct OpReport {
   std::vector<OpTiming> rows;
 };
 
-// The names of the ops, in the order of the report.
-std::vector<std::string> bench_op_names();
-
 // `op` empty: all of them; `variant` empty: all of each. `batch`: images. Throws ArgumentError for an unknown op,
 // UnavailableError without a GPU.
 OpReport bench_ops(const std::string& op, const std::string& variant, std::int64_t batch, int device);

@@ -48,6 +48,14 @@ auto without_gil(Work work) {
   return work();
 }
 
+// make(value) of each.
+template <class Values, class Make>
+nb::list list_of(const Values& values, Make make) {
+  nb::list list;
+  for (const auto& value : values) list.append(make(value));
+  return list;
+}
+
 // Ranks of a launcher: gather(mine, all) is of the library by which they meet, in Python. What it raises passes
 // through.
 class Launched final : public Communicator {
@@ -95,8 +103,7 @@ nb::dict info_dict(const EngineInfo& info) {
 }
 
 nb::list kernels_list(const std::vector<KernelUse>& kernels) {
-  nb::list rows;
-  for (const auto& kernel : kernels) {
+  return list_of(kernels, [](const KernelUse& kernel) {
     nb::dict d;
     d["name"] = kernel.name;
     d["symbol"] = kernel.symbol;
@@ -107,9 +114,8 @@ nb::list kernels_list(const std::vector<KernelUse>& kernels) {
     d["shared_bytes"] = kernel.shared_bytes;
     d["blocks_per_multiprocessor"] = kernel.blocks_per_multiprocessor;
     d["occupancy"] = kernel.occupancy;
-    rows.append(d);
-  }
-  return rows;
+    return d;
+  });
 }
 
 nb::dict roofs_dict(const Roofs& roofs) {
@@ -124,13 +130,11 @@ nb::dict roofs_dict(const Roofs& roofs) {
 // A table of model.h as [(name, shape, offset, size)].
 template <class Table>
 nb::list table_list(const Table& table) {
-  nb::list rows;
-  for (const auto& p : table) {
+  return list_of(table, [](const Parameter& p) {
     nb::list shape;
     for (int d = 0; d < p.ndim; ++d) shape.append(p.shape[d]);
-    rows.append(nb::make_tuple(p.name, nb::tuple(shape), p.offset, p.size));
-  }
-  return rows;
+    return nb::make_tuple(p.name, nb::tuple(shape), p.offset, p.size);
+  });
 }
 
 template <class T>
@@ -248,11 +252,7 @@ NB_MODULE(_native, m) {
   m.attr("BUILD") = MNIST_BUILD_TEXT;
   m.def("host_instructions", [] { return std::string(cpu::supported_kernels().front()->isa); });
 
-  m.def("engines", [] {
-    nb::list rows;
-    for (const auto& row : engines()) rows.append(info_dict(row.info));
-    return rows;
-  });
+  m.def("engines", [] { return list_of(engines(), [](const EngineRow& row) { return info_dict(row.info); }); });
   // Why an engine cannot run here in some precisions, by their names; only the rows that are asked for load what they
   // need.
   m.def(
@@ -288,24 +288,21 @@ NB_MODULE(_native, m) {
     return d;
   });
   m.def("gpus", [] {
-    nb::list rows;
-    for (const auto& gpu : gpus()) {
+    return list_of(gpus(), [](const Gpu& gpu) {
       nb::dict d;
       d["name"] = gpu.name;
       d["compute_capability"] = gpu.compute_capability;
       d["memory_bytes"] = gpu.memory_bytes;
       d["multiprocessors"] = gpu.multiprocessors;
-      rows.append(d);
-    }
-    return rows;
+      return d;
+    });
   });
 #ifdef MNIST_WITH_CUDA
   m.def("set_library_path", &cuda::set_library_path, "library"_a, "path"_a);
   m.def("gpu_libraries", [] {
-    nb::list rows;
-    for (const auto& library : cuda::gpu_libraries())
-      rows.append(nb::make_tuple(library.name, library.version, library.path, library.reason));
-    return rows;
+    return list_of(cuda::gpu_libraries(), [](const cuda::LibraryInfo& library) {
+      return nb::make_tuple(library.name, library.version, library.path, library.reason);
+    });
   });
 #else
   m.def("set_library_path", [](const std::string&, const std::string&) {}, "library"_a, "path"_a);
@@ -360,8 +357,10 @@ NB_MODULE(_native, m) {
       "bench_ops",
       [](const std::string& op, const std::string& variant, std::int64_t batch, int device) {
         const OpReport report = without_gil([&] { return bench_ops(op, variant, batch, device); });
-        nb::list rows;
-        for (const auto& row : report.rows) {
+        const auto if_any = [](bool any, double value) { return any ? nb::object(nb::float_(value)) : nb::none(); };
+        nb::dict report_dict;
+        report_dict["roofs"] = roofs_dict(report.roofs);
+        report_dict["rows"] = list_of(report.rows, [&](const OpTiming& row) {
           nb::dict d;
           d["op"] = row.op;
           d["shape"] = row.shape;
@@ -373,7 +372,6 @@ NB_MODULE(_native, m) {
           d["bytes"] = row.bytes;
           d["flops"] = row.flops;
           d["bound"] = row.bound;
-          const auto if_any = [](bool any, double value) { return any ? nb::object(nb::float_(value)) : nb::none(); };
           const bool ran = row.absent.empty();
           d["cold_us"] = if_any(ran, 1e6 * row.cold_seconds);
           d["warm_us"] = if_any(ran, 1e6 * row.warm_seconds);
@@ -381,12 +379,9 @@ NB_MODULE(_native, m) {
           d["percent_of_roof"] = if_any(ran && row.percent_of_roof > 0, row.percent_of_roof);
           d["library_ratio"] = if_any(row.library_ratio > 0, row.library_ratio);
           d["kernels"] = kernels_list(row.kernels);
-          rows.append(d);
-        }
-        nb::dict d;
-        d["roofs"] = roofs_dict(report.roofs);
-        d["rows"] = rows;
-        return d;
+          return d;
+        });
+        return report_dict;
       },
       "op"_a, "variant"_a, "batch"_a, "device"_a);
 
@@ -529,8 +524,7 @@ NB_MODULE(_native, m) {
       .def("profile",
            [](Engine& e, std::int64_t batch, std::int64_t steps) {
              const auto ops = without_gil([&] { return e.profile(batch, steps); });
-             nb::list rows;
-             for (const auto& op : ops) {
+             return list_of(ops, [](const OpTime& op) {
                nb::dict d;
                d["phase"] = op.phase;
                d["op"] = op.op;
@@ -538,13 +532,11 @@ NB_MODULE(_native, m) {
                d["bytes"] = op.bytes;
                d["flops"] = op.flops;
                d["us"] = 1e6 * op.seconds;
-               nb::list spans;
-               for (const auto& span : op.spans) spans.append(nb::make_tuple(1e6 * span.start, 1e6 * span.seconds));
-               d["spans"] = spans;
+               d["spans"] = list_of(
+                   op.spans, [](const Span& span) { return nb::make_tuple(1e6 * span.start, 1e6 * span.seconds); });
                d["kernels"] = kernels_list(op.kernels);
-               rows.append(d);
-             }
-             return rows;
+               return d;
+             });
            })
       .def(
           "probe",

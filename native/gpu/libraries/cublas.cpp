@@ -16,8 +16,8 @@ Api load() {
   library.bind(api.GetVersion, "cublasLtGetVersion");
   const std::size_t version = api.GetVersion(), major = version / 10000;
   if (major != 12 && major != 13)
-    throw UnavailableError(api.path + " is cuBLAS " + std::to_string(version) + ", expected version 12 or 13; " +
-                           "install it with `pip install nvidia-cublas-cu12`");
+    throw UnavailableError(api.path + " is cuBLAS " + std::to_string(version) +
+                           ", expected version 12 or 13; install it with `pip install nvidia-cublas-cu12`");
 #define MNIST_ROW(name, result, parameters) library.bind(api.name, "cublasLt" #name);
   MNIST_CUBLAS_FUNCTIONS(MNIST_ROW)
 #undef MNIST_ROW

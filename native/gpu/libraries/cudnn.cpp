@@ -9,17 +9,15 @@
 namespace mnist::cudnn {
 namespace {
 
-constexpr std::size_t kMajor = 9;
-
 Api load() {
   const auto library = cuda::open_library("cudnn", {"libcudnn.so.9"}, "nvidia-cudnn-cu12");
   Api api;
   api.path = library.path();
   library.bind(api.GetVersion, "cudnnGetVersion");
   const std::size_t version = api.GetVersion();
-  if (version / 10000 != kMajor)
+  if (version / 10000 != 9)
     throw UnavailableError(api.path + " is cuDNN " + std::to_string(version) +
-                           ", expected version 9; install it with " + "`pip install nvidia-cudnn-cu12`");
+                           ", expected version 9; install it with `pip install nvidia-cudnn-cu12`");
 #define MNIST_ROW(name, result, parameters) library.bind(api.name, "cudnn" #name);
   MNIST_CUDNN_FUNCTIONS(MNIST_ROW)
 #undef MNIST_ROW

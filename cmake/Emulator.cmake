@@ -59,27 +59,30 @@ add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench
 target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
 add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
 
+# The test `name` of `sources`, linked with `libraries` and the emulator.
+function(_emulated_test name sources libraries)
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE ${libraries} emulator)
+  target_include_directories(${name} PRIVATE tests/native)
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
+
 foreach(_op IN ITEMS batch_norm conv2d conv_bn_relu_pool histogram linear linear_sparse log_softmax relu
                      relu_max_pool2d row_sums sgd step transpose)
-  add_executable(emulated_${_op} tests/native/gpu/test_${_op}.cpp)
-  target_link_libraries(emulated_${_op} PRIVATE emulated emulated_host emulator)
-  target_include_directories(emulated_${_op} PRIVATE tests/native)
+  _emulated_test(emulated_${_op} tests/native/gpu/test_${_op}.cpp "emulated;emulated_host")
   target_compile_definitions(emulated_${_op} PRIVATE MNIST_EMULATED)
-  add_test(NAME emulated_${_op} COMMAND emulated_${_op})
 endforeach()
 
 # The longest first, or one core waits for the other at the end.
 set_tests_properties(emulated_linear emulated_conv2d PROPERTIES COST 100)
 
 # A whole step of the engines that are made of unfused kernels.
-file(GLOB _unfused native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/layerwise.cpp
+file(GLOB _step_sources native/gpu/engines/naive.cpp native/gpu/engines/tiled.cpp native/gpu/engines/layerwise.cpp
   native/gpu/engines/*feed*.cpp native/gpu/engines/cuda_engine.cpp native/gpu/engines/own_ops.cpp
   native/gpu/libraries/dynlib.cpp)
-add_executable(test_emulated_step tests/native/emulated/test_emulated_step.cpp ${_unfused}
-  native/host/engines/engine.cpp native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
-target_link_libraries(test_emulated_step PRIVATE emulated emulated_host emulator Threads::Threads ${CMAKE_DL_LIBS})
-target_include_directories(test_emulated_step PRIVATE tests/native)
-add_test(NAME test_emulated_step COMMAND test_emulated_step)
+list(APPEND _step_sources tests/native/emulated/test_emulated_step.cpp native/host/engines/engine.cpp
+  native/host/engines/reference.cpp native/host/cpu/thread_pool.cpp)
+_emulated_test(test_emulated_step "${_step_sources}" "emulated;emulated_host;Threads::Threads;${CMAKE_DL_LIBS}")
 
 # Each phase of `fused` by itself.
 add_library(emulated_fused OBJECT ${_emulated_fused} ${_emulated_headers} native/gpu/kernels/fused/launch.cpp
@@ -90,11 +93,8 @@ target_link_libraries(emulated_fused PUBLIC emulator)
 target_include_directories(emulated_fused PUBLIC "${_rewritten}" native/gpu native/host native/include)
 set_source_files_properties(${_emulated_fused} PROPERTIES COMPILE_OPTIONS "${_emulated_flags}")
 foreach(_phase IN ITEMS conv_forward fc1 head conv2_backward update moments)
-  add_executable(emulated_fused_${_phase} tests/native/gpu/test_fused_${_phase}.cpp)
-  target_link_libraries(emulated_fused_${_phase} PRIVATE emulated_fused emulator Threads::Threads)
-  target_include_directories(emulated_fused_${_phase} PRIVATE tests/native)
+  _emulated_test(emulated_fused_${_phase} tests/native/gpu/test_fused_${_phase}.cpp "emulated_fused;Threads::Threads")
   target_compile_definitions(emulated_fused_${_phase} PRIVATE MNIST_EMULATED)
-  add_test(NAME emulated_fused_${_phase} COMMAND emulated_fused_${_phase})
 endforeach()
 set_tests_properties(emulated_fused_conv2_backward PROPERTIES COST 60)
 
@@ -102,8 +102,6 @@ add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
 target_link_libraries(planted_faults PUBLIC emulator)
 target_include_directories(planted_faults PRIVATE tests/native/emulated)
 target_compile_options(planted_faults PRIVATE ${_emulated_flags})
-add_executable(test_emulator_faults tests/native/emulated/test_emulator_faults.cpp "${_emulator}/status.cpp")
-target_link_libraries(test_emulator_faults PRIVATE planted_faults emulator)
-target_include_directories(test_emulator_faults PRIVATE tests/native tests/native/emulated native/host native/include)
+_emulated_test(test_emulator_faults "tests/native/emulated/test_emulator_faults.cpp;${_emulator}/status.cpp" planted_faults)
+target_include_directories(test_emulator_faults PRIVATE tests/native/emulated native/host native/include)
 target_compile_definitions(test_emulator_faults PRIVATE "MNIST_FAULTS=\"${_planted}\"")
-add_test(NAME test_emulator_faults COMMAND test_emulator_faults)

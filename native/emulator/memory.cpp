@@ -668,9 +668,6 @@ void fence() {
 }  // namespace emulator
 
 // ---- memory of the runtime ------------------------------------------------------------------------------------------
-using emulator::arena;
-using emulator::kPage;
-
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   using namespace emulator;
   if (!arena) {

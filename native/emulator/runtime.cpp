@@ -17,9 +17,7 @@ cudaError_t destroy(Handle handle) {
   delete reinterpret_cast<char*>(handle);
   return cudaSuccess;
 }
-}  // namespace
 
-namespace {
 using Work = std::vector<std::function<void()>>;
 std::unique_ptr<Work> recorded;  // while a graph is being recorded
 }  // namespace

@@ -12,9 +12,10 @@ namespace mnist::kernels {
 std::string cutlass_absent();
 
 // y (B,O) = x (B,I) w^T (O,I) + bias (O); partial: scratch of linear_partial_size(B,I,O) floats (linear.h).
-//   launch   GemmSplitKParallel: one block a 64x64 tile of y and slice of I; then its reduction, with bias in the
-//   epilogue numerics float32 multiply-adds; the slices first to last why      `register_tiled` in a page of template
-//   parameters: tiles, warps, stages and epilogue are CUTLASS's
+//   launch   GemmSplitKParallel: one block a 64x64 tile of y and slice of I; then its reduction, with the bias in the
+//            epilogue
+//   numerics float32 multiply-adds; the slices first to last
+//   why      `register_tiled` in a page of template parameters: tiles, warps, stages and epilogue are CUTLASS's
 // Throws UnavailableError where cutlass_absent() says something.
 void linear_forward_cutlass(float* y, float* partial, const float* x, const float* w, const float* bias,
                             std::int64_t batch, int in, int out, cudaStream_t stream);

@@ -55,14 +55,13 @@ void BatchFeeder::gather(std::int64_t size, const kernels::StepState* state) {
                         state, size, compute_.get());
 }
 
-void BatchFeeder::fill(std::int64_t place, const std::uint8_t* images, const std::uint8_t* labels, std::int64_t count,
-                       cudaStream_t stream) {
-  cuda::upload(images_.data() + place * kImagePixels, {images, std::size_t(count) * kImagePixels}, stream);
-  cuda::upload(labels_.data() + place, {labels, std::size_t(count)}, stream);
-}
-
 void BatchFeeder::send(std::int64_t step, std::span<const std::int32_t> indices) {
-  host_.send(step, indices, compute_, [this](auto... samples) { fill(samples...); });
+  host_.send(step, indices, compute_,
+             [this](std::int64_t place, const std::uint8_t* images, const std::uint8_t* labels, std::int64_t count,
+                    cudaStream_t stream) {
+               cuda::upload(images_.data() + place * kImagePixels, {images, std::size_t(count) * kImagePixels}, stream);
+               cuda::upload(labels_.data() + place, {labels, std::size_t(count)}, stream);
+             });
 }
 
 Batch BatchFeeder::load(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels) {

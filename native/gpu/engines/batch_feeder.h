@@ -59,10 +59,6 @@ class BatchFeeder {
   static constexpr int kSlots = HostFeed::kRingSlots;
 
  private:
-  // Samples to slot memory.
-  void fill(std::int64_t place, const std::uint8_t* images, const std::uint8_t* labels, std::int64_t count,
-            cudaStream_t stream);
-
   cuda::Stream& compute_;
   Placement placement_ = Placement::kDevice;
   std::int64_t dataset_size_ = 0, slot_size_ = 0;

@@ -40,7 +40,9 @@ std::string needs_tensor_cores(Precision precision, int device) {
   return reason.empty() ? fused_unavailable(precision, device) : reason;
 }
 
-const std::vector<EngineRow>& rows() {
+}  // namespace
+
+std::span<const EngineRow> engines() {
   using enum Precision;
   using enum Summation;
   static const std::vector<EngineRow> table = {
@@ -118,10 +120,6 @@ const std::vector<EngineRow>& rows() {
   };
   return table;
 }
-
-}  // namespace
-
-std::span<const EngineRow> engines() { return rows(); }
 
 std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptions& options,
                                       std::span<const EngineRow> rows) {

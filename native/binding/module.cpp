@@ -232,26 +232,8 @@ nb::tuple results_tuple(std::span<const StepResult> results) {
   return nb::make_tuple(to_numpy(std::move(losses)), to_numpy(std::move(correct)));
 }
 
-}  // namespace
-
-NB_MODULE(_native, m) {
-  nb::set_leak_warnings(false);
-  nb::exception<UnavailableError>(m, "UnavailableError");
-  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError");
-  nb::exception<RankLostError>(m, "RankLostError");
-
-  m.def("parameters", [] { return table_list(kParameters); });
-  m.def("statistics", [] { return table_list(kStatistics); });
-  m.attr("PIXEL_MEAN") = kPixelMean;
-  m.attr("PIXEL_STD") = kPixelStd;
-  m.attr("POOL1_SIZE") = kPool1Size;
-  m.attr("POOL2_SIZE") = kPool2Size;
-  m.attr("HIDDEN") = kHidden;
-  m.attr("CLASSES") = kClasses;
-  m.attr("ROUTE_DEAD") = int(Routing::kDead);
-  m.attr("BUILD") = MNIST_BUILD_TEXT;
-  m.def("host_instructions", [] { return std::string(cpu::supported_kernels().front()->isa); });
-
+// What there is: engines, GPUs, libraries.
+void def_registry(nb::module_& m) {
   m.def("engines", [] { return list_of(engines(), [](const EngineRow& row) { return info_dict(row.info); }); });
   // Why an engine cannot run here in some precisions, by their names; only the rows that are asked for load what they
   // need.
@@ -324,7 +306,9 @@ NB_MODULE(_native, m) {
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
       "shared_bytes"_a = 0, "step_multiprocessors"_a = 0,
       "own_ops"_a = std::vector<std::tuple<std::string, std::string, int, unsigned>>());
+}
 
+void def_ranks(nb::module_& m) {
   nb::class_<Communicator>(m, "Communicator")
       .def_prop_ro("rank", &Communicator::rank)
       .def_prop_ro("size", &Communicator::size)
@@ -352,7 +336,9 @@ NB_MODULE(_native, m) {
         return std::make_shared<Launched>(rank, size, std::move(gather));
       },
       "rank"_a, "size"_a, "gather"_a);
+}
 
+void def_benchmark(nb::module_& m) {
   m.def(
       "bench_ops",
       [](const std::string& op, const std::string& variant, std::int64_t batch, int device) {
@@ -388,7 +374,9 @@ NB_MODULE(_native, m) {
   m.def(
       "measure_roofs", [](int device) { return roofs_dict(without_gil([&] { return measure_roofs(device); })); },
       "device"_a);
+}
 
+void def_gpu_memory(nb::module_& m) {
   m.def(
       "gpu_bytes",
       [](const GpuBytes& array) {
@@ -423,10 +411,9 @@ NB_MODULE(_native, m) {
         return to_numpy(std::move(values));
       },
       "address"_a, "count"_a);
+}
 
-  def_operators<float>(m, "float32");
-  def_operators<double>(m, "float64");
-
+void def_engine(nb::module_& m) {
   nb::class_<Fleet>(m, "Fleet")
       .def("store", &Fleet::store, "model"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("load", &Fleet::load, "model"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -568,4 +555,33 @@ NB_MODULE(_native, m) {
             return d;
           },
           "images"_a, "labels"_a, "upstream"_a, "routing"_a.none());
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);
+  nb::exception<UnavailableError>(m, "UnavailableError");
+  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError");
+  nb::exception<RankLostError>(m, "RankLostError");
+
+  m.def("parameters", [] { return table_list(kParameters); });
+  m.def("statistics", [] { return table_list(kStatistics); });
+  m.attr("PIXEL_MEAN") = kPixelMean;
+  m.attr("PIXEL_STD") = kPixelStd;
+  m.attr("POOL1_SIZE") = kPool1Size;
+  m.attr("POOL2_SIZE") = kPool2Size;
+  m.attr("HIDDEN") = kHidden;
+  m.attr("CLASSES") = kClasses;
+  m.attr("ROUTE_DEAD") = int(Routing::kDead);
+  m.attr("BUILD") = MNIST_BUILD_TEXT;
+  m.def("host_instructions", [] { return std::string(cpu::supported_kernels().front()->isa); });
+
+  def_registry(m);
+  def_ranks(m);
+  def_benchmark(m);
+  def_gpu_memory(m);
+  def_operators<float>(m, "float32");
+  def_operators<double>(m, "float64");
+  def_engine(m);
 }

@@ -382,7 +382,8 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
     return set_last_error(count > kMaxThreads || dynamic_bytes > dynamic_limit ? cudaErrorInvalidValue
                                                                                : cudaErrorInvalidConfiguration);
   if (!machine.stacks) {
-    machine.stacks = static_cast<char*>(mmap(nullptr, kStack * kMaxThreads, PROT_READ | PROT_WRITE,
+    machine.stacks_bytes = kStack * kMaxThreads;
+    machine.stacks = static_cast<char*>(mmap(nullptr, machine.stacks_bytes, PROT_READ | PROT_WRITE,
                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     std::signal(SIGALRM, too_long);
   }

@@ -62,6 +62,7 @@ struct Machine {
   dim3 grid, block_size;
   uint3 block_index{};
   char* stacks = nullptr;
+  std::size_t stacks_bytes = 0;
   const char* body = nullptr;
   std::size_t body_bytes = 0;
 };

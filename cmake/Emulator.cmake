@@ -37,8 +37,9 @@ add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
 add_library(emulator OBJECT ${_emulator}/barriers.cpp ${_emulator}/machine.cpp ${_emulator}/memory.cpp
-  ${_emulator}/ptx.cpp ${_emulator}/report.cpp ${_emulator}/runtime.cpp)
-target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include")
+  ${_emulator}/ptx.cpp ${_emulator}/report.cpp ${_emulator}/runtime.cpp
+  native/gpu/cuda/buffer.cpp native/gpu/cuda/check.cpp native/host/require.cpp)
+target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include" PRIVATE native/gpu native/include)
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
 
 file(GLOB _tables CONFIGURE_DEPENDS native/gpu/kernels/*/*.cpp)

@@ -142,6 +142,15 @@ def kernel_sources(native: Path) -> list[Path]:
     ]
 
 
+def checks(native: Path) -> list[Path]:
+    """What kernels' launchers call."""
+    return [
+        native / "gpu" / "cuda" / "buffer.cpp",
+        native / "gpu" / "cuda" / "check.cpp",
+        native / "host" / "require.cpp",
+    ]
+
+
 def objects(main: Path, *more: Path) -> list[Path]:
     """Those of the emulator, of our kernels and of these files, each compiled unless it was before."""
     compiler, native = require_compiler(), sources()
@@ -152,6 +161,7 @@ def objects(main: Path, *more: Path) -> list[Path]:
         *(path for path in sorted(emulator.glob("*.cpp")) if path.name != "bench_ops.cpp"),
         gpu / "bench" / "op_cases.cpp",
         native / "host" / "cpu" / "reference_ops.cpp",
+        *checks(native),
         main,
         *more,
     ]

@@ -110,7 +110,9 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
 
         return compile_one
 
-    return emulate.kept([*kernels, *more], native, common, emulate.cache_folder().with_name("nvcc"), note, make)
+    return emulate.kept(
+        [*kernels, *emulate.checks(native), *more], native, common, emulate.cache_folder().with_name("nvcc"), note, make
+    )
 
 
 def compile_own(nvcc: Nvcc, native: Path, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:

@@ -3,20 +3,11 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
-
-#include "mnist/errors.h"
+#include "mnist/require.h"
 
 namespace mnist::cuda {
 
-[[noreturn]] inline void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
-  const std::string sentence = std::string("CUDA runtime: ") + cudaGetErrorName(error) + " (" +
-                               cudaGetErrorString(error) + ") from " + expression + " at " + file + ":" +
-                               std::to_string(line);
-  (void)cudaGetLastError();  // so that the next check does not report this one again
-  if (error == cudaErrorMemoryAllocation) throw OutOfMemoryError(sentence);
-  throw std::runtime_error(sentence);
-}
+[[noreturn]] void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line);
 
 }  // namespace mnist::cuda
 

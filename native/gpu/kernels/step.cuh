@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/step.h"
+#include "mnist/model.h"
 
 namespace mnist::kernels {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "mnist/engine.h"
+#include "mnist/step.h"
 
 namespace mnist::kernels {
 

@@ -11,6 +11,7 @@
 
 #include "cuda/check.h"
 #include "libraries/dynlib.h"
+#include "mnist/errors.h"
 
 namespace mnist::cuda {
 namespace {

@@ -15,6 +15,7 @@
 #include "mnist/initial.h"
 #include "mnist/kernel_use.h"
 #include "mnist/model.h"
+#include "mnist/step.h"
 
 namespace mnist {
 
@@ -49,12 +50,6 @@ struct EngineOptions {
   std::vector<OwnOp> own_ops;     // of those that the engine's info names
 };
 
-// What one training step reports: mean loss over the batch before the update, and how many it got right.
-struct StepResult {
-  double loss = 0;
-  std::int32_t correct = 0;
-};
-
 // What evaluation reports: the losses of the images added up, and how many of each class were right. An image whose
 // scores are not all finite is wrong.
 struct Score {
@@ -67,7 +62,7 @@ Score score(std::span<const double> logits, std::span<const std::uint8_t> labels
 // carries the gradient (2*dy + dx, the first maximum in scan order) or kDead where ReLU stopped it; `relu3` is 1
 // where fc1's ReLU passed. Sizes: batch x (kPool1Size, kPool2Size, kHidden), channels before rows before columns.
 struct Routing {
-  static constexpr std::uint8_t kDead = 4;
+  static constexpr std::uint8_t kDead = mnist::kDead;
   std::vector<std::uint8_t> pool1, pool2, relu3;
 };
 

@@ -1,8 +1,9 @@
 // Exception types, one for each kind of fault, and the macro that checks what a caller passes in.
 #pragma once
 
-#include <sstream>
 #include <stdexcept>
+
+#include "mnist/require.h"
 
 namespace mnist {
 
@@ -22,13 +23,3 @@ struct OutOfMemoryError : std::runtime_error {
 };
 
 }  // namespace mnist
-
-// MNIST_REQUIRE(count > 0, "train: batch size is " << count << ", expected at least 1");
-#define MNIST_REQUIRE(condition, sentence)                \
-  do {                                                    \
-    if (!(condition)) {                                   \
-      std::ostringstream mnist_sentence;                  \
-      mnist_sentence << sentence;                         \
-      throw ::mnist::ArgumentError(mnist_sentence.str()); \
-    }                                                     \
-  } while (false)

@@ -12,7 +12,6 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 256, kSumsBlock = 1024;
-constexpr std::uint8_t kDead = Routing::kDead;
 
 // Calls visit(plane, window) for the windows of channel blockIdx.x in the images of chunk blockIdx.y.
 template <class Visit>

@@ -31,8 +31,8 @@
 
 #include "kernels/step.h"
 #include "kernels/variant.h"
-#include "mnist/errors.h"
 #include "mnist/model.h"
+#include "mnist/require.h"
 
 namespace mnist::kernels {
 

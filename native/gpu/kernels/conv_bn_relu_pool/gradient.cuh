@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
-#include "mnist/engine.h"
 #include "mnist/model.h"
+#include "mnist/step.h"
 
 namespace mnist::kernels {
 

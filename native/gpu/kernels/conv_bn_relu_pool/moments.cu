@@ -18,7 +18,6 @@ constexpr int kLayerBlock = 224;           // 196 windows of an image, whole war
 constexpr int kLayerChannels = 16;         // of a block
 constexpr int kTapsBlock = 256, kTapsLanes = 8, kTapsChannels = kTapsBlock / kTapsLanes;
 constexpr int kGradientBlock = 256;
-constexpr std::uint8_t kDead = Routing::kDead;
 
 // A block sums the pixels, and the products of two, under the taps of a 3x3 filter over a chunk of images: 54 sums a
 // thread over its positions. The last block of the grid adds the chunks, and sets `moments` and with them the

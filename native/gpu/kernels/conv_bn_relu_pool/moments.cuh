@@ -15,8 +15,8 @@
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/conv_bn_relu_pool/gradient.cuh"
 #include "kernels/step.h"
-#include "mnist/engine.h"
 #include "mnist/model.h"
+#include "mnist/step.h"
 
 namespace mnist::kernels {
 
@@ -88,7 +88,7 @@ __device__ inline void add_routed_taps(float (&taps)[kRoutedTaps], const float* 
   const int pitch = 2 * pooled + 2;
   for (int window = first; window < pooled * pooled; window += step) {
     const int way = route[window];
-    if (way == Routing::kDead) continue;
+    if (way == kDead) continue;
     const float d = da[window];
     const float* corner = plane + (2 * (window / pooled) + way / 2) * pitch + 2 * (window % pooled) + way % 2;
 #pragma unroll

@@ -2,13 +2,12 @@
 #include "cuda/check.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
 #include "mnist/ceil_div.h"
-#include "mnist/engine.h"
+#include "mnist/step.h"
 
 namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr std::uint8_t kDead = Routing::kDead;
 
 __device__ void consider(float value, std::uint8_t k, float& best, std::uint8_t& where) {
   if (value > best || (isnan(value) && !isnan(best))) {

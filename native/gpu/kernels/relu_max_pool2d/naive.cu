@@ -1,13 +1,12 @@
 // relu_max_pool2d: one thread a 2x2 window.
 #include "cuda/check.h"
 #include "kernels/relu_max_pool2d/naive_ops.h"
-#include "mnist/engine.h"
+#include "mnist/step.h"
 
 namespace mnist::kernels::naive {
 namespace {
 
 constexpr int kBlock = 64;
-constexpr std::uint8_t kDead = Routing::kDead;
 
 // blockIdx.x = plane. Windows do not overlap, so no two threads touch the same x.
 template <class T>

@@ -1,7 +1,7 @@
 // relu_max_pool2d: ReLU, then the maximum of each 2x2 window, in one pass, with the decision kept for backward.
 //
 // max and ReLU both pick one of their inputs, so backward only needs to know which: route[plane,p,q] is 2*dy + dx of
-// the first maximum in scan order, or Routing::kDead where that maximum is not positive and ReLU gave 0. About 40 %
+// the first maximum in scan order, or kDead where that maximum is not positive and ReLU gave 0. About 40 %
 // of the windows of a digit are ties, flat background; the gradient goes to exactly one of the tied positions.
 // T is float or double; bytes are those of float.
 #pragma once

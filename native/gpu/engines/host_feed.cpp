@@ -21,8 +21,8 @@ void HostFeed::set_dataset(std::span<const std::uint8_t> images, std::span<const
 }
 
 void HostFeed::clear() {
-  images_ = {};
-  labels_ = {};
+  images_ = std::vector<std::uint8_t>();  // `= {}` would keep the memory
+  labels_ = std::vector<std::uint8_t>();
   pool_.reset();
 }
 

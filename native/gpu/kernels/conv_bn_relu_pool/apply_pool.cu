@@ -6,7 +6,6 @@
 #include "kernels/conv_bn_relu_pool/conv_bn_relu_pool.h"
 #include "kernels/conv_bn_relu_pool/gradient.cuh"
 #include "kernels/device/block_sum.cuh"
-#include "mnist/ceil_div.h"
 
 namespace mnist::kernels {
 namespace {

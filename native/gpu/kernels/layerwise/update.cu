@@ -2,7 +2,6 @@
 #include "cuda/check.h"
 #include "kernels/conv_bn_relu_pool/moments.cuh"
 #include "kernels/layerwise/layerwise.h"
-#include "mnist/ceil_div.h"
 #include "mnist/model.h"
 
 namespace mnist::kernels::layerwise {

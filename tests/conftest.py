@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,17 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_server import idx
+from data_server import idx, tiny_info, write
 from safetensors.numpy import save_file
-from tiny import ENVIRONMENT, ROOT, tiny_dataset
+from tiny import ENVIRONMENT, ROOT, Stop, ctrl_c, tiny_dataset
 
-from mnist_cuda import _native
+from mnist_cuda import _native, cli
 from mnist_cuda.bench import record
-from mnist_cuda.data import dataset
+from mnist_cuda.data import catalogue, dataset, synthetic
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import DataError
+from mnist_cuda.run import training_run
 from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.results import Model
+from mnist_cuda.run.training import Trainer
 
 sys.path.append(str(ROOT / "scripts"))  # for `checks` and `pages`
 REQUIRE_GPU = os.environ.get("MNIST_CUDA_REQUIRE_GPU") == "1"
@@ -68,9 +71,11 @@ def emulator_cache(request, tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory):
-    """The data that tests unpack are kept for this session only."""
+    """The data that tests unpack are kept for this session only; and nothing is synced, for no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MNIST_CUDA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda _: None)
         yield
 
 
@@ -247,6 +252,45 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stopped_after(step, *argv):
+    """`mnist-cuda train *argv` in this process, which gets a Ctrl-C once so many steps are made."""
+    good, made = Trainer._run, []
+
+    def one_step(trainer, chunk):
+        good(trainer, 1)
+        made.append(1)
+        if len(made) == step:
+            ctrl_c()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_run", one_step)
+        patch.setattr(training_run, "StopRequest", Stop)
+        assert cli.main(["train", *map(str, argv)]) == 128 + signal.SIGINT
+
+
+@pytest.fixture
+def heard():
+    """Ctrl-C counts, also where the shell that started the tests in the background has set it to be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """An empty cache; gives its folder of mnist, which is the small data set of data_server.py, at no mirror here.
+
+    Synthetic digits are few, too.
+    """
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "a cache"))
+    monkeypatch.delenv("MNIST_CUDA_MIRROR", raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info("http://127.0.0.1:9/"))
+    monkeypatch.setattr(synthetic, "COUNTS", {"train": 20, "test": 10})
+    return tmp_path / "a cache" / "mnist"
 
 
 @pytest.fixture(scope="session")
@@ -255,11 +299,6 @@ def data_dir(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MNIST_TINY_IMAGES", "83")
         tiny = tiny_dataset()
-    folder = tmp_path_factory.mktemp("tiny")
-    for half, images, labels in (
-        ("train", tiny.train_images, tiny.train_labels),
-        ("t10k", tiny.test_images, tiny.test_labels),
-    ):
-        (folder / f"{half}-images-idx3-ubyte").write_bytes(idx(images))
-        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx(labels))
-    return folder
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    files = {f"{name}-ubyte": idx(array) for name, array in zip(names, tiny.arrays, strict=True)}
+    return write(tmp_path_factory.mktemp("tiny"), files)

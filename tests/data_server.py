@@ -22,11 +22,11 @@ def idx(array):
     return header + array.tobytes()
 
 
-def tiny_files():
-    """The four uncompressed files of the tiny data set, by name."""
-    rng = np.random.default_rng(5)
+def tiny_files(seed=5, train=TRAIN, test=TEST):
+    """The four uncompressed files of the tiny data set, or of another one, by name."""
+    rng = np.random.default_rng(seed)
     files = {}
-    for half, count in (("train", TRAIN), ("t10k", TEST)):
+    for half, count in (("train", train), ("t10k", test)):
         files[f"{half}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28), np.uint8))
         files[f"{half}-labels-idx1-ubyte"] = idx(rng.integers(0, 10, count, np.uint8))
     return files
@@ -47,6 +47,19 @@ def tiny_info(*mirrors, name="mnist"):
     facts = {"name": name, "summary": "a tiny data set", "counts": (TRAIN, TEST), "digest": digest}
     names = ("train_images", "train_labels", "test_images", "test_labels")
     return DatasetInfo(**facts, **dict(zip(names, files, strict=True)), torchvision="MNIST", mirrors=mirrors)
+
+
+def write(folder, files):
+    """Write files, content by name, into a folder, which is made; returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def fields(data):
+    """All of a Dataset, but what was asked for and warned of."""
+    return data.name, data.source, data.hashes, data.digest, [array.tolist() for array in data.arrays]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -5,28 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from data_server import GZIP, RAW, idx, serve, tiny_info
+from data_server import GZIP, serve, tiny_files, write
 
 from mnist_cuda.cli import main
-from mnist_cuda.data import catalogue, synthetic
 from mnist_cuda.data.picture import render
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache; mnist is the tiny data set, at no mirror that answers."""
-    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("MNIST_CUDA_MIRROR", raising=False)
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info("http://127.0.0.1:9/"))
-    monkeypatch.setattr(synthetic, "COUNTS", {"train": 20, "test": 10})
-    return tmp_path / "cache" / "mnist"
-
-
-def fill(folder):
-    folder.mkdir(parents=True)
-    for name, content in GZIP.items():
-        (folder / name).write_bytes(content)
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_fetch_then_verify_then_show(cache, capsys):
@@ -60,7 +44,7 @@ def test_only_published_data_sets_can_be_fetched(capsys, name):
 
 
 def test_verify_lists_every_fault_and_ends_with_3(cache, capsys):
-    fill(cache)
+    write(cache, GZIP)
     (cache / "t10k-labels-idx1-ubyte.gz").unlink()
     (cache / "train-labels-idx1-ubyte.gz").write_bytes(b"<html>")
     assert main(["data", "verify", "mnist"]) == 3
@@ -72,7 +56,7 @@ def test_verify_lists_every_fault_and_ends_with_3(cache, capsys):
 
 def test_verify_takes_the_unpacked_data_set_for_the_files(cache, capsys):
     """As `train` does; what is there has to be sound all the same."""
-    fill(cache)
+    write(cache, GZIP)
     assert main(["data", "show", "7", "--dataset", "mnist", "--offline"]) == 0  # unpacks
     for path in cache.glob("*.gz"):
         path.unlink()
@@ -93,7 +77,7 @@ def test_verify_takes_the_unpacked_data_set_for_the_files(cache, capsys):
 
 
 def test_verify_a_folder(tmp_path, capsys):
-    fill(tmp_path / "raw")
+    write(tmp_path / "raw", GZIP)
     assert main(["data", "verify", "--data-dir", str(tmp_path)]) == 0
     assert str(tmp_path / "raw") in capsys.readouterr().out
     assert main(["data", "verify", "--data-dir", str(tmp_path / "nowhere")]) == 3
@@ -161,28 +145,12 @@ def test_colour_only_where_it_is_wanted(monkeypatch, capsys, variable, value, co
 
 
 def test_a_model_of_ones_own_files_is_trained_and_tested_again(tmp_path, capsys):
-    own = tmp_path / "own"
-    own.mkdir()
-    for name, content in RAW.items():
-        start = 16 if "images" in name else 8
-        shape = (-1, 28, 28) if "images" in name else (-1,)
-        (own / name).write_bytes(idx(np.frombuffer(content, np.uint8, offset=start).reshape(shape)[::-1]))
-    options = [
-        "--engine",
-        "cpu",
-        "--threads",
-        "1",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "8",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    own = write(tmp_path / "own", tiny_files(seed=1))
+    options = ["--engine", "cpu", "--epochs", "1", "--batch-size", "8", "--out", str(tmp_path / "run")]
     assert main(["train", "--data-dir", str(own), *options]) == 3
     assert "--dataset idx takes files of your own as they are" in capsys.readouterr().err
     assert main(["train", "--dataset", "idx", "--data-dir", str(own), *options]) == 0
     assert f"data    idx: 40 training and 10 test images, {own}\n" in capsys.readouterr().out
-    assert main(["evaluate", str(tmp_path / "run"), "--json", "--threads", "1"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["dataset"], report["source"], report["count"]) == ("idx", str(own), 10)

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
-from data_server import ARRAYS, GZIP, RAW, TEST, TRAIN, elapsed, idx, serve, tiny_info
+from data_server import ARRAYS, GZIP, RAW, TEST, TRAIN, elapsed, fields, idx, serve, tiny_files, tiny_info, write
 
 from mnist_cuda.data import catalogue, dataset, synthetic
 from mnist_cuda.data.dataset import load
@@ -18,28 +18,13 @@ IMAGES = "train-images-idx3-ubyte"
 SHA256 = hashlib.sha256(GZIP[f"{IMAGES}.gz"]).hexdigest()
 
 
-@pytest.fixture(autouse=True)
-def tiny(tmp_path, monkeypatch):
-    """mnist is the tiny data set, at no mirror that answers; synthetic digits are few; the cache is empty."""
-    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("MNIST_CUDA_MIRROR", raising=False)
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info("http://127.0.0.1:9/"))
-    monkeypatch.setattr(synthetic, "COUNTS", {"train": 20, "test": 10})
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the tiny data set's four gzip files, below a path with spaces."""
-    folder = tmp_path / "my data"
-    write(folder, GZIP)
-    return folder
-
-
-def write(folder, files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
+    return write(tmp_path / "my data", GZIP)
 
 
 def hashes(files):
@@ -119,6 +104,8 @@ def test_a_folder_in_place_of_a_file_is_an_error(folder):
         (b"!" + GZIP[f"{IMAGES}.gz"][1:], f", expected {SHA256}: the file is damaged, replace it"),
         (gzip.compress(RAW[IMAGES][:-1]), "expected 31376 bytes for 40 x 28 x 28 elements, found the end of the file"),
         (gzip.compress(RAW[IMAGES][:-1] + b"!"), "a sound idx file, but not the published one"),
+        (gzip.compress(RAW[IMAGES] + b"\0"), "expected the end of the file"),
+        (gzip.compress(RAW["t10k-images-idx3-ubyte"]), "a sound idx file, but not the published one"),
         (RAW[IMAGES], "the right file, but it is not gzip data: rename it to train-images-idx3-ubyte"),
         (GZIP["t10k-images-idx3-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with sha256"),
         (GZIP["train-labels-idx1-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with"),
@@ -141,22 +128,20 @@ def test_files_compressed_again_are_taken_for_what_they_hold(tmp_path, level):
     assert data.digest == hashlib.sha256(ARRAYS).hexdigest()
 
 
-def test_compressed_again_a_file_has_to_be_the_published_one_to_its_last_bit(folder):
-    for content in (RAW[IMAGES][:-1] + b"!", RAW[IMAGES] + b"\0", RAW["t10k-images-idx3-ubyte"]):
-        write(folder, {f"{IMAGES}.gz": gzip.compress(content, 1)})
-        refused(folder)
-
-
-def test_compressed_again_a_file_without_a_known_hash_is_refused(folder, monkeypatch):
+def test_without_a_known_hash_of_the_content_only_the_published_file_is_taken(folder, monkeypatch):
     info = tiny_info()
     changed = replace(info, train_images=replace(info.train_images, raw_sha256=None))
     monkeypatch.setitem(catalogue.DATASETS, "mnist", changed)
+    load("mnist", data_dir=folder)
     write(folder, {f"{IMAGES}.gz": gzip.compress(RAW[IMAGES], 1)})
     assert "a sound idx file, but not the published one; --dataset idx takes" in refused(folder)
+    (folder / f"{IMAGES}.gz").unlink()
+    write(folder, {IMAGES: RAW[IMAGES]})
+    assert f"no hash is known for the uncompressed file, expected {IMAGES}.gz; --dataset" in refused(folder)
 
 
-def test_the_cache_takes_files_compressed_again_too(tmp_path):
-    write(tmp_path / "cache" / "mnist", {name: gzip.compress(RAW[name[:-3]], 1) for name in GZIP})
+def test_the_cache_takes_files_compressed_again_too(cache):
+    write(cache, {name: gzip.compress(RAW[name[:-3]], 1) for name in GZIP})
     assert load("mnist", offline=True).digest == hashlib.sha256(ARRAYS).hexdigest()
 
 
@@ -168,12 +153,8 @@ def test_a_right_file_under_the_other_name_says_what_to_rename(folder):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_files_of_ones_own_are_read_where_it_is_said(tmp_path, zipped):
-    rng = np.random.default_rng(1)
-    own = {}
-    for half, count in (("train", 7), ("t10k", 3)):
-        own[f"{half}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28), np.uint8))
-        own[f"{half}-labels-idx1-ubyte"] = idx(rng.integers(0, 10, count, np.uint8))
+def test_files_of_ones_own_are_read_where_it_is_said(tmp_path, cache, zipped):
+    own = tiny_files(seed=1, train=7, test=3)
     files = {f"{name}.gz": gzip.compress(content) for name, content in own.items()} if zipped else own
     write(tmp_path / "own", files)
     assert "--dataset idx takes files of your own as they are" in refused(tmp_path / "own")
@@ -182,7 +163,7 @@ def test_files_of_ones_own_are_read_where_it_is_said(tmp_path, zipped):
     assert data.hashes == hashes(files)
     np.testing.assert_array_equal(data.train_images, parse_images(own[IMAGES], IMAGES))
     assert (len(data.train_labels), len(data.test_labels)) == (7, 3)
-    assert not (tmp_path / "cache").exists()
+    assert not cache.parent.exists()
 
 
 def test_files_of_ones_own_are_checked_for_their_form(folder):
@@ -192,19 +173,6 @@ def test_files_of_ones_own_are_checked_for_their_form(folder):
     assert "expected 39 labels, as many as train-images-idx3-ubyte.gz has images, found 40" in refused(folder, "idx")
     (folder / f"{IMAGES}.gz").unlink()
     assert "file is missing" in refused(folder, "idx")
-
-
-def test_an_uncompressed_file_without_a_known_hash_is_refused(folder, monkeypatch):
-    info = tiny_info()
-    monkeypatch.setitem(
-        catalogue.DATASETS, "mnist", replace(info, train_images=replace(info.train_images, raw_sha256=None))
-    )
-    load("mnist", data_dir=folder)
-    (folder / f"{IMAGES}.gz").unlink()
-    write(folder, {IMAGES: RAW[IMAGES]})
-    assert "no hash is known for the uncompressed file, expected train-images-idx3-ubyte.gz; --dataset" in refused(
-        folder
-    )
 
 
 def test_the_files_of_another_data_set_are_refused_by_its_name(tmp_path, monkeypatch):
@@ -232,8 +200,8 @@ def test_counts_that_disagree_are_an_error(folder, monkeypatch):
     assert "expected 40 labels, as many as train-images-idx3-ubyte.gz has images, found 39" in refused(folder)
 
 
-def test_auto_takes_mnist_from_the_cache_without_a_request(tmp_path):
-    write(tmp_path / "cache" / "mnist", GZIP)
+def test_auto_takes_mnist_from_the_cache_without_a_request(cache):
+    write(cache, GZIP)
     for offline in (False, True):
         data = load("auto", offline=offline)
         assert (data.name, data.warning) == ("mnist", None)
@@ -288,11 +256,11 @@ def test_synthetic_by_name_is_no_fallback():
     assert load("synthetic", seed=4).digest != data.digest
 
 
-def test_synthetic_digits_are_drawn_once(tmp_path, monkeypatch):
+def test_synthetic_digits_are_drawn_once(cache, monkeypatch):
     """Those of seed 0 are in the cache from then on, checked, and drawn again where they are damaged or not kept."""
     first, other = load("synthetic"), load("synthetic", seed=1)
-    cache = tmp_path / "cache" / "synthetic"
-    assert not cache.exists(), "of 30 digits, which are not those of the catalogue"
+    file = cache.with_name("synthetic") / "arrays.u8"
+    assert not file.exists(), "of 30 digits, which are not those of the catalogue"
     info = replace(catalogue.SYNTHETIC, counts=(20, 10), digest=first.digest)
     monkeypatch.setattr(dataset, "SYNTHETIC", info)
     drawn, generate = [], synthetic.generate
@@ -304,7 +272,6 @@ def test_synthetic_digits_are_drawn_once(tmp_path, monkeypatch):
         drawn.clear()
     assert load("synthetic", seed=1).digest == other.digest
     assert len(drawn) == 2
-    file = cache / "arrays.u8"
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     assert fields(load("synthetic")) == fields(first)
@@ -312,10 +279,6 @@ def test_synthetic_digits_are_drawn_once(tmp_path, monkeypatch):
     monkeypatch.delenv("MNIST_CUDA_CACHE")
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: "~/.cache")
     assert fields(load("synthetic")) == fields(first)
-
-
-def fields(data):
-    return data.name, data.source, data.hashes, data.digest, [array.tolist() for array in data.arrays]
 
 
 @pytest.mark.parametrize("watched", [False, True])

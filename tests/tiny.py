@@ -5,6 +5,7 @@ Environment: MNIST_TINY_IMAGES is the number of training images, MNIST_TINY_WARN
 
 import argparse
 import fcntl
+import json
 import os
 import pty
 import re
@@ -72,15 +73,19 @@ def ctrl_c():
     Stop.running.signal = signal.SIGINT
 
 
-def start(*argv, stdout=subprocess.PIPE, **environment):
+def start(*argv, **environment):
     """Start `mnist-cuda *argv` on the tiny data set; pipes for stdout and stderr, text."""
-    return subprocess.Popen(
-        [sys.executable, __file__, *map(str, argv)],
-        env=ENVIRONMENT | environment,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return _start(__file__, *argv, **environment)
+
+
+def program(code, *argv, **environment):
+    """Start a Python program, which may import the modules of this folder; pipes as those of `start`."""
+    return _start("-c", code, *argv, PYTHONPATH=f"{ENVIRONMENT['PYTHONPATH']}:{ROOT / 'tests'}", **environment)
+
+
+def _start(*argv, **environment):
+    command, pipes = [sys.executable, *map(str, argv)], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=ENVIRONMENT | environment, text=True, **pipes)
 
 
 def begun(*argv, **environment):
@@ -105,6 +110,17 @@ def said(capsys, *argv):
     code = cli.main([*map(str, argv)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def metrics(folder):
+    """The records of a run's epochs."""
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def but_times(rows):
+    """Rows of metrics or of a sweep without what is measured, and without the digest of that."""
+    times = {"train_seconds", "us_per_iteration", "images_per_second", "evaluation_seconds", "training_seconds"}
+    return [{name: value for name, value in row.items() if name not in {*times, "row_sha256"}} for row in rows]
 
 
 class Terminal:

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import struct
-import subprocess
 import sys
 import types
 
@@ -14,7 +13,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save, save_file
 
 from mnist_cuda import cli
-from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, init_parameters
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
@@ -66,11 +64,6 @@ def test_names_are_those_of_a_pytorch_state_dict(path):
     assert tensors["bn2.num_batches_tracked"] == 7
 
 
-def test_files_written_by_others_are_welcome(path):
-    save_file(load_file(path), path)
-    assert load_model(path).metadata == {}
-
-
 def flipped(path, place, bit):
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << bit
@@ -120,7 +113,7 @@ def test_a_file_of_ours_has_its_digest_and_metadata(path, edit):
 def test_a_digest_tells_files_of_ours_from_others(path):
     assert len(load_model(path).metadata["sha256"]) == 64
     save_file(load_file(path), path)
-    assert "sha256" not in load_model(path).metadata
+    assert load_model(path).metadata == {}
     save_model(path, load_model(path))
     assert len(load_model(path).metadata["sha256"]) == 64
 
@@ -226,7 +219,7 @@ def test_truncation_and_flipped_bits_never_crash(path):
         path.write_bytes(content[:length])
         with pytest.raises(CheckpointError):
             load_model(path)
-    for position in range(header):
+    for position in rng.integers(0, header, 200):
         path.write_bytes(content)
         flipped(path, position, int(rng.integers(8)))
         with pytest.raises(CheckpointError):
@@ -252,51 +245,3 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch, call):
         atomic_write(path, b"new")
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-LOAD_IN_TORCH = """
-import sys, json, struct, numpy as np, torch
-from torch import nn
-model = nn.Sequential()
-for name, layer in [("conv1", nn.Conv2d(1, 32, 3, padding=1)), ("bn1", nn.BatchNorm2d(32)), ("r1", nn.ReLU()),
-                    ("p1", nn.MaxPool2d(2)), ("conv2", nn.Conv2d(32, 64, 3, padding=1)), ("bn2", nn.BatchNorm2d(64)),
-                    ("r2", nn.ReLU()), ("p2", nn.MaxPool2d(2)), ("f", nn.Flatten()), ("fc1", nn.Linear(3136, 128)),
-                    ("r3", nn.ReLU()), ("fc2", nn.Linear(128, 10))]:
-    model.add_module(name, layer)
-arrays = np.load(sys.argv[1])
-model.load_state_dict({k: torch.from_numpy(v) for k, v in arrays.items() if k != "images"}, strict=True)
-x = torch.from_numpy((arrays["images"][:, None] / 255 - 0.1307) / 0.3081)
-np.save(sys.argv[2], model.double().eval()(x).detach().numpy())
-"""
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pytorch_loads_it_strictly_and_gives_the_same_logits(tmp_path, dtype, peer):
-    saved = checkpoint(dtype)
-    save_model(tmp_path / "model.safetensors", saved, steps=7)
-    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
-    np.savez(tmp_path / "arrays.npz", images=images, **load_file(tmp_path / "model.safetensors"))
-    subprocess.run([peer.command[0], "-c", LOAD_IN_TORCH, tmp_path / "arrays.npz", tmp_path / "logits.npy"], check=True)
-    engine = Engine("reference")
-    engine.set_parameters(saved.parameters)
-    engine.set_statistics(saved.statistics)
-    ours, theirs = engine.logits(images), np.load(tmp_path / "logits.npy")
-    # PyTorch holds the float64 file as float32.
-    assert np.abs(ours - theirs).max() <= (1e-9 if dtype == np.float32 else 1e-4)
-
-
-def test_a_kill_during_saves_leaves_a_whole_file(path):
-    script = (
-        "import sys, pathlib, numpy as np; from mnist_cuda.run import checkpoint as c; p = pathlib.Path(sys.argv[1]);"
-        "m = c.load_model(p); print(flush=True)\nwhile True: c.save_model(p, m, steps=9)"
-    )
-    for delay in np.linspace(0, 0.03, 8):
-        process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        process.stdout.close()
-        try:
-            process.wait(delay)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.wait()
-        load_model(path)

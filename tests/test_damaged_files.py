@@ -52,12 +52,9 @@ def sound(tmp_path_factory):
 
 
 @pytest.fixture
-def here(sound, tmp_path, monkeypatch):
-    """A copy of it, the current folder."""
-    shutil.copytree(sound, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    return tmp_path / "here"
+def here(sound, tiny):
+    """A copy of it in the current folder."""
+    shutil.copytree(sound, tiny, dirs_exist_ok=True)
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mnist_cuda.data import dataset
 from mnist_cuda.run import evaluation
 from mnist_cuda.terminal.json_output import dumps
 
-REFERENCE = ("--engine", "reference")
+CPU = ("--engine", "cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_a_list_of_nothing_is_refused(argv, tiny, capsys):
 
 def test_what_this_user_may_not_read(denied, capsys, monkeypatch):
     words = "Permission denied"
-    assert words in fails(capsys, 6, "train", *REFERENCE, "--out", denied / "run")
+    assert words in fails(capsys, 6, "train", *CPU, "--out", denied / "run")
     assert words in fails(capsys, 6, "evaluate", denied)
     assert words in fails(capsys, 6, "evaluate", denied / "model.safetensors")
     assert words in fails(capsys, 3, "data", "show", "0", "--data-dir", denied)
@@ -79,10 +79,10 @@ def test_what_this_user_may_not_read(denied, capsys, monkeypatch):
 
 def test_names_that_no_file_can_have(capsys):
     name = "x" * 300
-    fails(capsys, 6, "train", *REFERENCE, "--out", name)
+    fails(capsys, 6, "train", *CPU, "--out", name)
     fails(capsys, 6, "evaluate", name)
     fails(capsys, 6, "bench", "check", "--json", f"{name}.json")
-    fails(capsys, 3, "train", *REFERENCE, "--data-dir", name)
+    fails(capsys, 3, "train", *CPU, "--data-dir", name)
     assert os.listdir() == []
 
 
@@ -152,21 +152,17 @@ def test_all_commands_with_json_are_known_here():
 
 @pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)
 def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(argv, monkeypatch, capsys):
+    """Also one of another kind: `evaluate --json model.safetensors` must not replace the model."""
     monkeypatch.setattr(dataset, "load", lambda *_, **__: pytest.fail("the work has begun"))
     os.mkdir("folder.json")
     assert "no/where.json: cannot write it" in fails(capsys, 6, *argv, "--json", "no/where.json")
     assert "Is a directory" in fails(capsys, 6, *argv, "--json", "folder.json")
+    assert "'model.safetensors' does not end in .json" in fails(capsys, 2, *argv, "--json", "model.safetensors")
     assert os.listdir() == ["folder.json"]
 
 
-@pytest.mark.parametrize("argv", JSON_COMMANDS, ids=" ".join)
-def test_json_never_takes_a_file_of_another_kind(argv, capsys):
-    """`evaluate --json model.safetensors` must not replace the model."""
-    assert "'model.safetensors' does not end in .json" in fails(capsys, 2, *argv, "--json", "model.safetensors")
-
-
 def test_json_on_stdout_and_in_a_file_are_the_same_object(tiny, capsys):
-    argv = ["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out"]
+    argv = ["train", *CPU, "--epochs", "1", "--batch-size", "35", "--out"]
     assert cli.main([*argv, "a", "--json"]) == 0
     out, err = capsys.readouterr()
     printed = json.loads(out)
@@ -185,14 +181,14 @@ def test_json_has_no_nan(tiny, monkeypatch, capsys):
     monkeypatch.setattr(
         "mnist_cuda.run.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
     )
-    assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
+    assert cli.main(["train", *CPU, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
     out = capsys.readouterr().out
     strict = {"parse_constant": lambda name: pytest.fail(name)}
     assert json.loads(out, **strict)["epochs"][0]["test_loss"] is None
     with open("run/metrics.jsonl") as file:
-        assert json.loads(file.read(), **strict)["test_loss"] is None
+        assert json.load(file, **strict)["test_loss"] is None
     monkeypatch.setattr(evaluation, "evaluate", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan")))
-    assert cli.main(["evaluate", "run", *REFERENCE, "--json"]) == 0
+    assert cli.main(["evaluate", "run", *CPU, "--json"]) == 0
     assert json.loads(capsys.readouterr().out, **strict)["loss"] is None
 
 
@@ -213,7 +209,7 @@ def test_a_configuration_that_is_none(content, words, tmp_path, capsys):
 
 
 def test_a_report_takes_no_other_file_and_no_folder_that_cannot_be(tiny, tmp_path, capsys, monkeypatch):
-    assert cli.main(["train", *REFERENCE, "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "run"]) == 0
+    assert cli.main(["train", *CPU, "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "run"]) == 0
     capsys.readouterr()
     assert "'run/model.safetensors' does not end in .html" in fails(capsys, 2, "report", "-o", "run/model.safetensors")
     monkeypatch.setattr(dataset, "load", lambda *_, **__: pytest.fail("the work has begun"))

@@ -93,6 +93,11 @@ def test_statistics_are_those_of_the_parameters(spec, make_engine):
         return engine
 
     engine = engine_with(lambda engine: engine.init_parameters(5))
+    engine.compute_statistics()
+    given = {name: value / 2 for name, value in engine.statistics.items()}
+    engine.set_statistics(given)
+    for name, value in engine.statistics.items():
+        np.testing.assert_array_equal(value, given[name])
     for what, change in CHANGES.items():
         engine.init_parameters(5)
         engine.compute_statistics()
@@ -182,9 +187,8 @@ def test_of_equal_values_in_a_window_the_first_is_taken(name):
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(tiny):
     """A function that saves an untrained model, with or without statistics."""
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     data = tiny_dataset()
     engine = Engine("reference")
     engine.set_parameters(init_parameters(5))
@@ -192,7 +196,7 @@ def model(tmp_path, monkeypatch):
     engine.compute_statistics()
 
     def save(statistics, **metadata):
-        path = tmp_path / "model.safetensors"
+        path = tiny / "model.safetensors"
         save_model(path, Model(engine.parameters, engine.statistics if statistics else None, metadata), steps=0)
         return str(path)
 
@@ -281,8 +285,7 @@ def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, cap
     assert f"no network; {folder}, which the training run read, is gone: name the folder by --data-dir" in err
 
 
-def test_nothing_named_is_the_newest_run(model, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_nothing_named_is_the_newest_run(model, tmp_path, capsys):
     assert cli.main(["evaluate", "--engine", "reference"]) == 2
     assert capsys.readouterr().err == (
         "mnist-cuda: error: there is no run with a model in runs/; name the folder or a file of one\n"

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,20 +30,16 @@ from mnist_cuda import (
 from mnist_cuda.engine.model import digest
 from mnist_cuda.run import progress
 from mnist_cuda.run.callbacks import since_best
+from mnist_cuda.run.folder import read_config
 from mnist_cuda.terminal import console
 
 OPTIONS = TrainOptions(epochs=3, batch_size=5, lr=0.02)
+pytestmark = pytest.mark.usefixtures("tiny", "heard")
 
 
 @pytest.fixture(scope="module")
 def whole():
     return train(tiny_dataset(), OPTIONS, engine="cpu")
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def weights(result):
@@ -70,14 +67,6 @@ def stop():
 
 def ctrl_c():
     signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture(autouse=True)
-def _heard():
-    """Ctrl-C counts, also where the shell that started the tests in the background has set it to be ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -184,12 +173,12 @@ def test_early_stopping_waits_for_nothing_better():
         train(tiny_dataset(), OPTIONS, engine="cpu", callbacks=[EarlyStopping(3, "hits")])
 
 
-def test_tensorboard_has_every_epoch(here, whole):
+def test_tensorboard_has_every_epoch(tiny, whole):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(tiny_dataset(), OPTIONS, engine="cpu", callbacks=[TensorBoard(here / "board")])
-    events = EventAccumulator(str(here / "board"))
+    train(tiny_dataset(), OPTIONS, engine="cpu", callbacks=[TensorBoard(tiny / "board")])
+    events = EventAccumulator(str(tiny / "board"))
     events.Reload()
     tensors = events.Tensors("accuracy/test")
     assert [event.step for event in tensors] == [1, 2, 3]
@@ -207,7 +196,7 @@ def listed(capsys, *argv):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_from_python_is_a_run(here, capsys, whole):
+def test_a_run_from_python_is_a_run(capsys, whole):
     result = train(tiny_dataset(), OPTIONS, engine="cpu", out="runs/one")
     assert weights(result) == weights(whole)
     assert weights(result) == digest(load_model("runs/one").parameters)
@@ -228,28 +217,24 @@ def test_a_run_from_python_is_a_run(here, capsys, whole):
 def test_a_run_goes_on_to_the_same_bits(epoch, step, act, whole, step_by_step):
     result = train(tiny_dataset(), OPTIONS, engine="cpu", out="runs/one", callbacks=[At(act, epoch, step)])
     assert result.steps == (7 * epoch if step is None else 7 * (epoch - 1) + step)
-    with open("runs/one/config.json") as file:
-        assert json.load(file)["ended"] == "stopped"
+    assert read_config(Path("runs/one"))["ended"] == "stopped"
     saved = load_model("runs/one").metadata["epochs"]
     assert saved == str(epoch if step is None else epoch - 1)
     again = train(tiny_dataset(), resume="one")
     assert weights(again) == weights(whole)
     assert [row["loss"] for row in again.epochs] == [row["loss"] for row in whole.epochs]
     assert again.steps == 21
-    with open("runs/one/config.json") as file:
-        config = json.load(file)
+    config = read_config(Path("runs/one"))
     assert (config["ended"], len(config["resumed"])) == ("done", 1)
 
 
-def test_the_command_line_goes_on_with_a_run_from_python(monkeypatch, whole, step_by_step):
-    monkeypatch.setattr("mnist_cuda.data.dataset.load", tiny_dataset)
+def test_the_command_line_goes_on_with_a_run_from_python(whole, step_by_step):
     train(tiny_dataset(), OPTIONS, engine="cpu", out="runs/one", callbacks=[At(stop, 2, 4)])
     assert cli.main(["train", "--resume", "one", "--quiet"]) == 0
     assert digest(load_model("runs/one").parameters) == weights(whole)
 
 
-def test_a_run_that_began_with_other_weights_is_repeated(monkeypatch, whole):
-    monkeypatch.setattr("mnist_cuda.data.dataset.load", tiny_dataset)
+def test_a_run_that_began_with_other_weights_is_repeated(whole):
     begun = train(tiny_dataset(), OPTIONS, engine="cpu", init=init_parameters(7), out="runs/one")
     assert weights(begun) != weights(whole)
     assert cli.main(["train", "--config", "one", "--out", "runs/two", "--quiet"]) == 0
@@ -280,8 +265,7 @@ def test_what_would_change_a_run_that_goes_on_is_refused(step_by_step):
 def test_a_training_that_diverges_leaves_a_run_that_says_so():
     with pytest.raises(DivergedError):
         train(tiny_dataset(), TrainOptions(epochs=3, batch_size=5, lr=1e30), engine="cpu", out="runs/one")
-    with open("runs/one/config.json") as file:
-        assert json.load(file)["ended"] == "diverged"
+    assert read_config(Path("runs/one"))["ended"] == "diverged"
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """mnist-cuda runs, and what else looks at a run's folder: metrics.csv, evaluate --mistakes, RUN in every command."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import json
@@ -11,63 +9,43 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import Stop, Terminal, ctrl_c, tiny_dataset
+from conftest import stopped_after
+from tiny import Terminal, metrics
 
 from mnist_cuda import cli
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
-from mnist_cuda.run import confusion, listing, training_run
+from mnist_cuda.run import confusion, listing
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import Predictions
-from mnist_cuda.run.training import Trainer
+
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder of its own, where training is on the tiny data set."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    return tmp_path
-
-
-def train(name: str, *flags: str) -> None:
+def train(name, *flags):
     folder = ["--out", f"runs/{name}", "--quiet"]
     assert cli.main(["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "2", *folder, *flags]) == 0
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+def run(capsys, *argv, code=0):
     capsys.readouterr()
     assert cli.main([*argv]) == code
     captured = capsys.readouterr()
     return captured.err if code else captured.out
 
 
-def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_what_matters_and_what_cannot_be_read(capsys):
     train("one")
     train("two", "--lr", "0.1", "--epochs", "1")
-    (here / "runs/three").mkdir()
-    (here / "runs/three/config.json").write_text("{")
-    (here / "runs/notes").mkdir()
-    epochs = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    Path("runs/three").mkdir()
+    Path("runs/three/config.json").write_text("{")
+    Path("runs/notes").mkdir()
+    epochs = metrics("runs/one")
     head, one, two, fault = run(capsys, "runs").splitlines()
     assert head.split() == ["run", "state", "accuracy", "epochs", "engine", "time", "batch", "lr", "data"]
     seconds = sum(epoch["train_seconds"] + epoch["evaluation_seconds"] for epoch in epochs)
     accuracy = f"{100 * epochs[-1]['test_accuracy']:.2f}"
-    assert one.split() == [
-        "one",
-        "done",
-        accuracy,
-        "%",
-        "2",
-        "cpu",
-        "fp32",
-        f"{seconds:.1f}",
-        "s",
-        "10",
-        "0.05",
-        "tiny",
-    ]
+    assert " ".join(one.split()) == f"one done {accuracy} % 2 cpu fp32 {seconds:.1f} s 10 0.05 tiny"
     assert two.split()[0] == "two"
     assert fault.startswith("not listed: runs/three/config.json: not a run's configuration: ")
     listed = json.loads(run(capsys, "runs", "--json"))
@@ -77,12 +55,12 @@ def test_the_list_names_what_matters_and_what_cannot_be_read(here: Path, capsys:
     assert run(capsys, "runs", "--dir", "none", code=2).startswith("mnist-cuda: error: there is no folder none here")
 
 
-def test_the_list_is_sorted_and_chosen_from(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_is_sorted_and_chosen_from(capsys):
     for name, lr in (("one", "0.05"), ("two", "0.1"), ("three", "0")):
         train(name, "--lr", lr, "--epochs", "1")
     accuracies = {row["run"]: row["accuracy"] for row in json.loads(run(capsys, "runs", "--json"))["runs"]}
 
-    def names(*flags: str) -> list[str]:
+    def names(*flags):
         return [line.split()[0] for line in run(capsys, "runs", *flags).splitlines()[1:]]
 
     assert names("--sort", "lr") == ["three", "one", "two"]
@@ -103,25 +81,25 @@ def test_the_list_is_sorted_and_chosen_from(here: Path, capsys: pytest.CaptureFi
     assert "'high' is not a number" in run(capsys, "runs", "--where", "lr>high", code=2)
 
 
-def test_a_note_is_listed_until_it_is_removed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_is_listed_until_it_is_removed(capsys):
     train("one")
-    before = (here / "runs/one/config.json").read_text()
+    before = Path("runs/one/config.json").read_text()
     run(capsys, "runs", "note", "one", "too", "few epochs")
     assert run(capsys, "runs").splitlines()[1].endswith("tiny  too few epochs")
     assert json.loads(run(capsys, "runs", "--json"))["runs"][0]["note"] == "too few epochs"
     assert "\nnote    too few epochs\n" in run(capsys, "runs", "show", "one")
     run(capsys, "runs", "note", "one")
-    assert (here / "runs/one/config.json").read_text() == before
+    assert Path("runs/one/config.json").read_text() == before
 
 
-def test_a_run_says_how_it_ended(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_how_it_ended(capsys):
     """As config.json has it; without that, as of a run that was killed or of an older version, by what there is."""
     train("one")
-    file = here / "runs/one/config.json"
+    file = Path("runs/one/config.json")
     config = json.loads(file.read_text())
 
-    def state() -> str:
-        return str(json.loads(run(capsys, "runs", "--json"))["runs"][0]["state"])
+    def state():
+        return json.loads(run(capsys, "runs", "--json"))["runs"][0]["state"]
 
     assert (config.pop("ended"), state()) == ("done", "done")
     file.write_text(json.dumps(config))
@@ -129,40 +107,37 @@ def test_a_run_says_how_it_ended(here: Path, capsys: pytest.CaptureFixture[str])
     config["options"]["epochs"] = 5
     file.write_text(json.dumps(config))
     assert state() == "killed"
-    lock = os.open(here / "runs/one", os.O_RDONLY)
+    lock = os.open("runs/one", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     assert state() == "running"
     os.close(lock)
-    with open(here / "runs/one/metrics.jsonl", "a") as metrics:
-        metrics.write('{"epoch": 3, "interrupted": true}\n')
+    with open("runs/one/metrics.jsonl", "a") as lines:
+        lines.write('{"epoch": 3, "interrupted": true}\n')
     assert state() == "stopped"
 
 
-def test_a_run_is_shown_in_ten_lines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_shown_in_ten_lines(capsys):
     train("one")
     summary, table = run(capsys, "runs", "show", "one").split("\n\n")
     lines = dict(line.split(maxsplit=1) for line in summary.splitlines())
     assert len(lines) == 10
-    epochs = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    epochs = metrics("runs/one")
     last = epochs[-1]
     assert lines["result"] == f"{100 * last['test_accuracy']:.2f} % of the test images, loss {last['test_loss']:.4f}"
-    assert lines["weights"] == f"{digest(load_model(here / 'runs/one').parameters)[:12]}, model.safetensors"
+    assert lines["weights"] == f"{digest(load_model('runs/one').parameters)[:12]}, model.safetensors"
     assert lines["state"] == "done, 2 of 2 epochs"
     assert lines["plan"] == "batch 10, lr 0.05 constant, seed 0"
     assert len(table.splitlines()) == 3
-    assert "options.batch_size" in run(capsys, "runs", "show", "one", "--all")
-    (here / "runs/one/model.safetensors").unlink()
+    Path("runs/one/model.safetensors").unlink()
     assert "weights none saved yet" in run(capsys, "runs", "show", "one")
 
 
-def test_a_folder_that_may_not_be_read_hides_no_other(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_may_not_be_read_hides_no_other(monkeypatch, capsys):
     train("one")
-    (here / "runs/locked").mkdir()
+    Path("runs/locked").mkdir()
     good = Path.exists
 
-    def exists(path: Path) -> bool:
+    def exists(path):
         if path.parent.name == "locked":  # root may read everything
             raise PermissionError(13, "Permission denied", str(path))
         return good(path)
@@ -173,26 +148,12 @@ def test_a_folder_that_may_not_be_read_hides_no_other(
     assert fault == "not listed: runs/locked: cannot be read: Permission denied"
 
 
-@pytest.mark.parametrize("done", [0, 1, 2])
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_run_that_was_stopped_within_an_epoch(
-    done: int, steps: int, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("done", "steps"), [(0, 1), (1, 2), (2, 1)])
+def test_a_run_that_was_stopped_within_an_epoch(done, steps, capsys):
     """Its results are those of the last complete epoch; the time of what was trained since counts."""
-    good, made = Trainer._run, []
-
-    def one_step(trainer: Trainer, chunk: int) -> None:
-        good(trainer, 1)
-        made.append(1)
-        if len(made) == 3 * done + steps:
-            ctrl_c()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_run", one_step)
-        patch.setattr(training_run, "StopRequest", Stop)
-        argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "3", "--out", "runs/one", "--quiet"]
-        assert cli.main(argv) == 130
-    records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    argv = ["--engine", "cpu", "--batch-size", "10", "--epochs", "3", "--out", "runs/one", "--quiet"]
+    stopped_after(3 * done + steps, *argv)
+    records = metrics("runs/one")
     assert [(row["epoch"], row["steps"], "interrupted" in row) for row in records] == [
         *((epoch + 1, 3, False) for epoch in range(done)),
         (done + 1, steps, True),
@@ -210,7 +171,7 @@ def test_a_run_that_was_stopped_within_an_epoch(
     *_, table = run(capsys, "runs", "show", "one").split("\n\n")
     lines = table.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [str(epoch + 1) for epoch in range(done + 1)]
-    facts = listing.flat(listing.load_run(here / "runs/one"))
+    facts = listing.flat(listing.load_run(Path("runs/one")))
     results = {name: facts.get(f"result.{name}") for name in ("loss", "train_accuracy", "test_loss", "test_accuracy")}
     assert results == {name: f"{last[name]:.6g}" if last else None for name in results}
     assert facts["result.epochs"] == str(done)
@@ -218,7 +179,7 @@ def test_a_run_that_was_stopped_within_an_epoch(
     assert run(capsys, "runs").splitlines()[1].split()[4:6] == ["3", "cpu"]
 
 
-def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_compare(capsys):
     train("one")
     train("two", "--lr", "0.1")
     shown = run(capsys, "runs", "show", "one", "--all").splitlines()
@@ -234,40 +195,40 @@ def test_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "six: no such file or folder, and no run of that name in runs/" in run(capsys, "runs", "show", "six", code=6)
 
 
-def test_remove_deletes_runs_alone_and_asks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove_deletes_runs_alone_and_asks(capsys):
     for name in ("one", "two", "three"):
         train(name)
-    (here / "runs/mine").mkdir()
+    Path("runs/mine").mkdir()
     assert "give --yes" in run(capsys, "runs", "remove", "one", code=2)
     assert "not a run's folder" in run(capsys, "runs", "remove", "one", "mine", "--yes", code=6)
-    (here / "link").symlink_to(here / "runs/one")
+    Path("link").symlink_to("runs/one")
     assert "symbolic link" in run(capsys, "runs", "remove", "link", "--yes", code=6)
-    goes_on = os.open(here / "runs/one", os.O_RDONLY)
+    goes_on = os.open("runs/one", os.O_RDONLY)
     fcntl.flock(goes_on, fcntl.LOCK_EX)
     assert "has not ended" in run(capsys, "runs", "remove", "one", "--yes", code=6)
     os.close(goes_on)
-    assert sorted(path.name for path in (here / "runs").iterdir()) == ["mine", "one", "three", "two"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["mine", "one", "three", "two"]
     assert run(capsys, "runs", "remove", "one", "runs/one", "--yes") == "deleted runs/one\n"
     for key, left in ((b"n\r", ["mine", "three", "two"]), (b"y\r", ["mine", "three"])):
         with Terminal("runs", "remove", "two") as terminal:
             terminal.read(b"[y/N] ")
             terminal.type(key)
             terminal.read()
-        assert sorted(path.name for path in (here / "runs").iterdir()) == left
+        assert sorted(path.name for path in Path("runs").iterdir()) == left
 
 
-def test_remove_deletes_nothing_that_no_run_wrote(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove_deletes_nothing_that_no_run_wrote(capsys):
     """Neither a folder whose config.json looks like a run's, nor what somebody has put beside a run's files."""
     train("one", "--save-every", "1steps", "--keep", "9")
     run(capsys, "report", "one", "--no-profile")
     run(capsys, "export", "state-dict", "--model", "runs/one")
-    like = here / "runs/like"
+    like = Path("runs/like")
     like.mkdir()
     (like / "config.json").write_text(json.dumps({"options": {}, "engine": {}, "data": {}, "thesis": "all of it"}))
     assert "not one that `mnist-cuda` wrote" in run(capsys, "runs", "remove", "like", "--yes", code=6)
-    (here / "away").mkdir()
-    (here / "away/step-000000001.safetensors").write_text("not ours")
-    one = here / "runs/one"
+    Path("away").mkdir()
+    Path("away/step-000000001.safetensors").write_text("not ours")
+    one = Path("runs/one")
     before = sorted(one.rglob("*"))
     for name, content in (("notes.txt", ""), ("checkpoints/mine.txt", ""), ("config.json.bak", ""), ("figures", None)):
         (one / name).mkdir() if content is None else (one / name).write_text(content)
@@ -275,29 +236,29 @@ def test_remove_deletes_nothing_that_no_run_wrote(here: Path, capsys: pytest.Cap
         assert f"cannot remove it: no run wrote runs/one/{name}; move that away first" in words
         (one / name).rmdir() if content is None else (one / name).unlink()
         assert sorted(one.rglob("*")) == before
-    (one / "checkpoints").rename(here / "aside")
-    (one / "checkpoints").symlink_to(here / "away")
+    (one / "checkpoints").rename("aside")
+    (one / "checkpoints").symlink_to(Path("away").resolve())
     assert run(capsys, "runs", "remove", "one", "--yes", code=6).count("checkpoints") == 1
     (one / "checkpoints").unlink()
-    (here / "aside").rename(one / "checkpoints")
+    Path("aside").rename(one / "checkpoints")
     (one / "checkpoints/step-000000007.safetensors.part").touch()  # of a run that was killed
     assert run(capsys, "runs", "remove", "one", "--yes") == "deleted runs/one\n"
     assert not one.exists()
-    assert (here / "away/step-000000001.safetensors").read_text() == "not ours"
+    assert Path("away/step-000000001.safetensors").read_text() == "not ours"
 
 
-def test_metrics_csv_has_the_numbers_of_the_jsonl(here: Path) -> None:
+def test_metrics_csv_has_the_numbers_of_the_jsonl():
     train("one")
-    with open(here / "runs/one/metrics.csv", newline="") as file:
+    with open("runs/one/metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    records = [json.loads(line) for line in (here / "runs/one/metrics.jsonl").read_text().splitlines()]
+    records = metrics("runs/one")
     assert len(rows) == len(records) == 2
     for row, record in zip(rows, records, strict=True):
         assert {name: float(value) for name, value in row.items()} == {name: record[name] for name in row}
         assert {"epoch", "loss", "test_accuracy", "train_seconds"} <= row.keys()
 
 
-def test_answers_by_hand() -> None:
+def test_answers_by_hand():
     scores = np.zeros((5, 10))
     scores[0, 3] = scores[1, 3] = scores[2, 4] = 9
     scores[3, 3] = 2
@@ -313,9 +274,9 @@ def test_answers_by_hand() -> None:
     assert answers.probabilities[3, 3] == pytest.approx(np.exp(2) / (np.exp(2) + 9))
 
 
-def test_mistakes_are_what_the_model_gets_wrong(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_what_the_model_gets_wrong(capsys):
     train("one", "--lr", "0")
-    answers, model, data = confusion.score_model(Engine("cpu"), here / "runs/one")
+    answers, model, data = confusion.score_model(Engine("cpu"), Path("runs/one"))
     assert model.metadata["dataset"] == "tiny"
     wrong = [k for k in range(20) if answers.predictions.logits[k].argmax() != data.test_labels[k]]
     assert len(wrong) > 3, "an untrained model"
@@ -331,31 +292,31 @@ def test_mistakes_are_what_the_model_gets_wrong(here: Path, capsys: pytest.Captu
     assert "images are wrong" not in run(capsys, "evaluate", "latest")
 
 
-def test_a_run_has_one_name_in_every_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_has_one_name_in_every_command(capsys):
     train("one")
     train("two")
-    os.utime(here / "runs/one/config.json", (2e9, 2e9))  # the newest
-    os.utime(here / "runs/one/model.safetensors", (2e9, 2e9))
+    os.utime("runs/one/config.json", (2e9, 2e9))  # the newest
+    os.utime("runs/one/model.safetensors", (2e9, 2e9))
     for name in ("one", "runs/one", "runs/one/model.safetensors", "latest"):
         assert run(capsys, "runs", "show", name).startswith("run     runs/one\n")
         assert "of 20 test images" in run(capsys, "evaluate", name)
         assert json.loads(run(capsys, "evaluate", name, "--json"))["file"].startswith("runs/one")
         assert "runs/one: all 2 epochs are done" in run(capsys, "train", "--resume", name, code=2)
         run(capsys, "train", "--config", name, "--out", "runs/again")
-        assert json.loads((here / "runs/again/config.json").read_text())["options"]["batch_size"] == 10
-        shutil.rmtree(here / "runs/again")
+        assert json.loads(Path("runs/again/config.json").read_text())["options"]["batch_size"] == 10
+        shutil.rmtree("runs/again")
     assert "name it or its folder" in run(capsys, "runs", "remove", "runs/one/model.safetensors", "--yes", code=2)
-    (here / "runs/latest").mkdir()
+    Path("runs/latest").mkdir()
     assert "not a run's folder" in run(capsys, "runs", "show", "latest", code=6)
-    (here / "runs/latest").rmdir()
+    Path("runs/latest").rmdir()
     assert run(capsys, "runs", "remove", "latest", "--yes") == "deleted runs/one\n"
 
 
-def test_a_run_from_before_placement_had_its_name_keeps_it(here: Path) -> None:
+def test_a_run_from_before_placement_had_its_name_keeps_it():
     train("one", "--placement", "host")
-    config = json.loads((here / "runs/one/config.json").read_text())
+    config = json.loads(Path("runs/one/config.json").read_text())
     config["options"]["data"] = config["options"].pop("placement")
-    (here / "runs/one/config.json").write_text(json.dumps(config))
-    assert listing.load_run(here / "runs/one").config["options"]["placement"] == "host"
+    Path("runs/one/config.json").write_text(json.dumps(config))
+    assert listing.load_run(Path("runs/one")).config["options"]["placement"] == "host"
     train("two", "--config", "one")
-    assert json.loads((here / "runs/two/config.json").read_text())["options"]["placement"] == "host"
+    assert json.loads(Path("runs/two/config.json").read_text())["options"]["placement"] == "host"

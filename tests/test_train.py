@@ -1,17 +1,15 @@
 """Training: the order of samples, the loop's arithmetic, the run folder, what is printed and recorded."""
 
-import errno
 import hashlib
 import json
 import os
 import re
-import stat
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import start, tiny_dataset
+from tiny import metrics, start, tiny_dataset
 
 from mnist_cuda import cli, machine
 from mnist_cuda import engine as engine_module
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def train(*argv, code=0):
-    defaults = ["--engine", "reference", "--epochs", "1", "--batch-size", "10"]
+    defaults = ["--engine", "cpu", "--threads", "1", "--epochs", "1", "--batch-size", "10"]
     assert cli.main(["train", *defaults, *map(str, argv)]) == code
 
 
@@ -82,7 +80,7 @@ def test_a_call_is_made_in_pieces(monkeypatch):
 def test_a_run_is_the_recipe_and_nothing_else(capsys):
     """Plain steps of Engine.train on epoch_order give the saved weights, bit for bit, whatever the chunks were."""
     train("--epochs", 2, "--lr", 0.02, "--seed", 4, "--out", "run")
-    data, engine = tiny_dataset(), Engine("reference")
+    data, engine = tiny_dataset(), Engine("cpu")
     engine.set_parameters(init_parameters(4))
     engine.set_dataset(data.train_images, data.train_labels)
     losses = [engine.train(epoch_order(4, epoch, 35)[:30], 10, 0.02)[0] for epoch in (1, 2)]
@@ -92,12 +90,11 @@ def test_a_run_is_the_recipe_and_nothing_else(capsys):
     for found, wanted in ((saved.parameters, engine.parameters), (saved.statistics, engine.statistics)):
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
-            assert found[name].dtype == np.float64
             np.testing.assert_array_equal(found[name], value)
-    metrics = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert [row["loss"] for row in metrics] == [losses[0].mean(), losses[1].mean()]
-    assert [row["steps"] for row in metrics] == [3, 3]
-    assert (metrics[1]["test_accuracy"], metrics[1]["test_loss"]) == (expected.accuracy, expected.loss)
+    rows = metrics("run")
+    assert [row["loss"] for row in rows] == [losses[0].mean(), losses[1].mean()]
+    assert [row["steps"] for row in rows] == [3, 3]
+    assert (rows[1]["test_accuracy"], rows[1]["test_loss"]) == (expected.accuracy, expected.loss)
     assert saved.metadata["epochs"] == "2"
     assert saved.metadata["steps"] == "6"
     assert saved.metadata["seed"] == "4"
@@ -109,25 +106,15 @@ def test_a_run_is_the_recipe_and_nothing_else(capsys):
     assert "\x1b" not in out
 
 
-def test_it_learns(capsys):
-    train("--epochs", 5, "--json", "--out", "run")
-    report = json.loads(capsys.readouterr().out)
-    assert report["accuracy"] == 1.0
-    assert [row["epoch"] for row in report["epochs"]] == [1, 2, 3, 4, 5]
-    assert report["steps"] == 15
-    assert report["us_per_iteration"] > 0
-    assert report["us_per_iteration_over"] == 14
-    assert report["interrupted"] is None
+def test_it_learns():
+    train("--epochs", 5, "--out", "run")
+    assert metrics("run")[-1]["test_accuracy"] == 1
 
 
-def test_config_records_everything(capsys):
-    train("--out", "run", "--engine", "auto")
+def test_config_records_the_machine(capsys):
+    train("--out", "run", "--engine", "auto", "--threads", 0)
     config = json.loads(Path("run/config.json").read_text())
-    assert config["options"]["batch_size"] == 10
-    assert config["options"]["lr"] == 0.05
     assert config["engine"]["chosen_by"] == "auto"
-    assert config["data"]["hashes"] == {"file": "ab12"}
-    assert config["data"]["digest"] == tiny_dataset().digest
     assert config["versions"] == machine.versions()
     assert config["commit"] == machine.commit()
     assert {"cpu", "cores", "cuda", "gpus", "driver", "device", "threads", "libraries"} == config["machine"].keys()
@@ -151,20 +138,7 @@ def test_a_fallback_cannot_be_missed(monkeypatch, capsys):
     assert out.count("\n") == 4
     assert "NOT mnist" in out
     assert json.loads(Path("run/config.json").read_text())["data"]["warning"] == "MNIST IS NOT HERE"
-    assert json.loads(Path("run/metrics.jsonl").read_text())["warning"] == "MNIST IS NOT HERE"
-
-
-def test_batch_statistics_still_save_a_complete_file():
-    train("--epochs", 2, "--eval-bn", "batch", "--out", "run")
-    assert load_model(Path("run")).metadata["statistics"] == "population"
-    assert '"eval_bn": "batch"' in Path("run/metrics.jsonl").read_text()
-
-
-def test_every_run_has_its_own_folder(capsys):
-    train("--batch-size", 35)
-    train("--batch-size", 35)
-    assert len(os.listdir("runs")) == 2
-    assert all(name.split("-")[2] == "reference" for name in os.listdir("runs"))
+    assert metrics("run")[0]["warning"] == "MNIST IS NOT HERE"
 
 
 def test_a_folder_with_files_is_never_overwritten(capsys):
@@ -196,8 +170,9 @@ def test_runs_of_the_same_second_have_folders_of_their_own(monkeypatch):
         now = staticmethod(lambda: datetime(2026, 1, 2, 3, 4, 5))
 
     monkeypatch.setattr(run_folder, "datetime", Clock)
-    names = [RunFolder(None, "cpu").path for _ in range(3)]
-    assert [str(name) for name in names] == [f"runs/20260102-030405-cpu{n}" for n in ("", "-2", "-3")]
+    for _ in range(3):
+        train()
+    assert sorted(os.listdir("runs")) == [f"20260102-030405-cpu{n}" for n in ("", "-2", "-3")]
 
 
 def test_the_folder_is_taken_before_the_data_is_read(monkeypatch, capsys):
@@ -215,22 +190,8 @@ def test_a_path_that_cannot_be_a_folder(capsys):
     train("--out", "file/run", code=6)
     train("--out", "file", code=6)
     err = capsys.readouterr().err
-    train("--out", "x" * 300, code=6)
-    err += capsys.readouterr().err
-    assert err.count("\n") == 3
+    assert err.count("\n") == 2
     assert "Not a directory" in err
-    assert "File name too long" in err
-
-
-def test_disk_full(monkeypatch, capsys):
-    def full(fd):
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    train("--out", "run", code=6)
-    err = capsys.readouterr().err
-    assert err.splitlines()[-1].endswith("run/config.json: cannot write it: No space left on device")
 
 
 def test_a_batch_larger_than_the_data_set(capsys):
@@ -239,21 +200,14 @@ def test_a_batch_larger_than_the_data_set(capsys):
     assert not os.path.exists("runs")
 
 
-def test_divergence_is_said_and_not_saved(capsys):
-    train("--lr", "1e200", "--epochs", 3, "--out", "run", code=2)
-    err = capsys.readouterr().err
-    assert "training diverged: the loss of step" in err
-    assert err.count("\n") == 1
-    assert os.listdir("run") == ["config.json"]
-
-
 def test_divergence_to_finite_numbers_is_told_at_its_step(monkeypatch, capsys):
     monkeypatch.setenv("MNIST_TINY_IMAGES", "300")
-    train("--engine", "cpu", "--lr", "100", "--epochs", 3, "--out", "run", code=2)
+    train("--lr", "100", "--epochs", 3, "--out", "run", code=2)
     err = capsys.readouterr().err
     assert re.search(
         r"training diverged: the loss of step \d+ in epoch 1 is [\d.]+e\+\d+; try a lower learning rate than", err
     )
+    assert err.count("\n") == 1
     assert os.listdir("run") == ["config.json"]
 
 
@@ -267,18 +221,16 @@ def test_divergence_that_no_loss_shows_is_no_fault_of_a_file(monkeypatch, capsys
 
 
 def test_the_same_run_gives_the_same_file_and_says_its_digest(capsys):
-    for folder in ("a", "b"):
-        process = start("train", "--engine", "reference", "--epochs", 1, "--batch-size", 10, "--out", folder)
-        last = process.communicate()[0].splitlines()[-1]
-        assert process.returncode == 0
-        content = Path(folder, "model.safetensors").read_bytes()
-        assert (int.from_bytes(content[:8], "little") + 8) % 8 == 0
-        saved = load_model(Path(folder))
-        expected = hashlib.sha256(b"".join(saved.parameters[t.name].tobytes() for t in PARAMETERS)).hexdigest()
-        assert last == f"weights {expected[:12]}"
-    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
-    train("--json", "--out", "c")
+    """In another process, too."""
+    out, _ = start("train", "--engine", "cpu", "--epochs", 1, "--batch-size", 10, "--out", "a").communicate()
+    content = Path("a/model.safetensors").read_bytes()
+    assert (int.from_bytes(content[:8], "little") + 8) % 8 == 0
+    saved = load_model(Path("a"))
+    expected = hashlib.sha256(b"".join(saved.parameters[t.name].tobytes() for t in PARAMETERS)).hexdigest()
+    assert out.splitlines()[-1] == f"weights {expected[:12]}"
+    train("--json", "--out", "b")
     assert json.loads(capsys.readouterr().out)["parameters_sha256"] == expected
+    assert Path("b/model.safetensors").read_bytes() == content
 
 
 def test_a_quick_look_trains_on_the_first_images(capsys):
@@ -299,6 +251,7 @@ def test_a_quick_look_trains_on_the_first_images(capsys):
 def test_what_takes_long_begins_with_an_estimate(monkeypatch, capsys):
     """Once, when the pace is known, with evaluations; and not where it is short."""
     flags = ("--epochs", 3, "--batch-size", 5)
+    monkeypatch.setattr(console, "LONG", 1e9)
     train(*flags, "--out", "short")
     assert "takes" not in capsys.readouterr().out
     monkeypatch.setattr(console, "LONG", 0.0)

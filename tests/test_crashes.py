@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from crashes import Crashes
 from data_server import serve, tiny_info
-from tiny import Stop, ctrl_c, tiny_dataset
+from tiny import Stop, but_times, ctrl_c
 
 from mnist_cuda import cli
-from mnist_cuda.data import catalogue, dataset
+from mnist_cuda.data import catalogue
 from mnist_cuda.data.dataset import load
 from mnist_cuda.run import training, training_run
 from mnist_cuda.run.resume import checkpoints, load_state
@@ -23,35 +23,15 @@ from mnist_cuda.sweeps.table import read_table
 TRAIN = ("--engine", "cpu", "--threads", "1", "--batch-size", "15", "--epochs", "2", "--lr", "0.03")
 RUN = ("train", *TRAIN, "--validation", "5", "--save-best", "--save-every", "1steps", "--keep", "2")
 SWEEP = ("sweep", *TRAIN, "--seeds", "2", "--jobs", "1")
-TIMES = {
-    "row_sha256",
-    "train_seconds",
-    "us_per_iteration",
-    "images_per_second",
-    "evaluation_seconds",
-    "training_seconds",
-}
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """The current folder, on the tiny data set; nothing else is in it. What is synced here is for Crashes alone."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _: None)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def done(*argv, code=0):
     assert cli.main([*argv]) == code
 
 
-def fetched(server, monkeypatch, here):
+def fetched(server, monkeypatch, tiny):
     """The cache of the data, filled from a server, and what is made of it."""
-    monkeypatch.setenv("MNIST_CUDA_CACHE", str(here))
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tiny))
     monkeypatch.setitem(catalogue.DATASETS, "mnist", tiny_info(server.url("good")))
     load("mnist")
 
@@ -72,14 +52,14 @@ FILLED = "sweeps/sweep/weights.safetensors"  # in place: its rows come later, se
 
 
 @pytest.mark.parametrize("writer", [*WRITERS, "data"])
-def test_a_crash_leaves_each_file_old_or_new(writer, here, monkeypatch, capsys):
+def test_a_crash_leaves_each_file_old_or_new(writer, tiny, monkeypatch, capsys):
     """Flush, sync, rename, sync of the folder: in another order something is cut short, or lost though it was done."""
     first, last = WRITERS.get(writer, ([], ()))
     for argv in first:
         done(*argv)
-    with serve() as server, Crashes(here) as crashes:
+    with serve() as server, Crashes(tiny) as crashes:
         if writer == "data":
-            fetched(server, monkeypatch, here)
+            fetched(server, monkeypatch, tiny)
         else:
             done(*last)
     assert len(crashes.calls) >= 4
@@ -100,7 +80,7 @@ def rows(path):
     """The lines of metrics.jsonl, metrics.csv or sweep.csv without the times."""
     text = Path(path).read_text()
     found = map(json.loads, text.splitlines()) if path.suffix == ".jsonl" else csv.DictReader(text.splitlines())
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+    return but_times(found)
 
 
 def result(run):
@@ -131,16 +111,16 @@ def resumed(run, capsys):
     return True
 
 
-def test_a_run_goes_on_from_whatever_a_crash_left(here, capsys):
-    with Crashes(here) as crashes:
+def test_a_run_goes_on_from_whatever_a_crash_left(tiny, capsys):
+    with Crashes(tiny) as crashes:
         done(*RUN, "--quiet", "--out", "run")
-    run = here / "run"
+    run = tiny / "run"
     whole, seen, saved, went_on = result(run), set(), {}, 0
     for crash in crashes.found:
         if crash.key in seen:
             continue
         seen.add(crash.key)
-        crash.leave_in(here)
+        crash.leave_in(tiny)
         steps = steps_saved(run)
         assert steps >= saved.get(crash.kind, 0), ("a checkpoint is lost", crash.call, crash.kind)
         saved[crash.kind] = steps
@@ -156,21 +136,21 @@ def full():
 
 
 @pytest.mark.parametrize("fault", [full, ctrl_c])
-def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsys):
+def test_a_run_goes_on_from_any_call_that_failed(fault, tiny, monkeypatch, capsys):
     """A disk that is full at a call, or Ctrl-C. What was computed until then is printed, whatever cannot be written."""
     monkeypatch.setattr(training_run, "StopRequest", Stop)
     evaluate, evaluated, told = training.Trainer.evaluate, [], set()
     monkeypatch.setattr(training.Trainer, "evaluate", lambda self: evaluated.append(evaluate(self)) or evaluated[-1])
     argv = (*RUN, "--save-every", "1epochs", "--keep", "1", "--quiet")
-    with Crashes(here) as crashes:
+    with Crashes(tiny) as crashes:
         done(*argv, "--out", "whole")
-    run, calls = here / "run", crashes.calls
+    run, calls = tiny / "run", crashes.calls
     assert len(calls) > 40
     for number, call in enumerate(calls):
         shutil.rmtree(run, ignore_errors=True)
         capsys.readouterr()
         evaluated.clear()
-        with Crashes(here, fault, number):
+        with Crashes(tiny, fault, number):
             code = cli.main([*argv, "--out", "run"])
         out, err = capsys.readouterr()
         if fault is full and evaluated:
@@ -182,27 +162,27 @@ def test_a_run_goes_on_from_any_call_that_failed(fault, here, monkeypatch, capsy
         assert (code, err.count("\n") <= 1) == (6 if fault is full else 130, True), (call, err)
         assert not [*run.rglob("*.part")], call
         if run.exists() and resumed(run, capsys):
-            assert result(run) == result(here / "whole"), call
+            assert result(run) == result(tiny / "whole"), call
     assert fault is not full or told == {1, 2}
 
 
-def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):
+def test_a_full_disk_hides_no_result_of_a_sweep(tiny, monkeypatch, capsys):
     monkeypatch.setattr(store, "WRITE_EVERY", 0)
     argv, told = (*SWEEP, "--save", "best", "--quiet", "--json"), set()
-    with Crashes(here) as crashes:
+    with Crashes(tiny) as crashes:
         done(*argv, "--out", "whole")
-    expected = {row.index: row.test_accuracy for row in read_table(here / "whole" / "sweep.csv", 2)}
+    expected = {row.index: row.test_accuracy for row in read_table(tiny / "whole" / "sweep.csv", 2)}
     for number, call in enumerate(crashes.calls):
         shutil.rmtree("sweep", ignore_errors=True)
         capsys.readouterr()
-        with Crashes(here, full, number):
+        with Crashes(tiny, full, number):
             assert cli.main([*argv, "--out", "sweep"]) == 6, call
         out, err = capsys.readouterr()
         report = json.loads(out)
         if "error" in report:  # before there was a result
             assert report["error"] in err, call
         else:
-            written = {row.index for row in read_table(here / "sweep" / "sweep.csv", 2)}
+            written = {row.index for row in read_table(tiny / "sweep" / "sweep.csv", 2)}
             found = {
                 row for row in expected if f"model {row}, not in sweep.csv: test {100 * expected[row]:.2f} %" in err
             }
@@ -214,16 +194,16 @@ def test_a_full_disk_hides_no_result_of_a_sweep(here, monkeypatch, capsys):
     assert {(0, 1), (1, 1)} <= told
 
 
-def test_a_full_disk_hides_no_object(here, monkeypatch, capsys):
+def test_a_full_disk_hides_no_object(tiny, monkeypatch, capsys):
     """What `--json FILE` cannot write is printed."""
     done(*RUN, "--out", "run", "--quiet")
     capsys.readouterr()
-    with Crashes(here) as crashes:
+    with Crashes(tiny) as crashes:
         done("evaluate", "run", "--json", "out.json")
     expected, printed = json.loads(Path("out.json").read_text()), []
     for number, call in enumerate(crashes.calls):
         capsys.readouterr()
-        with Crashes(here, full, number):
+        with Crashes(tiny, full, number):
             code = cli.main(["evaluate", "run", "--json", "out.json"])
         out, err = capsys.readouterr()
         if code:
@@ -234,18 +214,18 @@ def test_a_full_disk_hides_no_object(here, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("save", ["all", "best"])
-def test_a_sweep_goes_on_from_whatever_a_crash_left(save, here, monkeypatch, capsys):
+def test_a_sweep_goes_on_from_whatever_a_crash_left(save, tiny, monkeypatch, capsys):
     monkeypatch.setattr(store, "WRITE_EVERY", 0)
-    with Crashes(here) as crashes:
+    with Crashes(tiny) as crashes:
         done(*SWEEP, "--save", save, "--quiet", "--out", "sweep")
-    sweep, seen = here / "sweep", set()
+    sweep, seen = tiny / "sweep", set()
     weights = sweep / ("weights.safetensors" if save == "all" else "best.safetensors")
     whole = rows(sweep / "sweep.csv"), weights.read_bytes()
     for crash in crashes.found:
         if crash.key in seen or not crash.files.get("sweep/config.json"):
             continue
         seen.add(crash.key)
-        crash.leave_in(here)
+        crash.leave_in(tiny)
         kept = len(read_table(sweep / "sweep.csv", 2))
         capsys.readouterr()
         done("sweep", "--resume", "sweep", "--quiet", "--json")

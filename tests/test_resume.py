@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import engine_params
+from conftest import engine_params, stopped_after
 from safetensors.numpy import load_file, save_file
-from tiny import begun, tiny_dataset
+from tiny import begun, but_times, metrics, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.engine import Engine
@@ -26,19 +26,18 @@ from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.run import training
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import evaluate
+from mnist_cuda.run.folder import ResumedFolder, RunFolder
 from mnist_cuda.run.options import TrainOptions
 from mnist_cuda.run.resume import checkpoints, load_state, remove_later, save_state
 from mnist_cuda.run.training import Trainer, hold_out
 
 STOPS = int(os.environ.get("MNIST_CUDA_STOPS", "6"))
 SEED = int(os.environ.get("MNIST_CUDA_STOP_SEED", "0"))
-TIMES = {"train_seconds", "us_per_iteration", "images_per_second", "evaluation_seconds"}
 
 
-def metrics(folder):
-    """The lines of metrics.jsonl without the times."""
-    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+def results(folder):
+    """The records of a run's epochs without the times."""
+    return but_times(metrics(folder))
 
 
 # ---- real processes --------------------------------------------------------------------------------------------------
@@ -110,36 +109,11 @@ def test_a_run_stopped_at_random_ends_in_the_same_bits(spec, make_engine, tmp_pa
                 assert process.returncode in ends, (signum, in_start_up, out, err)
                 stopped.append(" ".join([signum.name, *(path.stem for path in checkpoints(run)[:1])]))
         assert (whole / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
-        assert metrics(whole) == metrics(run)
+        assert results(whole) == results(run)
     print(
         f"{name} {precision}: {start_up:.2f} s to a checkpoint and {steady:.2f} s to the end; "
         f"{(time.monotonic() - begin) / len(stopped):.2f} s a stop, {len(stopped)} of {runs} runs: {', '.join(stopped)}"
     )
-
-
-def test_ctrl_c_says_how_to_go_on(tmp_path):
-    argv = ["--engine", "cpu", "--batch-size", 5, "--epochs", 500]
-    process = begun(*argv, "--out", tmp_path / "run")
-    while not list(tmp_path.glob("run/checkpoints/*.safetensors")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    resuming, last = out.splitlines()[-4:-2]
-    assert resuming == f"`mnist-cuda train --resume {tmp_path / 'run'}` goes on from here"
-    assert last.startswith("result  stopped by SIGINT after ")
-    saved = load_model(tmp_path / "run")  # the model that was evaluated stays
-    assert saved.metadata["statistics"] == "population"
-    state = load_state(checkpoints(tmp_path / "run")[0]).state
-    assert 7 * (state.epoch - 1) + state.step == int(last.split()[5])
-
-
-def test_a_run_that_is_still_training_is_left_alone(tmp_path, capsys):
-    process = begun("--engine", "cpu", "--batch-size", 5, "--epochs", 500, "--out", tmp_path / "run")
-    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert "another process is training there" in capsys.readouterr().err
-    process.kill()
-    process.communicate()
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -149,30 +123,13 @@ def train(*argv, code=0):
     assert cli.main(["train", *map(str, argv)]) == code
 
 
-RECIPE = ("--engine", "cpu", "--batch-size", 5, "--epochs", 3, "--seed", 4, "--lr", 0.03)
+RECIPE = ("--engine", "cpu", "--threads", 1, "--batch-size", 5, "--epochs", 3, "--seed", 4, "--lr", 0.03)
 
 
 @pytest.fixture
-def stopped(tiny, monkeypatch):
-    """stopped(step, *argv): a run in `run` that gets a Ctrl-C in its loop, once so many steps are done."""
-
-    def make(step, *argv):
-        good, done = Trainer._run, []
-
-        def one_step(trainer, chunk):
-            good(trainer, 1)
-            done.append(1)
-            if len(done) == step:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.1)
-
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "_run", one_step)
-            train(*RECIPE, *argv, "--out", "run", code=130)
-        signal.signal(signal.SIGINT, handler)
-
-    return make
+def stopped(tiny):
+    """stopped(step, *argv): a run in `run` that is stopped by Ctrl-C after so many steps."""
+    return lambda step, *argv: stopped_after(step, *RECIPE, *argv, "--out", "run")
 
 
 @pytest.mark.parametrize("step", [1, 6, 7, 8, 17])
@@ -187,11 +144,12 @@ def test_a_stop_at_a_step_changes_nothing(stopped, step, argv, capsys):
     train(*RECIPE, *argv, "--out", "whole")
     for name in ["model.safetensors", *(["best.safetensors"] if "--save-best" in argv else [])]:
         assert Path("run", name).read_bytes() == Path("whole", name).read_bytes()
-    assert metrics("run") == metrics("whole")
+    assert results("run") == results("whole")
     config = json.loads(Path("run/config.json").read_text())
     assert [row["step"] for row in config["resumed"]] == [step]
     out = capsys.readouterr().out
     epoch = -(-step // (6 if "--validation" in argv else 7))  # an epoch's last step is followed by its evaluation
+    assert "\n`mnist-cuda train --resume run` goes on from here\n" in out
     assert re.search(rf"^ {{8}}continuing after {step} steps?, in epoch {epoch}$", out, re.MULTILINE)
     assert f" since step {step};" in out
 
@@ -225,10 +183,17 @@ def test_more_epochs_only_where_the_rates_do_not_depend_on_their_number(tiny, ca
     train("--resume", "run", "--epochs", 5)
     train(*RECIPE, "--epochs", 5, "--out", "whole")
     assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
-    assert metrics("run") == metrics("whole")
+    assert results("run") == results("whole")
     train(*RECIPE, "--schedule", "linear", "--out", "falls")
     train("--resume", "falls", "--epochs", 5, code=2)
     assert "--epochs is 5, and falls was begun with 3: that would change its result" in capsys.readouterr().err
+
+
+def test_a_run_that_is_still_training_is_left_alone(tmp_path):
+    with RunFolder(tmp_path / "run", "cpu") as folder:
+        folder.start({"options": {}, "engine": {}, "data": {}})
+        with pytest.raises(UsageError, match="another process is training there"):
+            ResumedFolder(folder.path)
 
 
 def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
@@ -247,16 +212,6 @@ def test_without_a_name_the_newest_run_goes_on(stopped, tiny, capsys):
     assert "saved   runs/a/model.safetensors" in capsys.readouterr().out
     train("--resume", "a", code=2)
     assert "runs/a: all" in capsys.readouterr().err
-
-
-def test_a_run_without_a_checkpoint_begins_anew(stopped, capsys):
-    stopped(8)
-    shutil.rmtree("run/checkpoints")
-    train("--resume", "run")
-    assert "run has no checkpoint yet: the run begins anew" in capsys.readouterr().err
-    train(*RECIPE, "--out", "whole")
-    assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
-    assert metrics("run") == metrics("whole")
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "nothing", "another epoch"])
@@ -381,7 +336,7 @@ def test_a_configuration_repeats_its_run_and_flags_win(tiny, capsys):
     train(*RECIPE, "--schedule", "triangle:0.3", "--validation", 3, "--precision", "fp32", "--out", "a")
     train("--config", "a/config.json", "--out", "b", "--threads", 1)
     assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
-    assert metrics("a") == metrics("b")
+    assert results("a") == results("b")
     train("--lr=0.2", "--config", "a/config.json", "-qn1", "--engine", "reference", "-o", "c")
     options = json.loads(Path("c/config.json").read_text())["options"]
     kept = {"lr": 0.2, "epochs": 1, "batch_size": 5, "seed": 4, "schedule": "triangle:0.3", "engine": "reference"}
@@ -528,7 +483,7 @@ def test_a_state_between_scales_is_not_taken(monkeypatch):
     assert trainer.state is None
 
 
-@pytest.mark.parametrize("spec", engine_params(without=("reference",)))
+@pytest.mark.parametrize("spec", engine_params(without=("reference", "cpu")))
 def test_a_weight_that_passes_a_power_of_two(spec, make_engine):
     """A stop after each of the first steps, of which some take conv2's largest weight over 0.5."""
     options = TrainOptions(batch_size=5, epochs=2, lr=0.02)

@@ -762,7 +762,8 @@ BENCH = [
 # ---- host code -------------------------------------------------------------------------------------------------------
 
 SEAM = (
-    f"{REPORTED} -k 'probe_of or outlive or rate_0'",
+    "test_evaluate.py -k 'statistics_are_those and reference'",
+    f"{REPORTED} -k 'probe_of or rate_0'",
     "test_engines.py -k 'wrong_calls and cpu'",
     "test_schedule.py -k 'cpu and (evaluation_on or not_finite)'",
     f"{REPORTED} -k 'evaluation_is and cpu'",

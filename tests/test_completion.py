@@ -1,11 +1,8 @@
 """mnist-cuda completion: what a shell offers, made from the parsers."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory):
     """A file with the completion of bash, as a user makes it."""
     file = tmp_path_factory.mktemp("completion") / "mnist-cuda"
     command = [sys.executable, "-m", "mnist_cuda", "completion", "bash"]
@@ -52,7 +49,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["completion", ""], set(SHELLS)),
     ],
 )
-def test_bash_offers(script: Path, words: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_bash_offers(script, words, expected, tmp_path):
     (tmp_path / "runs" / "first").mkdir(parents=True)
     (tmp_path / "file").touch()
     bash = shutil.which("bash") or pytest.skip("there is no bash")
@@ -62,7 +59,7 @@ def test_bash_offers(script: Path, words: list[str], expected: set[str], tmp_pat
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_hears_of_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shell_hears_of_every_command(shell, capsys):
     assert cli.main(["completion", shell]) == 0
     text = capsys.readouterr().out
     for word in (*COMMANDS, "time-to-accuracy", "batch-size", "remove"):
@@ -72,19 +69,12 @@ def test_every_shell_hears_of_every_command(shell: str, capsys: pytest.CaptureFi
         assert subprocess.run([program, "-n"], input=text, text=True, capture_output=True).stderr == ""
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_help_has_the_command_of_each_shell_in_one_line(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_has_the_command_of_each_shell_in_one_line(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(SystemExit, match="0"):
         cli.main(["completion", "--help"])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {shell}: "))
-    assert f"mnist-cuda completion {shell} > " in line
-    assert line.endswith("mnist-cuda.fish" if shell == "fish" else "mnist-cuda")
-
-
-def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["completion", "csh"])
-    assert "csh" in capsys.readouterr().err
+    lines = capsys.readouterr().out.splitlines()
+    for shell in SHELLS:
+        (line,) = (line for line in lines if line.startswith(f"  {shell}: "))
+        assert f"mnist-cuda completion {shell} > " in line
+        assert line.endswith("mnist-cuda.fish" if shell == "fish" else "mnist-cuda")

@@ -1,11 +1,6 @@
 """mnist-cuda doctor: the facts, a sentence with a remedy for each problem, and exit code 4 for a GPU that lies idle."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +17,7 @@ SMI = "NVIDIA H200, 580.65.06, 9.0, 143771"
 
 
 @pytest.fixture(autouse=True)
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def bare(tmp_path, monkeypatch):
     """A machine without a GPU, a tool on the PATH or a data set; returns the folder on the PATH."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -37,39 +32,39 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     find_libraries.cache_clear()  # it may have asked the status above
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], gpus: list[dict[str, Any]], why: str = "") -> None:
+def pretend(monkeypatch, status, gpus, why=""):
     """What the native code says: its status, the GPUs, and why each CUDA engine cannot run."""
     monkeypatch.setattr(_native, "cuda_status", lambda: status)
     monkeypatch.setattr(_native, "gpus", lambda: gpus)
     reason = why or status["reason"]
 
-    def unavailable(name: str, _: int) -> dict[str, str]:
+    def unavailable(name, _):
         row = next(row for row in _native.engines() if row["name"] == name)
         return dict.fromkeys(row["precisions"], reason) if reason and row["device"] == "cuda" else {}
 
     monkeypatch.setattr(_native, "unavailable", unavailable)
 
 
-def tool(folder: Path, name: str, text: str) -> Path:
+def tool(folder, name, text):
     path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
 
 
-def diagnose(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, dict[str, Any]]:
+def diagnose(capsys):
     """Exit code, what is printed, and the object of --json."""
     code = cli.main(["doctor"])
     text = capsys.readouterr().out
     assert cli.main(["doctor", "--json"]) == code
-    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    facts = json.loads(capsys.readouterr().out)
     for problem in facts["problems"]:
         assert f"PROBLEM  {problem}\n" in text
     assert ("no problem found" in text) != bool(facts["problems"])
     return code, text, facts
 
 
-def test_without_a_gpu_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_nothing_is_wrong(capsys):
     code, text, facts = diagnose(capsys)
     assert (code, facts["problems"]) == (0, [])
     lines = text.splitlines()
@@ -86,7 +81,7 @@ def test_without_a_gpu_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> N
     assert facts["versions"] == machine.versions()
 
 
-def test_a_gpu_that_works(bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_works(bare, monkeypatch, capsys):
     tool(bare, "nvidia-smi", f"echo '{SMI}'")
     tool(bare, "nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.131'")
     pretend(monkeypatch, STATUS, [GPU])
@@ -137,10 +132,7 @@ def test_a_gpu_that_works(bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     ],
     ids=["no CUDA code", "no driver", "old driver", "mismatch", "other architecture"],
 )  # fmt: skip
-def test_a_gpu_that_cannot_be_used_is_exit_code_4(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], smi: str | None,
-    status: dict[str, Any], gpus: list[dict[str, Any]], pci: list[str], why: str, problem: str,
-) -> None:  # fmt: skip
+def test_a_gpu_that_cannot_be_used_is_exit_code_4(bare, monkeypatch, capsys, smi, status, gpus, pci, why, problem):
     if smi:
         tool(bare, "nvidia-smi", smi)
     monkeypatch.setattr(doctor, "pci_gpus", lambda: pci)
@@ -150,13 +142,11 @@ def test_a_gpu_that_cannot_be_used_is_exit_code_4(
     assert problem in facts["problems"]
 
 
-def test_one_engine_for_a_newer_gpu_is_no_problem_and_a_missing_library_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_engine_for_a_newer_gpu_is_no_problem_and_a_missing_library_is(monkeypatch, capsys):
     pretend(monkeypatch, STATUS, [GPU])
     reasons = {"fused": "it needs compute capability 8.0 and GPU 0 has 7.5"}
 
-    def unavailable(name: str, _: int) -> dict[str, str]:
+    def unavailable(name, _):
         row = next(row for row in _native.engines() if row["name"] == name)
         return dict.fromkeys(row["precisions"], reasons[name]) if name in reasons else {}
 
@@ -169,9 +159,7 @@ def test_one_engine_for_a_newer_gpu_is_no_problem_and_a_missing_library_is(
     assert (code, facts["problems"], facts["auto"]) == (0, [reasons["cudnn"]], "layerwise")
 
 
-def test_little_disk_memory_and_no_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_little_disk_memory_and_no_cache(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(memory, "available", lambda: 300_000_000)
@@ -184,7 +172,7 @@ def test_little_disk_memory_and_no_cache(
     assert "300 MB of memory are free" in found
 
 
-def test_nvidia_smi_that_answers_something_else(bare: Path) -> None:
+def test_nvidia_smi_that_answers_something_else(bare):
     tool(bare, "nvidia-smi", "echo 7.5")
     rows, fault = doctor.ask_nvidia_smi()
     assert rows == []
@@ -195,8 +183,8 @@ def test_nvidia_smi_that_answers_something_else(bare: Path) -> None:
     assert doctor.ask_nvidia_smi()[1] == "nvidia-smi fails, 'exit code 3': install the NVIDIA driver again"
 
 
-def test_cards_on_the_pci_bus(tmp_path: Path) -> None:
-    def card(address: str, vendor: str, kind: str) -> None:
+def test_cards_on_the_pci_bus(tmp_path):
+    def card(address, vendor, kind):
         folder = tmp_path / "sys/bus/pci/devices" / address
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"{vendor}\n")
@@ -223,14 +211,14 @@ PCI_GPUS = doctor.pci_gpus
         (None, None),
     ],
 )  # fmt: skip
-def test_the_drivers_version_is_the_kernels(tmp_path: Path, text: str | None, version: str | None) -> None:
+def test_the_drivers_version_is_the_kernels(tmp_path, text, version):
     if text is not None:
         (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
         (tmp_path / "proc/driver/nvidia/version").write_text(text)
     assert machine.driver(tmp_path) == version
 
 
-def test_what_the_native_code_says_of_gpus() -> None:
+def test_what_the_native_code_says_of_gpus():
     assert len(NATIVE_GPUS()) == NATIVE_STATUS()["device_count"]
     for gpu in NATIVE_GPUS():
         assert gpu.keys() == GPU.keys()

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 from tiny import ENVIRONMENT
 
 from mnist_cuda import bench, cli
-from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.run.checkpoint import load_model, save_model
+from mnist_cuda.run.evaluation import engine_of
 from mnist_cuda.run.onnx_export import onnx_model
 from mnist_cuda.run.results import Model
 
@@ -44,10 +44,7 @@ def scores(content, images):
 @pytest.fixture(scope="module")
 def ours(trained, mnist):
     """The reference's logits of all test images would take minutes; `cpu` in fp32 is what users have."""
-    engine, model = Engine("cpu"), load_model(trained)
-    engine.set_parameters(model.parameters)
-    engine.set_statistics(model.statistics)
-    return engine.logits(mnist.test_images)
+    return engine_of(trained, "cpu").logits(mnist.test_images)
 
 
 @pytest.mark.parametrize(("kind", "fold"), KINDS)
@@ -70,10 +67,8 @@ def odd():
 @pytest.mark.parametrize(("kind", "fold"), KINDS)
 def test_every_part_of_the_network_is_there(odd, kind, fold):
     """Against float64, for 1, 2 and 7 images: the batch is free."""
-    engine, images = Engine("reference"), mixed(7)
-    engine.set_parameters(odd.parameters)
-    engine.set_statistics(odd.statistics)
-    expected = engine.logits(images)
+    images = mixed(7)
+    expected = engine_of(odd, "reference").logits(images)
     content = onnx_model(odd, kind, fold_bn=fold)
     for count in (1, 2, 7):
         error = np.abs(scores(content, images[:count]) - expected[:count]).max()
@@ -209,23 +204,14 @@ print(json.dumps([logits.tolist(), int(net.bn1.num_batches_tracked), int(net.bn2
 """
 
 
-def beside_torch(peer):
-    """The environment in which our interpreter finds the peers' PyTorch; a skip where that cannot be."""
-    code = "import sys, torch; print(sys.version_info[:2], torch.__path__[0], sep='\\n')"
-    found = subprocess.run([peer.command[0], "-c", code], capture_output=True, text=True, check=True).stdout
-    version, folder = found.splitlines()
-    if version != str(sys.version_info[:2]):
-        pytest.skip(f"the peers' Python is {version}, and ours {sys.version_info[:2]} cannot import its PyTorch")
-    return ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(folder).parent}"}
-
-
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
-def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix):
+def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix, request):
     names = []
+    folders = request.getfixturevalue("torch_folders") if suffix == "pt" else []
+    environment = ENVIRONMENT | {"PYTHONPATH": ":".join([ENVIRONMENT["PYTHONPATH"], *folders])}
     for name, flags in ((f"all.{suffix}", []), ("parameters.safetensors", ["--parameters-only"])):
         path = saved / name
         argv = [sys.executable, "-m", "mnist_cuda", "export", "state-dict", "--model", saved, "--out", path, *flags]
-        environment = beside_torch(peer) if path.suffix == ".pt" else ENVIRONMENT
         subprocess.run(argv, env=environment, check=True, capture_output=True)
         if path.suffix == ".safetensors":  # the peers have no safetensors
             np.savez(path.with_suffix(".npz"), **load_file(path))
@@ -239,8 +225,5 @@ def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix
     assert result.returncode == 0, result.stderr
     logits, *steps = json.loads(result.stdout)
     assert steps == [3, 3]
-    engine = Engine("reference")
-    engine.set_parameters(odd.parameters)
-    engine.set_statistics(odd.statistics)
-    expected = engine.logits(images)
+    expected = engine_of(odd, "reference").logits(images)
     assert np.abs(np.array(logits) - expected).max() <= 1e-9 * np.abs(expected).max()

@@ -7,16 +7,16 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tiny import ENVIRONMENT, end, start, tiny_dataset
+from tiny import ENVIRONMENT, end, program, start
 
 from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UsageError
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.results import Model
 
 LIMIT = 2.0
 
@@ -28,22 +28,23 @@ def stopped(process, signum=signal.SIGINT):
     return process.returncode, err
 
 
-@pytest.mark.parametrize(
-    ("signum", "argv"),
-    [
-        (signal.SIGTERM, ("profile", "--engine", "reference", "--batch-size", "100", "--steps", "100000")),
-        (signal.SIGINT, ("bench", "check", "--engines", "cpu", "--batch-size", "3000")),
-        (
-            signal.SIGHUP,
-            ("bench", "time-to-accuracy", "--engine", "reference", "--budgets", "2900x1", "--hold-out", "9"),
-        ),
-    ],
-)
-def test_a_command_in_native_code_is_left(signum, argv):
-    process = start(*argv, MNIST_TINY_IMAGES="3000")
-    time.sleep(2.5)  # imports are done, and this is in the midst of a call of many seconds
-    assert process.poll() is None
-    assert stopped(process, signum) == (128 + signum, f"mnist-cuda: error: stopped by {signum.name}\n")
+def test_a_command_in_native_code_is_left(tmp_path):
+    save_model(tmp_path / "model.safetensors", Model(init_parameters(0)))  # whose statistics are to be computed
+    commands = {
+        "profile --engine reference --batch-size 100 --steps 100000": signal.SIGTERM,
+        "bench check --engines cpu --batch-size 1000": signal.SIGINT,
+        "bench time-to-accuracy --engine reference --budgets 1000x1 --hold-out 9": signal.SIGHUP,
+        f"evaluate {tmp_path} --engine reference": signal.SIGTERM,
+    }
+    started = [(start(*words.split(), MNIST_TINY_IMAGES="9000"), signum) for words, signum in commands.items()]
+    time.sleep(4)  # imports are done, and each is in the midst of a call of many seconds
+    try:
+        for process, signum in started:
+            assert process.poll() is None
+            assert stopped(process, signum) == (128 + signum, f"mnist-cuda: error: stopped by {signum.name}\n")
+    finally:
+        for process, _ in started:
+            process.kill()
 
 
 TRAINING = """
@@ -65,36 +66,12 @@ except KeyboardInterrupt:
 
 
 def test_a_long_call_of_train_obeys_ctrl_c():
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAINING],
-        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = program(TRAINING)
     assert process.stdout.readline() == "ready\n"
     time.sleep(1)
-    sent = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - sent <= LIMIT
+    out, err, seconds = end(process, signal.SIGINT)
+    assert seconds <= LIMIT
     assert (process.returncode, out, err) == (0, "(1,)\n", "")
-
-
-@pytest.mark.parametrize("name", ["reference", "cpu"])
-def test_the_pieces_of_a_long_call_change_no_bit(name):
-    data, order = tiny_dataset(), np.arange(5 * 12 + 3).astype(np.int32) % 35
-    results = []
-    for length in (len(order), 5):  # one call, which is made in pieces; a call a step
-        engine = Engine(name)
-        engine.set_parameters(init_parameters(1))
-        engine.set_dataset(data.train_images, data.train_labels)
-        calls = [engine.train(order[i : i + length], 5, 0.05) for i in range(0, len(order), length)]
-        losses, correct = (np.concatenate(values) for values in zip(*calls, strict=True))
-        assert len(losses) == 13
-        results.append([losses, correct, *engine.parameters.values()])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 ACCURACY = """
@@ -116,13 +93,7 @@ sys.exit(cli.main(["bench", "accuracy", "--jobs", "2", "--batch-size", "5"]))
 
 def test_bench_accuracy_ends_its_workers(tmp_path):
     file = tmp_path / "workers"
-    process = subprocess.Popen(
-        [sys.executable, "-c", ACCURACY, str(file)],
-        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = program(ACCURACY, file)
     while not file.exists() or len(file.read_text().splitlines()) < 2:
         assert process.poll() is None
         time.sleep(0.1)
@@ -171,18 +142,19 @@ def test_a_fifo_is_no_model_and_no_data(tmp_path, capsys, monkeypatch):
     assert "train-images-idx3-ubyte.gz cannot be read: not a regular file" in capsys.readouterr().err
 
 
-def test_a_fifo_is_no_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.chdir(tmp_path)
-    argv = ["train", "--engine", "reference", "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "runs/run"]
+def test_a_fifo_is_no_run(tiny, capsys):
+    argv = ["train", "--engine", "cpu", "--epochs", "1", "--batch-size", "35", "--quiet", "--out", "runs/run"]
     assert cli.main(argv) == 0
+    os.mkfifo("runs/run/checkpoints/step-000000009.safetensors")
+    assert cli.main(["train", "--resume", "runs/run", "-n", "2"]) == 0
+    assert "step-000000009.safetensors: not a sound checkpoint: not a regular file" in capsys.readouterr().err
     for name in ("metrics.jsonl", "config.json"):
         os.unlink(f"runs/run/{name}")
         os.mkfifo(f"runs/run/{name}")
         for argv in (
             ["runs", "show", "run"],
             ["report", "runs/run", "--text"],
-            ["train", "--resume", "runs/run", "-n", "2"],
+            ["train", "--resume", "runs/run", "-n", "3"],
         ):
             capsys.readouterr()
             assert cli.main(argv) == 6
@@ -205,11 +177,9 @@ def test_a_fifo_is_no_run(tmp_path, capsys, monkeypatch):
     ],
     ids=lambda argv: "-".join(argv[:3]),
 )
-def test_memory_is_estimated_before_it_is_taken(argv, monkeypatch, tmp_path, capsys):
+def test_memory_is_estimated_before_it_is_taken(argv, tiny, monkeypatch, capsys):
     monkeypatch.setenv("MNIST_TINY_IMAGES", "3000")
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(memory, "available", lambda: 400_000_000)
-    monkeypatch.chdir(tmp_path)
     assert cli.main([*argv]) == 5
     err = capsys.readouterr().err
     assert "a batch of 3000 on engine " in err
@@ -265,10 +235,9 @@ for give, uses in calls.items():
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 def test_images_that_cannot_be_copied_leave_none(name):
     """And no half of them: what needs them says so until there are others."""
-    path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"
-    command = [sys.executable, "-c", TOO_LARGE, name]
-    result = subprocess.run(command, env=ENVIRONMENT | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    process = program(TOO_LARGE, name)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
 
 
 @pytest.mark.parametrize(
@@ -279,11 +248,9 @@ def test_images_that_cannot_be_copied_leave_none(name):
         ("bench accuracy -e cpu -b 5 -n 10000000", "the order of the images in 10000000 epochs"),
     ],
 )
-def test_what_grows_with_the_epochs_is_estimated_too(argv, what, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+def test_what_grows_with_the_epochs_is_estimated_too(argv, what, tiny, monkeypatch, capsys):
     monkeypatch.setattr(memory, "available", lambda: 400_000_000)
     monkeypatch.setattr(competitors, "has_module", lambda *_: True)
-    monkeypatch.chdir(tmp_path)
     assert cli.main(argv.split()) == 5
     assert what in capsys.readouterr().err
     assert os.listdir() == []
@@ -322,22 +289,10 @@ def test_what_an_image_takes_is_not_underestimated():
         "engine.probe(data.train_images, data.train_labels)\n"
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1))\n"
     )
-    environment = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
     estimates = {row.name: row.host_bytes_per_image for row in engines() if row.host_bytes_per_image}
     assert set(estimates) == {row.name for row in engines() if row.device == "cpu"}
     for name, estimate in estimates.items():
-        peaks = [
-            int(
-                subprocess.run(
-                    [sys.executable, "-c", code, name],
-                    env=environment | {"MNIST_TINY_IMAGES": count},
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                ).stdout
-            )
-            for count in ("50", "200")
-        ]
+        peaks = [int(program(code, name, MNIST_TINY_IMAGES=count).communicate()[0]) for count in ("50", "200")]
         assert 0.5 * estimate <= 1024 * (peaks[1] - peaks[0]) / 150 <= estimate
 
 

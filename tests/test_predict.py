@@ -18,9 +18,8 @@ from mnist_cuda import TrainOptions, cli, dataset_from_folder, train
 from mnist_cuda.commands.predict import SURE
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.data.likeness import FAR, nearest
-from mnist_cuda.engine import Engine
 from mnist_cuda.run.checkpoint import load_model, save_model
-from mnist_cuda.run.evaluation import predict
+from mnist_cuda.run.evaluation import engine_of, predict
 from mnist_cuda.run.results import Model
 
 EACH = 20  # digits of MNIST's test images in each style, and as many drawn strokes, half of them thin
@@ -29,10 +28,7 @@ CPU = ("--engine", "cpu")
 
 @pytest.fixture(scope="module")
 def engine(trained):
-    engine, model = Engine("cpu"), load_model(trained)
-    engine.set_parameters(model.parameters)
-    engine.set_statistics(model.statistics)
-    return engine
+    return engine_of(trained, "cpu")
 
 
 def digits(rng, mnist):

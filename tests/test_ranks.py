@@ -70,17 +70,23 @@ def shuffled(count):
     return np.random.default_rng(5).permutation(IMAGES).astype(np.int32)[:count]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("batch", [1, 2, 7, 64])
-def test_gradients_of_the_whole_batch(ranks, batch):
-    """Against float64 under one engine's routing; with fewer images than ranks some have none."""
-    order = shuffled(batch)
+@pytest.mark.parametrize(
+    ("ranks", "batch", "before"),
+    [*((ranks, batch, 0) for ranks in (2, 3, 5) for batch in (1, 2, 7, 64)), (2, 5, 16), (3, 2, 64), (5, 6, 7)],
+)
+def test_gradients_of_the_whole_batch(ranks, batch, before):
+    """Against float64 under one engine's routing; with fewer images than ranks some have none.
+
+    Also as the smaller last batch, after one of `before` images that moves nothing.
+    """
+    order, rates = shuffled(before + batch), np.array([0, RATE] if before else [RATE])
     results = on_all(
-        _native.in_process_communicators(ranks), lambda communicator: trained(communicator, order, batch, RATE)
+        _native.in_process_communicators(ranks),
+        lambda communicator: trained(communicator, order, before or batch, rates),
     )
     for other in results[1:]:
         assert_same_bits(results[0], other)
-    for name, error in errors_of_step(results[0], Engine("cpu"), Engine("reference"), order).items():
+    for name, error in errors_of_step(results[0], Engine("cpu"), Engine("reference"), order[before:]).items():
         assert error <= tolerance("cpu", "fp32", name, batch, "frozen"), name
 
 
@@ -137,19 +143,6 @@ def errors_of_step(result, one, oracle, order, count=IMAGES):
     return errors | {"loss": abs(result["losses"][-1] - want.loss) / want.loss}
 
 
-@pytest.mark.parametrize(("ranks", "batch", "rest"), [(2, 16, 5), (3, 64, 2), (5, 7, 6)])
-def test_gradients_of_a_smaller_last_batch(ranks, batch, rest):
-    """Of its own images and shares, of which some may be empty: the steps before it move nothing."""
-    order, rates = shuffled(batch + rest), np.array([0, RATE])
-    results = on_all(
-        _native.in_process_communicators(ranks), lambda communicator: trained(communicator, order, batch, rates)
-    )
-    for other in results[1:]:
-        assert_same_bits(results[0], other)
-    for name, error in errors_of_step(results[0], Engine("cpu"), Engine("reference"), order[batch:]).items():
-        assert error <= tolerance("cpu", "fp32", name, rest, "frozen"), name
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_training_beside_one_engines(ranks):
     """Five steps, of which the last is of a few images; threads change no bit, and a rank alone is an engine alone."""
@@ -170,11 +163,6 @@ def test_a_training_beside_one_engines(ranks):
         assert_same_bits(results[0][0], alone)
     for name, value in alone.items():
         assert error_of(np.array(results[0][0][name]), np.array(value)) <= RANKS_APART, name
-
-
-def test_shares_follow_each_other():
-    assert [_native.images_of_rank(10, rank, 4) for rank in range(4)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
-    assert [_native.images_of_rank(1, rank, 3) for rank in range(3)] == [(0, 0), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("name", [row.name for row in engines() if not row.shares_batches and row.device == "cpu"])

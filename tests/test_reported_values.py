@@ -15,7 +15,7 @@ import cases
 import numpy as np
 import pytest
 from conftest import engine_params
-from tiny import tiny_dataset
+from tiny import metrics, tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import accuracy
@@ -23,7 +23,7 @@ from mnist_cuda.bench import step as bench_step
 from mnist_cuda.bench.time_to_accuracy import Budget, EngineTrainee, Recipe
 from mnist_cuda.bench.worker import Worker
 from mnist_cuda.data import dataset
-from mnist_cuda.engine import Engine, timing
+from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.errors import UsageError
 from mnist_cuda.run.checkpoint import load_model, save_model
@@ -74,7 +74,7 @@ class Script:
 
 
 @pytest.fixture
-def script(monkeypatch, tmp_path):
+def script(monkeypatch, tiny, heard):
     """The scripted engine, and a clock that stands still outside of it, of evaluation and of statistics."""
     script = Script()
     statistics, logits, evaluation = Engine.compute_statistics, Engine.logits, Engine.evaluate_by_class
@@ -96,20 +96,12 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(Engine, "logits", slow_logits)
     monkeypatch.setattr(Engine, "evaluate_by_class", slow_evaluation)
     monkeypatch.setattr(time, "perf_counter", lambda: script.now)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.chdir(tmp_path)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
-    yield script
-    signal.signal(signal.SIGINT, handler)
+    return script
 
 
 def train(*argv, code=0):
     defaults = ["--engine", "cpu", "--threads", "1", "--epochs", EPOCHS, "--batch-size", BATCH, "--lr", RATE]
     assert cli.main(["train", *map(str, [*defaults, "--seed", SEED, "--out", "run", *argv])]) == code
-
-
-def metrics():
-    return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
 
 
 def parts(values):
@@ -135,7 +127,7 @@ def test_the_order_of_every_epoch(script):
 
 def test_metrics_are_those_of_the_steps(script):
     train()
-    found = metrics()
+    found = metrics("run")
     assert [row["epoch"] for row in found] == [1, 2, 3, 4]
     assert [row["steps"] for row in found] == [STEPS] * EPOCHS
     of_steps = zip(parts(script.losses), parts(script.correct), parts(script.seconds), strict=True)
@@ -151,7 +143,7 @@ def test_metrics_are_those_of_the_steps(script):
 def test_microseconds_an_iteration(script):
     """Statistics over the calls, each weighing the same; the very first call of a run is warm-up."""
     train()
-    for epoch, (row, calls) in enumerate(zip(metrics(), script.epochs(), strict=True)):
+    for epoch, (row, calls) in enumerate(zip(metrics("run"), script.epochs(), strict=True)):
         us = [1e6 * seconds / steps for _, _, _, steps, seconds in (calls[1:] if epoch == 0 else calls)]
         expected = {"mean": np.mean(us), "median": np.median(us), "min": min(us), "count": len(us)}
         expected |= {"p5": np.percentile(us, 5), "p95": np.percentile(us, 95)}
@@ -169,7 +161,7 @@ def test_the_test_set_is_scored_by_the_weights_and_statistics_that_are_saved(scr
     scores = np.concatenate([engine.logits(data.test_images[first : first + 3]) for first in range(0, TEST_IMAGES, 3)])
     shifted = np.exp(scores - scores.max(1, keepdims=True))
     chosen = shifted[np.arange(TEST_IMAGES), data.test_labels] / shifted.sum(1)
-    (row,) = metrics()
+    (row,) = metrics("run")
     assert row["test_accuracy"] == (scores.argmax(1) == data.test_labels).sum() / TEST_IMAGES
     assert row["test_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
 
@@ -179,7 +171,8 @@ def test_batch_statistics_are_used_where_they_are_asked_for(script):
     engine, data = Engine("cpu", threads=1), tiny_dataset()
     engine.set_parameters(load_model(Path("run")).parameters)
     expected = evaluate(engine, data.test_images, data.test_labels, "batch")
-    rows = metrics()
+    rows = metrics("run")
+    assert load_model("run").statistics is not None
     assert [row["eval_bn"] for row in rows] == ["batch", "batch"]
     assert rows[1]["test_loss"] == expected.loss
     # the statistics are for the file alone, so they are computed once, after the last epoch
@@ -196,7 +189,7 @@ def test_what_is_printed_is_what_is_recorded(script, capsys):
     )  # fmt: skip
     printed = [tuple(map(float, match)) for match in re.findall(pattern, out)]
     assert len(printed) == EPOCHS
-    for line, row in zip(printed, metrics(), strict=True):
+    for line, row in zip(printed, metrics("run"), strict=True):
         epoch, loss, training, test, us, images = line
         assert epoch == row["epoch"]
         assert loss == pytest.approx(row["loss"], abs=5.1e-5)
@@ -232,8 +225,8 @@ def test_the_last_line_and_the_json(script, capsys, epochs):
     assert report["us_per_iteration"] == pytest.approx(us, rel=1e-9)
     assert report["us_per_iteration_over"] == iterations
     assert (report["steps"], report["epochs_done"], report["interrupted"]) == (epochs * STEPS, epochs, None)
-    assert report["epochs"] == metrics()
-    assert report["accuracy"] == metrics()[-1]["test_accuracy"]
+    assert report["epochs"] == metrics("run")
+    assert report["accuracy"] == metrics("run")[-1]["test_accuracy"]
     assert (report["engine"], report["precision"], report["dataset"]) == ("cpu", "fp32", "tiny")
     assert Path(report["model"]) == Path(report["folder"]) / "model.safetensors"
     assert (
@@ -314,7 +307,7 @@ def test_divergence_is_noticed_in_the_call_that_brings_it(script, capsys, value,
     assert Path("run/model.safetensors").exists() == (epoch > 0)
     if epoch:
         assert load_model(Path("run")).metadata["epochs"] == str(epoch)
-        assert len(metrics()) == epoch
+        assert len(metrics("run")) == epoch
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -332,7 +325,7 @@ def test_a_signal_while_the_last_epoch_is_saved_is_not_forgotten(script, capsys,
     train(code=code)
     saved = load_model(Path("run"))
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == (str(EPOCHS), "population")
-    assert len(metrics()) == EPOCHS
+    assert len(metrics("run")) == EPOCHS
 
 
 @pytest.mark.parametrize("epoch", [1, EPOCHS])
@@ -348,11 +341,11 @@ def test_a_signal_within_an_epoch(script, capsys, epoch):
 
     script.train = interrupted
     train("--json", code=143)
-    report, last = json.loads(capsys.readouterr().out), metrics()[-1]
+    report, last = json.loads(capsys.readouterr().out), metrics("run")[-1]
     made = len(script.losses)
     in_epoch = slice((epoch - 1) * STEPS, made)
     assert (report["interrupted"], report["steps"], report["epochs_done"]) == ("SIGTERM", made, made // STEPS)
-    assert report["accuracy"] == (metrics()[-2]["test_accuracy"] if epoch > 1 else None)
+    assert report["accuracy"] == (metrics("run")[-2]["test_accuracy"] if epoch > 1 else None)
     assert (last["interrupted"], last["epoch"], last["steps"]) == (True, epoch, made - in_epoch.start)
     assert last["loss"] == pytest.approx(np.mean(script.losses[in_epoch]), rel=1e-12)
     assert last["train_accuracy"] == pytest.approx(np.mean(script.correct[in_epoch]) / BATCH, rel=1e-12)
@@ -394,10 +387,9 @@ class Seen(UsageError):
 
 
 @pytest.fixture
-def saved(tmp_path, monkeypatch):
+def saved(tiny):
     """A model file, for commands that read one."""
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    path = tmp_path / "model.safetensors"
+    path = tiny / "model.safetensors"
     save_model(path, Model(init_parameters(0)), steps=0)
     return str(path)
 
@@ -469,7 +461,7 @@ def test_placement_and_data_reach_the_engine(script, monkeypatch, placement):
     np.testing.assert_array_equal(labels, data.train_labels)
 
 
-def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
+def test_bench_options_reach_the_competitors(monkeypatch, tiny, capsys):
     seen = []
 
     def cell(rows, setup, blocks, seconds, show, limits):
@@ -483,7 +475,6 @@ def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
         fields = ("batch_size", "precision", "threads", "data")
         seen.append((*(setup[field] for field in fields), blocks, seconds, [row.competitor.label for row in rows]))
 
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(bench_step, "run_cell", cell)
     argv = ["--engines", "cpu", "reference", "--peers", "--precisions", "fp32,fp64", "--batch-size", "4", "8"]
     argv += ["--placement", "device", "host", "--threads", "3", "--blocks", "7", "--seconds", "2.5"]
@@ -499,12 +490,11 @@ def test_bench_options_reach_the_competitors(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("fault", "absent", "code"), [("", False, 0), ("void: lost", False, 1), ("no GPU", True, 4)])
-def test_the_exit_code_of_a_benchmark(monkeypatch, capsys, fault, absent, code):
+def test_the_exit_code_of_a_benchmark(monkeypatch, tiny, capsys, fault, absent, code):
     def cell(rows, *rest):
         for row in rows:
             row.fault, row.absent = fault, absent
 
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(bench_step, "run_cell", cell)
     assert cli.main(["bench", "--engines", "cpu", "--peers", "--batch-size", "4"]) == code
 
@@ -614,22 +604,6 @@ def test_an_evaluation_is_what_the_scores_say(make_engine, spec):
     assert evaluate(engine, images[:7], labels[:7]).correct == (scores[:7].argmax(1) == labels[:7]).sum()
 
 
-@ALL
-def test_statistics_do_not_outlive_the_parameters(make_engine, spec):
-    engine = ready(make_engine(*spec), cases.strokes(4), cases.labels(4))
-    engine.compute_statistics()
-    first = engine.statistics
-    engine.set_parameters(cases.signed_weights())
-    assert engine.statistics is None
-    with pytest.raises(ValueError, match="no population statistics"):
-        engine.logits(cases.strokes(4))
-    engine.compute_statistics()
-    assert (engine.statistics["bn2.running_mean"] != first["bn2.running_mean"]).any()
-    engine.set_statistics(first)
-    for key, value in engine.statistics.items():
-        np.testing.assert_array_equal(value, first[key])
-
-
 def test_the_native_registry_checks_the_precision():
     """As does `Engine`, which C++ programs do without."""
     with pytest.raises(ValueError, match="engine 'cpu' has no precision bf16, it offers fp32"):
@@ -645,34 +619,11 @@ def test_a_step_of_rate_0_and_one_without_images(make_engine, spec):
     assert engine.statistics is not None, "no step was made"
     before = engine.parameters
     engine.train(np.arange(4), 4, 0.0)
-    assert engine.statistics is None
     for name, value in engine.parameters.items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
-    with pytest.raises(ValueError, match=r"train: learning rate of step 0 is -0\.1, expected a finite number >= 0"):
-        engine.train(np.arange(4), 4, -0.1)
-    with pytest.raises(ValueError, match="train: learning rate of step 0 is inf"):
-        engine.train(np.arange(4), 4, math.inf)
 
 
-# ---- the clock's units -----------------------------------------------------------------------------------------------
-
-
-def test_units_of_the_clock(monkeypatch):
-    """Samples are microseconds an iteration, whoever takes them."""
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    class Engine:
-        def train(self, order, batch_size, lr):
-            now[0] += 0.002 * len(order) / batch_size
-            return np.zeros(len(order) // batch_size), np.zeros(len(order) // batch_size, np.int32)
-
-    steps = timing.time_steps(Engine(), np.zeros(600, np.int32), 6, 0.1)
-    assert steps.seconds == pytest.approx(0.2)
-    measurement = timing.Measurement(lambda count: 0.002 * count)
-    measurement.warm_up()
-    measurement.block()
-    assert measurement.samples == [pytest.approx(2000)]
+# ---- units -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -153,31 +153,19 @@ def test_requirements_come_from_pyproject_alone(checkout: Checkout) -> None:
     assert checkout.log() == ["pip -r numpy>=1.27", "build "]
 
 
-def _edit_source(checkout: Checkout) -> dict[str, str]:
-    (checkout.path / "native" / "a.cpp").write_text("// edited")
-    return {}
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "edited": lambda path: (path / "native" / "a.cpp").write_text("// edited"),
+    "removed": lambda path: (path / "native" / "a.cpp").unlink(),
+    "no build": lambda path: shutil.rmtree(path / "build"),
+    "by pip": lambda path: (path / "build" / ".skbuild-info.json").write_text("pip's isolated environment"),
+}
 
 
-def _remove_source(checkout: Checkout) -> dict[str, str]:
-    (checkout.path / "native" / "a.cpp").unlink()
-    return {}
-
-
-def _remove_build(checkout: Checkout) -> dict[str, str]:
-    shutil.rmtree(checkout.path / "build")
-    return {}
-
-
-def _pip_install_elsewhere(checkout: Checkout) -> dict[str, str]:
-    (checkout.path / "build" / ".skbuild-info.json").write_text("pip's isolated environment")
-    return {}
-
-
-@pytest.mark.parametrize("change", [_edit_source, _remove_source, _remove_build, _pip_install_elsewhere])
-def test_native_changes_build_again(checkout: Checkout, change: Callable[[Checkout], dict[str, str]]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_native_changes_build_again(checkout: Checkout, change: str) -> None:
     checkout.run("train")
     checkout.log()
-    change(checkout)
+    CHANGES[change](checkout.path)
     checkout.run("train")
     assert checkout.log() == ["build "]
     checkout.run("train")
@@ -241,7 +229,7 @@ def test_a_toolkit_that_was_named_is_not_replaced(checkout: Checkout, wish: dict
 def test_sources_that_no_longer_build_are_an_error(checkout: Checkout) -> None:
     checkout.run("train")
     checkout.log()
-    _edit_source(checkout)
+    CHANGES["edited"](checkout.path)
     assert checkout.run("train", BROKEN="system").returncode == 4
     assert checkout.log() == ["build "]
 

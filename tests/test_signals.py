@@ -1,14 +1,12 @@
 """Ctrl-C and SIGTERM in real processes: what is saved, how soon, with which exit code."""
 
-import json
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT, begun, end, start
+from tiny import ENVIRONMENT, begun, end, metrics, program
 
 from mnist_cuda.run.checkpoint import load_model
 
@@ -37,9 +35,9 @@ def test_a_signal_saves_and_exits(tmp_path, signum, code):
     saved = load_model(tmp_path / "run")
     assert saved.statistics is None
     assert saved.metadata["statistics"] == "absent"
-    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert metrics[-1]["interrupted"] is True
-    assert saved.metadata["steps"] == str(sum(row["steps"] for row in metrics))
+    rows = metrics(tmp_path / "run")
+    assert rows[-1]["interrupted"] is True
+    assert saved.metadata["steps"] == str(sum(row["steps"] for row in rows))
 
 
 WHILE_IMPORTING = """
@@ -64,17 +62,6 @@ def test_a_signal_while_importing_takes_one_line(module):
     assert process.stderr == "mnist-cuda: error: stopped by SIGINT\n"
 
 
-def test_json_says_that_it_was_stopped(tmp_path):
-    process = start("train", *ENGINE, "--epochs", 500, "--batch-size", 5, "--out", tmp_path / "run", "--json")
-    while not process.stderr.readline().startswith("folder"):
-        assert process.poll() is None
-    time.sleep(0.5)
-    out, _, _ = end(process, signal.SIGINT)
-    report = json.loads(out)
-    assert report["interrupted"] == "SIGINT"
-    assert report["steps"] == sum(row["steps"] for row in report["epochs"])
-
-
 NATIVE = """
 import os, signal, sys
 import numpy as np
@@ -93,13 +80,7 @@ print("went on", stop.signal)
 
 def ready(script):
     """A process that runs the script and has printed `ready`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = program(script)
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
     return process
@@ -154,16 +135,6 @@ def test_an_ignored_signal_stays_ignored():
     assert (process.returncode, out) == (0, "went on None\n")
 
 
-def test_evaluate_stops_at_once(tmp_path):
-    process = started(tmp_path / "run", "--batch-size", 5, MNIST_TINY_IMAGES="2000")  # stopped in its first epoch
-    end(process, signal.SIGINT)
-    process = start("evaluate", tmp_path / "run", *ENGINE, MNIST_TINY_IMAGES="2000")
-    assert "computing them" in process.stdout.readline()
-    _, err, seconds = end(process, signal.SIGTERM)
-    assert (process.returncode, err) == (143, "mnist-cuda: error: stopped by SIGTERM\n")
-    assert seconds <= GRACE
-
-
 IN_EVALUATION = """
 import signal, sys, time
 import tiny
@@ -187,7 +158,7 @@ def test_a_signal_during_evaluation_does_not_wait_for_it(tmp_path):
     assert "stopped by SIGTERM after 1 step (1 of 5 epochs)" in out
     saved = load_model(tmp_path / "run")
     assert (saved.metadata["epochs"], saved.statistics) == ("1", None)
-    assert json.loads((tmp_path / "run/metrics.jsonl").read_text())["interrupted"] is True
+    assert metrics(tmp_path / "run")[-1]["interrupted"] is True
 
 
 WHILE_SAVING = """
@@ -215,6 +186,6 @@ def test_a_signal_while_an_epoch_is_saved_leaves_its_complete_model(tmp_path):
     assert file == f"saved   {tmp_path / 'run/model.safetensors'}"
     saved = load_model(tmp_path / "run")
     assert (saved.metadata["epochs"], saved.metadata["statistics"]) == ("1", "population")
-    metrics = json.loads((tmp_path / "run/metrics.jsonl").read_text())
-    assert "test_accuracy" in metrics
-    assert "interrupted" not in metrics
+    (row,) = metrics(tmp_path / "run")
+    assert "test_accuracy" in row
+    assert "interrupted" not in row

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 # The folder of `checks` and `pages` instead of this one, whose modules have names of others'.
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-from checks.runner import Problem, parsers_of_one_line
+from checks.runner import Parser, Problem
 
 CHECKS = {
     "gpu": "everything that needs a GPU, in processes side by side",
@@ -27,7 +27,6 @@ CHECKS = {
     "doubt": "how often `predict` doubts digits, letters and noise, and is right",
     "recipes": "which training reaches 99 % of the test images soonest, chosen on held-out ones",
     "emulator-counters": "the emulator's sectors and turns of the banks against ncu's",
-    "emulator-speed": "the emulator's time beside other emulators'",
 }
 
 
@@ -36,7 +35,8 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] == ["cuda12"]:
         os.execvp("bash", ["bash", str(HERE / "cuda12.sh"), *words[1:]])
-    parser, add = parsers_of_one_line("scripts/check", "Checks something that the tests do not; each has its --help.")
+    parser = Parser(prog="scripts/check", description="Checks something that the tests do not; each has its --help.")
+    add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for name, text in CHECKS.items():
         summary = text.replace("%", "%%")  # argparse formats it
         if [name] == words[:1]:

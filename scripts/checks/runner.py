@@ -43,12 +43,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def parsers_of_one_line(program: str, description: str) -> tuple[Parser, Callable[..., Parser]]:
-    """The parser of a program with commands, and what adds one of these."""
-    parser = Parser(prog=program, description=description)
-    return parser, parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
-
-
 def program(name: str) -> str:
     """A program of .venv, or the one on the PATH."""
     path = ROOT / ".venv" / "bin" / name

@@ -28,7 +28,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[Path, str]]] = {
 }
 BUILD = "build"
 USUAL = ("tables", "api", "ladder", "guide")  # transcripts take minutes
-HELP = """tables: in README.md and docs/*.md, with charts and ranges, from docs/records
+HELP = """tables: in README.md, docs/*.md and docs/guide/*.md, with charts and ranges, from docs/records
 api: docs/api.md, from docstrings
 ladder: docs/ladder.md, from the tables of ops and records of `mnist-cuda bench ops`
 guide: docs/guide, from functions of the code, the emulator's counts and records of `mnist-cuda bench ops`

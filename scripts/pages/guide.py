@@ -1,6 +1,6 @@
-"""What docs/guide/ takes from code and records.
+"""What docs/guide/ takes from code and from records of `mnist-cuda bench ops`.
 
-Markers enclose it in docs/guide/*.md:
+Markers enclose it in docs/guide/*.md, beside those of tables.py:
 
 <!-- code:FILE NAME --> ... <!-- /code -->
     a function, struct or alias of a file, with its comment or decorators, and a link to its lines
@@ -8,14 +8,10 @@ Markers enclose it in docs/guide/*.md:
     a number of a row of the record of `bench ops`: VALUES says which
 <!-- seen:OP/VARIANT WHAT [ARRAY] --> ... <!-- /seen -->
     a number of docs/records/emulated: SEEN says which; with an array, what a warp's load of it costs, and the least
-<!-- us:RECORD ENGINE PRECISION BATCH --> ... <!-- /us -->
-    median microseconds of a training step; RECORD is a file or a folder
 <!-- ops:OP VARIANT... --> ... <!-- /ops -->
     what `mnist-cuda bench ops` printed of these rows, but for the column `why`
 <!-- kernels:OP VARIANT... --> ... <!-- /kernels -->
     what these rows launched, by the record of `bench ops`
-<!-- transcript:FILE --> ... <!-- /transcript -->
-    a command of docs/records/transcripts, and what it prints
 <!-- picture:NAME --> ... <!-- /picture -->
     NAME.svg, which guide_pictures.py draws, and the text for those who do not see it
 """
@@ -30,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import guide_pictures, tables
+from pages import guide_pictures
 from pages.ladder import measured_rows
 from pages.records import read_records
 from rich.console import Console
@@ -44,8 +40,7 @@ GUIDE = ROOT / "docs" / "guide"
 RECORDS = ROOT / "docs" / "records"
 WIDTH = 200  # columns of a table, at most
 BLOCK = re.compile(
-    r"(<!-- (code|is|seen|us|ops|kernels|transcript|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)",
-    re.DOTALL,
+    r"(<!-- (code|is|seen|ops|kernels|picture):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL
 )
 
 Row = dict[str, Any]
@@ -183,13 +178,6 @@ class Documents:
         cost = line["sectors" if line["memory"] == "global" else "turns"]
         return f"{cost / line['accesses']:.1f} of {line['least'] / line['accesses']:.1f}"
 
-    def _us(self, record: str, engine: str, precision: str, batch: str) -> str:
-        wanted = (engine, precision, int(batch), "device")
-        for row in (row for of in read_records(RECORDS / record) for row in of["rows"]):
-            if (row["competitor"], row["precision"], row["batch_size"], row["data"]) == wanted:
-                return f"{row['us']['median']:,.0f}"
-        raise StaleError(f"{record} has no {' '.join(map(str, wanted))}")
-
     def _ops(self, op: str, *variants: str) -> str:
         rows = [self.rows[op, variant] for variant in variants]
         cells = [ops.cells(row, rows[0])[:-1] for row in rows]
@@ -208,9 +196,6 @@ class Documents:
                 grid, threads = " x ".join(map(str, kernel["grid"])), math.prod(kernel["block"])
                 cells.append((variant, grid, str(threads), str(kernel["registers"]), name))
         return self._table(("row", "grid", "threads", "registers", "kernel"), cells, right=("threads", "registers"))
-
-    def _transcript(self, file: str) -> str:
-        return tables.render_text((RECORDS / "transcripts" / file).read_text()).rstrip()
 
     def _picture(self, name: str) -> str:
         return f"![{self.pictures[name].words}]({name}.svg)"

@@ -16,6 +16,7 @@ from pages.records import loads, read_records
 
 from mnist_cuda.bench import op_tables
 from mnist_cuda.bench.op_tables import LADDERS, StaleError, Technique
+from mnist_cuda.terminal.console import format_count
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ladder.md"
@@ -91,11 +92,6 @@ def link(text: str, path: Path) -> str:
     return f"[{text}](../{path.relative_to(ROOT).as_posix()})"
 
 
-def count(value: float) -> str:
-    """Three significant digits."""
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-
-
 def time_of(row: Row | None) -> str:
     """Cold microseconds, and the multiple of the library's."""
     if row is None:
@@ -103,7 +99,8 @@ def time_of(row: Row | None) -> str:
     if not row["error"] <= row["bound"]:
         raise StaleError(f"{row['op']} {row['variant']} is wrong in the records")
     ratio = row["library_ratio"]
-    return count(row["cold_us"]) + (f" ({count(ratio)}x)" if ratio and not row["library"] else "") + row.get("mark", "")
+    of_library = f" ({format_count(ratio)}x)" if ratio and not row["library"] else ""
+    return format_count(row["cold_us"]) + of_library + row.get("mark", "")
 
 
 def measured_rows(records: Sequence[Row]) -> dict[tuple[str, str], Row]:

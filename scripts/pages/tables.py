@@ -1,8 +1,8 @@
 """What the documentation takes from the committed records: tables, charts, ranges, numbers.
 
-Markers enclose it in README.md and docs/*.md. RECORD is a file below docs/records, or a folder: all of its JSON files
-together. One that is not there yet leaves a line that says so; one that lacks its commit, command, versions, machine or
-load is refused.
+Markers enclose it in README.md, docs/*.md and docs/guide/*.md. RECORD is a file below docs/records, or a folder: all of
+its JSON files together. One that is not there yet leaves a line that says so; one that lacks its commit, command,
+versions, machine or load is refused.
 
 <!-- record:RECORD --> ... <!-- /record -->
     a table of microseconds where it is the JSON of `mnist-cuda bench`: our engines, and of each peer the best variant
@@ -16,7 +16,7 @@ load is refused.
     how many times as fast as the best peer of a cell the engine is, from the least cell to the greatest, and which
     frameworks the record has
 <!-- us:RECORD NAME PRECISION BATCH_SIZE... --> ... <!-- /us -->
-    cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer and its name
+    a number, or cells of a table: median microseconds of that engine, or with the NAME `peer` of the best peer, named
 <!-- entry:RECORD --> ... <!-- /entry -->
     cells of a table: the medians over the runs of a judged submission, and how many came to the target
 <!-- cards:RECORD --> ... <!-- /cards -->
@@ -322,7 +322,8 @@ class Documents:
 
     def __init__(self) -> None:
         self.files: dict[Path, str] = {}
-        for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        pages = [path for pattern in ("*.md", "guide/*.md") for path in sorted((ROOT / "docs").glob(pattern))]
+        for document in [ROOT / "README.md", *pages]:
             self.files[document] = BLOCK.sub(lambda m, d=document: self._block(m, d), document.read_text())  # type: ignore[misc]
 
     def _block(self, block: re.Match[str], document: Path) -> str:

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import ROOT, shell_program
 
-ROOT = Path(__file__).parents[1]
-
-BROKEN_NVCC = """#!/bin/sh
+BROKEN_NVCC = """
 [ "$1" != --version ] ||
   { echo "nvcc: NVIDIA (R) Cuda compiler driver" && echo "Cuda compilation tools, release %s, V%s.1" && exit; }
 [ "$1" != --list-gpu-arch ] || { echo compute_80 && exit; }
@@ -25,12 +24,8 @@ OLD_DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version 
 
 def make_nvcc(folder: Path, version: str) -> Path:
     """An nvcc that tells its version and an architecture, and compiles nothing."""
-    nvcc = folder / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
     (folder / "nvvm" / "libdevice").mkdir(parents=True)  # by which CMake knows a toolkit
-    nvcc.write_text(BROKEN_NVCC % (version, version))
-    nvcc.chmod(0o755)
-    return nvcc
+    return shell_program(folder / "bin" / "nvcc", BROKEN_NVCC % (version, version))
 
 
 @pytest.fixture

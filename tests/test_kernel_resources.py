@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 from checks import kernel_resources as script
-from checks.runner import Problem
-from tiny import run_check
+from tiny import run_check, shell_program
 
 from mnist_cuda.bench import machine_code
+from mnist_cuda.errors import UnavailableError
 
 STEP = "_ZN5mnist5fused13update_kernelINS0_6PolicyILNS_9PrecisionE3EEEEEvNS0_5StateEi"
 SLAB = "_ZN5mnist5fused12_GLOBAL__N_121slab_to_engine_kernelEPfPKf"
@@ -50,10 +50,8 @@ SASS = f"""
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """build(listing): a module of which cuobjdump says this; returns what the script's command gives for it."""
-    tool = tmp_path / "cuobjdump"
-    tool.write_text(f'#!/bin/sh\n[ "$1" = --dump-sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing\n')
-    tool.chmod(0o755)
-    shutil.copy(tool, tmp_path / "nvdisasm")
+    for tool in ("cuobjdump", "nvdisasm"):
+        shell_program(tmp_path / tool, f'[ "$1" = --dump-sass ] && cat {tmp_path}/sass || cat {tmp_path}/listing')
     monkeypatch.setattr(machine_code, "_tool_path", lambda: f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.csv")
@@ -125,8 +123,8 @@ def test_another_compiler(build, capsys):
 
 
 def test_what_is_missing(build, monkeypatch):
-    with pytest.raises(Problem, match=r"module\.so holds no machine code for a GPU"):
+    with pytest.raises(UnavailableError, match=r"module\.so holds no machine code for a GPU"):
         build("no code")
     monkeypatch.setattr(machine_code, "_tool_path", lambda: "")
-    with pytest.raises(Problem, match="there is no cuobjdump"):
+    with pytest.raises(UnavailableError, match="there is no cuobjdump"):
         build(LISTING)

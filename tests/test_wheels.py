@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 from checks import wheel as check
-from conftest import ROOT
+from tiny import ROOT, shell_program
 
 NAME = "mnist_cuda-0.1.0-cp312-abi3-manylinux_2_34_x86_64.whl"
 MODULE = "mnist_cuda/_native.abi3.so"
-PEERS = [
-    f"mnist_cuda/peers/{name}.py"
-    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "torch_ops", "triton_ops", "numba_ops")
-]
 METADATA = """\
 Metadata-Version: 2.2
 Name: mnist-cuda
@@ -33,16 +29,9 @@ It reads well.
 def make_wheel(folder, *names):
     path = folder / NAME
     with zipfile.ZipFile(path, "w") as archive:
-        for name in names or (MODULE, *PEERS):
+        for name in names or (MODULE, *check.PEERS):
             archive.writestr(name, "x")
         archive.writestr("mnist_cuda-0.1.0.dist-info/METADATA", METADATA)
-    return path
-
-
-def make_program(path, text):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
     return path
 
 
@@ -63,10 +52,10 @@ def test_size_and_contents(tmp_path, monkeypatch):
     assert check.megabytes(wheel) == wheel.stat().st_size / 1e6
     check.check_contents(wheel)
     for names, fault in (
-        ((MODULE, *PEERS, "mnist_cuda.libs/libcudart-1.so"), "also holds mnist_cuda.libs/libcudart-1.so"),
-        ((MODULE, *PEERS, "tests/conftest.py"), "also holds tests/conftest.py"),
-        ((MODULE, *PEERS, "mnist_cuda/libcudnn.so.9"), "not hold one shared object"),
-        ((MODULE, *PEERS[:2]), "lacks mnist_cuda/peers/jax_baseline.py"),
+        ((MODULE, *check.PEERS, "mnist_cuda.libs/libcudart-1.so"), "also holds mnist_cuda.libs/libcudart-1.so"),
+        ((MODULE, *check.PEERS, "tests/conftest.py"), "also holds tests/conftest.py"),
+        ((MODULE, *check.PEERS, "mnist_cuda/libcudnn.so.9"), "not hold one shared object"),
+        ((MODULE, *check.PEERS[:2]), f"lacks {check.PEERS[2]}"),
     ):
         with pytest.raises(check.BrokenPromiseError, match=fault):
             check.check_contents(make_wheel(tmp_path, *names))
@@ -88,7 +77,7 @@ def test_architectures_are_what_cuobjdump_lists(tmp_path):
         'echo "ELF file    2: _native.2.sm_90a.cubin"; echo "ELF file    3: _native.3.sm_120.cubin";; '
         '--list-ptx) echo "PTX file    1: _native.1.sm_120.ptx"; echo "PTX file    2: _native.2.sm_75.ptx";; esac'
     )
-    tool = make_program(tmp_path / "cuobjdump", lists)
+    tool = shell_program(tmp_path / "cuobjdump", lists)
     assert check.architectures(Path("x.so"), str(tool)) == {"75-virtual", "80-real", "90a-real", "120"}
 
 
@@ -98,10 +87,10 @@ def test_architectures_are_what_cuobjdump_lists(tmp_path):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with a `mnist-cuda` that does what place.behave says."""
-    monkeypatch.setattr(check, "tool", lambda _: str(make_program(tmp_path / "tool" / "cuobjdump", ":")))
-    make_program(tmp_path / "bin" / "mnist-cuda", "exit 9")
+    monkeypatch.setattr(check, "tool", lambda _: str(shell_program(tmp_path / "tool" / "cuobjdump", ":")))
+    shell_program(tmp_path / "bin" / "mnist-cuda", "exit 9")
     place = check.Place(tmp_path, Path(sys.executable), tmp_path / "bin")
-    place.behave = lambda text: make_program(tmp_path / "bin" / "mnist-cuda", text)
+    place.behave = lambda text: shell_program(tmp_path / "bin" / "mnist-cuda", text)
     return place
 
 
@@ -118,7 +107,7 @@ def test_commands_see_no_compiler_and_few_variables(place, tmp_path, monkeypatch
     shown = place.mnist_cuda("x")
     assert str(tmp_path / "home") in shown
     assert "MNIST_CUDA_MIRROR" not in shown
-    make_program(tmp_path / "bin" / "g++", "exit 0")
+    shell_program(tmp_path / "bin" / "g++", "exit 0")
     with pytest.raises(check.BrokenPromiseError, match=r"a clean environment has no g\+\+"):
         check.Place(tmp_path / "bin", Path(sys.executable), tmp_path / "bin")
 

@@ -53,6 +53,14 @@ def run_check(check, *argv):
     return check.run(parser.parse_args([str(word) for word in argv]))
 
 
+def shell_program(path, text):
+    """Write a program of these lines of bash, and its folder if need be; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
 class Stop(StopRequest):
     """A StopRequest that hears `ctrl_c` instead of signals, and at once."""
 

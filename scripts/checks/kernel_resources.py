@@ -20,8 +20,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from checks.runner import ROOT, Problem
+from checks.runner import ROOT
 
+from mnist_cuda import _native
 from mnist_cuda.bench.machine_code import dump, find_tool
 from mnist_cuda.errors import UnavailableError
 
@@ -48,31 +49,25 @@ class Use(NamedTuple):
 
 def readable(symbols: list[str]) -> dict[str, str]:
     """Names to read and to sort by; two that would be the same keep their parameters."""
-    try:
-        run = subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True)
-    except FileNotFoundError:
-        raise UnavailableError("there is no c++filt; it comes with the C++ compiler's binutils") from None
 
-    def short(name: str, parameters: bool) -> str:
+    def demangled(*flags: str) -> list[str]:
+        try:
+            run = subprocess.run(
+                ["c++filt", *flags], input="\n".join(symbols), capture_output=True, text=True, check=True
+            )
+        except FileNotFoundError:
+            raise UnavailableError("there is no c++filt; it comes with the C++ compiler's binutils") from None
+        text = run.stdout
         for number, precision in enumerate(PRECISIONS):
-            name = re.sub(rf"mnist::fused::Policy<\(mnist::Precision\){number}> ?", precision, name)
-        name = re.sub(r"^void |\(anonymous namespace\)::|mnist::(kernels::)?", "", name)
-        name = re.sub(r"\((int|bool|unsigned int)\)(-?\d+)", r"\2", name).replace(" >", ">")
-        if parameters:
-            return name
-        depth, end = 0, len(name)
-        for at, letter in enumerate(name):
-            depth += (letter == "<") - (letter == ">")
-            if letter == "(" and depth == 0:
-                end = at
-                break
-        return name[:end]
+            text = re.sub(rf"mnist::fused::Policy<\(mnist::Precision\){number}> ?", precision, text)
+        text = re.sub(r"(?m)^void |\(anonymous namespace\)::|mnist::(kernels::)?", "", text)
+        return re.sub(r"\((int|bool|unsigned int)\)(-?\d+)", r"\2", text).replace(" >", ">").splitlines()
 
-    full = run.stdout.splitlines()
-    names = {symbol: short(name, False) for symbol, name in zip(symbols, full, strict=True)}
-    twice = {name for name in names.values() if list(names.values()).count(name) > 1}
-    whole = dict(zip(symbols, full, strict=True))
-    return {symbol: short(whole[symbol], True) if name in twice else name for symbol, name in names.items()}
+    names, whole = demangled("--no-params"), demangled()
+    return {
+        symbol: full if names.count(name) > 1 else name
+        for symbol, name, full in zip(symbols, names, whole, strict=True)
+    }
 
 
 def parse(listing: str) -> dict[Key, Use]:
@@ -120,19 +115,10 @@ def measured(files: list[Path]) -> dict[Key, Use]:
 
 def compiler() -> str:
     """The version of nvcc that made the module."""
-    from mnist_cuda import _native
-
     match = re.search(r"nvcc ([\d.]+)", _native.BUILD)
     if match is None:
         raise UnavailableError(f"the module was built without CUDA: {_native.BUILD}")
     return match[1]
-
-
-def module() -> Path:
-    """The installed module."""
-    from mnist_cuda import _native
-
-    return Path(_native.__file__)
 
 
 def order(key: Key) -> tuple[str, int, str]:
@@ -180,11 +166,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare or write; the exit code."""
-    try:
-        version = args.nvcc or compiler()
-        found = measured(args.files or [module()])
-    except UnavailableError as error:
-        raise Problem(str(error)) from None
+    version = args.nvcc or compiler()
+    found = measured(args.files or [Path(_native.__file__)])
     if args.write:
         TABLE.write_text(table(found, version))
         print(f"{len(found)} rows in {TABLE.relative_to(ROOT)}")

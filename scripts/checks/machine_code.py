@@ -18,7 +18,7 @@ import struct
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from checks.runner import Problem, tool
@@ -113,18 +113,8 @@ def without_arguments(path: Path) -> list[Kernel]:
         [tool("nvdisasm"), "--print-code", str(path)], check=True, capture_output=True, text=True
     ).stdout
     bodies = dict(re.findall(r"^\.text\.(\S+):\n(.*?)(?=^\.text\.|\Z)", listing, re.MULTILINE | re.DOTALL))
-    plain = [
-        Kernel(
-            k.architecture,
-            re.sub(r"c\[0x0\]\[[^]]*\]|/\*[^*]*\*/|\S*" + re.escape(k.name) + r"\S*", "", bodies[k.name]),
-            k.registers,
-            k.shared,
-            k.stack,
-            k.name,
-        )
-        for k in kernels(path)
-    ]
-    return plain
+    left_out = r"c\[0x0\]\[[^]]*\]|/\*[^*]*\*/|\S*{}\S*"
+    return [replace(k, code=re.sub(left_out.format(re.escape(k.name)), "", bodies[k.name])) for k in kernels(path)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

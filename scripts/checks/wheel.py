@@ -29,6 +29,7 @@ LIMIT_MB = 40
 LIMIT_GLIBC = (2, 35)  # Ubuntu 22.04's, which is what the most used notebook services run
 TRAINED = 0.97  # share of the test images after one epoch, at least
 GPU_ONLY = re.compile(r"(nvidia|cuda)-")  # requirements that nothing but a GPU engine wants
+PEERS = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "mnist_cuda" / "peers").glob("*.py"))]
 HIDDEN = ("g++", "gcc", "c++", "cc", "clang", "nvcc", "cmake", "ninja")
 
 
@@ -68,9 +69,8 @@ def check_contents(wheel: Path) -> None:
         raise BrokenPromiseError(f"{wheel.name} also holds {foreign[0]}")
     if len([name for name in names if ".so" in name]) != 1:
         raise BrokenPromiseError(f"{wheel.name} does not hold one shared object, our own")
-    for name in ("baseline", "pytorch_baseline", "jax_baseline", "op_baseline", "torch_ops", "triton_ops", "numba_ops"):
-        if f"mnist_cuda/peers/{name}.py" not in names:
-            raise BrokenPromiseError(f"{wheel.name} lacks mnist_cuda/peers/{name}.py")
+    if lacking := [name for name in PEERS if name not in names]:
+        raise BrokenPromiseError(f"{wheel.name} lacks {lacking[0]}")
 
 
 def architectures(module: Path, cuobjdump: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""scripts/check mutations: a row has one place in the code; verdicts are what happened, of which code, on the page."""
+"""scripts/check mutations: a row that rots is named; verdicts are what happened, of which code, on the page."""
 
 from __future__ import annotations
 
@@ -17,78 +17,47 @@ import pytest
 from checks import mutations as script
 from checks.runner import Problem
 from mutations import MUTATIONS, Mutation
-from tiny import ROOT, run_check
-
-
-def test_every_row_has_one_place_in_the_code() -> None:
-    script.check(MUTATIONS)
-    assert sum("native/gpu/kernels/fused/" in row.file for row in MUTATIONS) >= 60
-    assert len(MUTATIONS) >= 120
-    for row in MUTATIONS:
-        assert row.equivalent or script.needs_gpu(row) or row.by, f"{row.name}: no test is named"
-        for test in row.by:
-            name = test.removeprefix("ctest ").split()[0]
-            folder = Path("tests/native") if test.startswith("ctest ") else Path("tests")
-            found = [ROOT / folder / f"{below}{name}.cpp" for below in ("", "gpu/", "emulated/")] + [
-                ROOT / folder / name
-            ]
-            assert name == "-m" or any(path.exists() for path in found), f"{row.name}: there is no {name}"
+from tiny import run_check
 
 
 def test_a_row_that_rots_is_an_error() -> None:
-    gone = Mutation("gone", "mnist_cuda/run/training.py", "kind", "no such line", "")
-    twice = Mutation("twice", "mnist_cuda/run/training.py", "kind", "self.", "")
-    same = Mutation("same", "mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "DIVERGED_LOSS = 1e6")
-    lost = Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "")
+    file, line, by = "mnist_cuda/run/training.py", "DIVERGED_LOSS = 1e6", ("test_train.py -k x",)
+    rotten = [
+        Mutation("gone", file, "kind", "no such line", "", by),
+        Mutation("twice", file, "kind", "self.", "", by),
+        Mutation("same", file, "kind", line, line, by),
+        Mutation("gone", "mnist_cuda/no_such_file.py", "kind", "line", "", by),
+        Mutation("unnoticed", file, "kind", line, "1"),
+        Mutation("lost", file, "kind", line, "1", ("ctest test_step", "ctest test_nothing -k x")),
+    ]
     with pytest.raises(Problem) as problem:
-        script.check([gone, twice, same, lost])
+        script.check(rotten)
     lines = str(problem.value).splitlines()
     assert problem.value.code == 2
-    assert lines[0] == "gone: mnist_cuda/run/training.py has 0 places like 'no such line', expected 1"
-    assert lines[1].startswith("twice: mnist_cuda/run/training.py has ")
-    assert lines[2] == "same: it changes nothing"
-    assert lines[3:] == [
+    assert lines.pop(1).startswith("twice: mnist_cuda/run/training.py has ")
+    assert lines == [
+        "gone: mnist_cuda/run/training.py has 0 places like 'no such line', expected 1",
+        "same: it changes nothing",
         "gone: another row has this name",
         "gone: mnist_cuda/no_such_file.py has 0 places like 'line', expected 1",
+        "unnoticed: it names no test",
+        "lost: there is no test ctest test_nothing",
     ]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """Runs the script on a table of its own: verdicts of every kind. What it keeps in build/ goes."""
-    noticed = Mutation(
-        "noticed",
-        "mnist_cuda/engine/timing.py",
-        "unit",
-        "1e6 * seconds / self.steps_per_block)",
-        "seconds)",
-        ("test_timing.py",),
-    )
-    unnoticed = Mutation(
-        "unnoticed",
-        "mnist_cuda/engine/timing.py",
-        "boundary",
-        "            if self.seconds >= WARM_UP_SECONDS:",
-        "            if self.seconds > WARM_UP_SECONDS:",
-        ("test_timing.py -k summary",),
-    )
-    nothing = Mutation(
-        "nothing",
-        "mnist_cuda/engine/timing.py",
-        "words",
-        '"""For JSON."""',
-        '"""For JSON."""  # and people',
-        ("test_timing.py -k summary",),
-    )
-    hangs = Mutation(
-        "hangs",
-        "mnist_cuda/engine/timing.py",
-        "late",
-        "            if self.seconds >= WARM_UP_SECONDS:",
-        "            if self.seconds >= 1e9:",
-        ("test_timing.py -k 'long_enough and 0.7'",),
-    )
-    monkeypatch.setattr(script, "MUTATIONS", [noticed, unnoticed, nothing, hangs])
+    file, warm_up = "mnist_cuda/engine/timing.py", "            if self.seconds >= WARM_UP_SECONDS:"
+    unit, words = "1e6 * seconds / self.steps_per_block)", '"""For JSON."""'
+    longer, summary = ("test_timing.py -k 'long_enough and 0.7'",), ("test_timing.py -k summary",)
+    rows = [
+        Mutation("noticed", file, "unit", unit, "seconds)", longer),
+        Mutation("unnoticed", file, "boundary", warm_up, warm_up.replace(">=", ">"), summary),
+        Mutation("nothing", file, "words", words, f"{words}  # and people", summary),
+        Mutation("hangs", file, "late", warm_up, warm_up.replace("WARM_UP_SECONDS", "1e9"), longer),
+    ]
+    monkeypatch.setattr(script, "MUTATIONS", rows)
     monkeypatch.setattr(script, "PATIENCE", 5)
     monkeypatch.setattr(script, "TIMES", 2)
     results = tmp_path / "verdicts.json"
@@ -161,13 +130,12 @@ def test_a_stop_ends_all_runs_of_tests(run, monkeypatch: pytest.MonkeyPatch) -> 
     assert processes_in("hangs") == []
 
 
-def test_parts_and_samples() -> None:
+def test_samples() -> None:
     def names(**options: object) -> list[str]:
-        defaults = {"where": "host", "only": [], "sample": 0, "seed": 0, "part": (1, 1)}
+        defaults = {"where": "host", "only": [], "sample": 0, "seed": 0}
         return [row.name for row in script.chosen(argparse.Namespace(**{**defaults, **options}))]
 
     everything = names()
-    assert sorted(names(part=(1, 2)) + names(part=(2, 2))) == sorted(everything)
     assert len(names(sample=12, seed=4)) == 12
     assert names(sample=12, seed=4) == names(sample=12, seed=4) != names(sample=12, seed=5)
     emulated = {row.name: row for row in MUTATIONS if row.name in names(where="emulated")}
@@ -239,7 +207,8 @@ def test_a_verdict_is_about_one_function_without_comments_and_layout(
 
 
 def test_the_page_counts_verdicts_on_todays_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Mutation(name, "mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "1") for name in "abcd"]
+    slip = ("mnist_cuda/run/training.py", "kind", "DIVERGED_LOSS = 1e6", "1", ("test_train.py",))
+    rows = [Mutation(name, *slip) for name in "abcd"]
     found = {"a": "killed", "b": "killed", "c": "survived"}
     codes = {"a": script.code_of(rows[0]), "b": "another", "c": script.code_of(rows[2])}
     verdicts = [{"name": name, "verdict": verdict, "code": codes[name]} for name, verdict in found.items()]

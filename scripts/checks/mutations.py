@@ -11,7 +11,7 @@ parities are compiled with MNIST_DELAYS, so that they show. With --emulated thos
     --gpu --limit 600     those that need a GPU; none begins after ten minutes
     --emulated            those of kernels that the emulator runs, and of the emulator
     --compile --gpu       only see that they compile, which needs no GPU
-    --check               only see that each row still names one place in the code (always done first)
+    --check               only see that each row still names one place in the code and tests (always done first)
     --publish             write the summary of the committed verdicts into docs/trust.md
 
 A verdict holds a hash of the code that its mutation changes, a function or what else stands between two blank lines
@@ -118,14 +118,22 @@ def mutate(mutation: Mutation, root: Path = ROOT) -> str:
 
 
 def check(table: Iterable[Mutation]) -> None:
-    """Raises Problem with a line for each row that has no place in the code, or two, or the name of another."""
+    """Raises Problem with a line for each row that names no place in the code, or two, no test, or another row."""
     problems, names = [], set()
+    tests = {path.name for path in (ROOT / "tests").glob("test_*.py")}
+    tests |= {f"ctest {path.stem}" for path in (ROOT / "tests" / "native").rglob("test_*.cpp")}
     for mutation in table:
         if mutation.name in names:
             problems.append(f"{mutation.name}: another row has this name")
         names.add(mutation.name)
         if not re.fullmatch(r"[\w-]+", mutation.name):
             problems.append(f"{mutation.name}: expected a name of letters, digits and hyphens")
+        if not (mutation.by or mutation.equivalent or needs_gpu(mutation)):
+            problems.append(f"{mutation.name}: it names no test")
+        for test in mutation.by:
+            name = re.match(r"(ctest )?\S+", test)[0]
+            if name not in tests:
+                problems.append(f"{mutation.name}: there is no test {name}")
         try:
             mutate(mutation)
         except Problem as problem:
@@ -509,8 +517,7 @@ def chosen(args: argparse.Namespace) -> list[Mutation]:
         tried = [row for row in rows if not row.equivalent]
         names = {row.name for row in random.Random(args.seed).sample(tried, min(args.sample, len(tried)))}
         rows = [row for row in rows if row.name in names]
-    part, parts = args.part
-    return rows[part - 1 :: parts]
+    return rows
 
 
 def work(args: argparse.Namespace) -> int:
@@ -563,8 +570,7 @@ def work(args: argparse.Namespace) -> int:
         if not args.compile:
             verdicts.add(mutation, verdict, runner.snapshot)
         say(mutation, verdict)
-        if not args.keep:
-            shutil.rmtree(tree)
+        shutil.rmtree(tree)
 
     # Compilers take the cores and GPU tests the GPU; host tests share the cores with the compilers.
     with ThreadPoolExecutor(args.jobs) as compilers, ThreadPoolExecutor(args.tests or args.jobs) as testers:
@@ -581,7 +587,7 @@ def work(args: argparse.Namespace) -> int:
             compilers.shutdown(wait=False, cancel_futures=True)
             testers.shutdown(wait=False, cancel_futures=True)
             raise
-    if not (args.keep or counts["broken"]):
+    if not counts["broken"]:
         shutil.rmtree(runner.work)
     print(
         ", ".join(f"{count} {name}" for name, count in counts.items() if count), f"in {time.monotonic() - start:.0f} s"
@@ -636,14 +642,6 @@ def publish(check: bool) -> int:
     return 0
 
 
-def part(text: str) -> tuple[int, int]:
-    """K/N as two numbers."""
-    first, _, count = text.partition("/")
-    if not (first.isdigit() and count.isdigit() and 1 <= int(first) <= int(count)):
-        raise argparse.ArgumentTypeError(f"{text} is no K/N with 1 <= K <= N")
-    return int(first), int(count)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     add = parser.add_argument
@@ -653,7 +651,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sample", type=int, default=0, metavar="N", help="this many, chosen by --seed")
     add("--seed", type=int, default=0, metavar="N", help="of the sample")
     add("--limit", type=float, default=0, metavar="S", help="begin none after so many seconds")
-    add("--part", type=part, default=(1, 1), metavar="K/N", help="every Nth, from the Kth on")
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side (default: the cores)")
     add("--tests", type=int, default=0, metavar="N", help="runs of tests side by side (default: as --jobs)")
     add("--build", type=Path, default=BUILD, metavar="DIR", help="the finished build (default: build)")
@@ -664,8 +661,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verdicts (default: BUILD/mutations-host.json, -gpu.json or -emulated.json)",
     )
     add("--compile", action="store_true", help="only compile them")
-    add("--keep", action="store_true", help="keep their trees in BUILD/mutations-...")
-    add("--check", action="store_true", help="only see that each row names one place in the code")
+    add("--check", action="store_true", help="only see that each row names one place in the code, and tests")
     add("--publish", action="store_true", help="only write docs/trust.md; with --check only compare")
 
 
@@ -677,6 +673,6 @@ def run(args: argparse.Namespace) -> int:
     if args.publish:
         return publish(args.check)
     if args.check:
-        print(f"{len(MUTATIONS)} mutations, each names one place in the code")
+        print(f"{len(MUTATIONS)} mutations, each names one place in the code and its tests")
         return 0
     return work(args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT, ROOT
+from checks import gpu, races, sanitize
+from checks.runner import Problem
+from tiny import ROOT, run_check, shell_program
 
 from mnist_cuda.engine import engines
 
@@ -40,14 +43,14 @@ CASES = [
 ]
 UNITS = ("engines", "sizes", "a100", "rtx4060", "rtx4090", "rest")
 
-# Stands for the environment's python: lists the engines as it would; lists cases as pytest does, and prints which ones
-# it was given; says which check or command it was to run, and whether two that are to sleep do so at once.
-FAKE_PYTHON = f"""#!/usr/bin/env bash
-[ "$*" != - ] || {{ "{sys.executable}" - | sed "s/\\"gpus\\": .*/\\"gpus\\": $GPUS}}/"; exit; }}
+# Stands for the environment's python: says what there is to check; lists cases as pytest does, and prints which ones it
+# was given; says which check or command it was to run, and whether two that are to sleep do so at once.
+FAKE_PYTHON = r"""
+[ "$*" != - ] || { echo "{\"specs\": $FOUND, \"gpus\": $GPUS}"; exit; }
 echo "process $$"
 if [[ -n "$SLEEPING" && "$*" == *"$SLEEPING"* ]]; then
   mkdir "$CASES.lock" 2>/dev/null || echo "side by side"
-  sleep ${{SECONDS_ASLEEP:-60}}
+  sleep ${SECONDS_ASLEEP:-60}
   rmdir "$CASES.lock" 2>/dev/null
 fi
 if [[ "$*" == *--collect-only* ]]; then
@@ -55,7 +58,7 @@ if [[ "$*" == *--collect-only* ]]; then
 elif [ "$1 $2" = "-m pytest" ]; then
   echo "GPU required: $MNIST_CUDA_REQUIRE_GPU, GPU: $CUDA_VISIBLE_DEVICES, stops: $MNIST_CUDA_STOPS"
   for case in "$@"; do [[ "$case" != tests/* ]] || echo "given: $case"; done
-  [[ -z "$FAILING" || "$*" != *"$FAILING"* ]] || {{ echo "FAILED $FAILING" && echo "1 failed in 1.00s" && exit 1; }}
+  [[ -z "$FAILING" || "$*" != *"$FAILING"* ]] || { echo "FAILED $FAILING" && echo "1 failed in 1.00s" && exit 1; }
   echo "3 passed in 1.00s"
 else
   echo "called: $*"
@@ -63,19 +66,24 @@ fi
 """
 
 
+@pytest.fixture(scope="session")
+def found() -> str:
+    """The engines and precisions that the check finds by the real interpreter."""
+    facts = subprocess.run([sys.executable, "-c", gpu.FACTS], check=True, capture_output=True).stdout
+    return json.dumps(json.loads(facts)["specs"])
+
+
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str) -> Path:
     """A copy of the checks, with the stand-ins."""
     path = tmp_path / "a folder"
-    for folder in (path / ".venv" / "bin", path / "build", tmp_path / "tools"):
-        folder.mkdir(parents=True)
     shutil.copytree(ROOT / "scripts" / "checks", path / "scripts" / "checks")
-    make_tool(path / ".venv" / "bin" / "python", FAKE_PYTHON)
-    make_tool(path / ".venv" / "bin" / "ctest", '#!/bin/sh\necho "$*: 100% tests passed, 0 tests failed out of 12"\n')
+    shell_program(path / ".venv" / "bin" / "python", FAKE_PYTHON)
+    shell_program(path / ".venv" / "bin" / "ctest", 'echo "$*: 100% tests passed, 0 tests failed out of 12"')
+    (path / "build").mkdir()
     (path / "build" / "CTestTestfile.cmake").touch()
     (path / "cases").write_text("\n".join([*CASES, "", f"{len(CASES)}/999 tests collected"]))
-    values = {"CASES": str(path / "cases"), "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}
-    values |= {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
+    values = {"CASES": str(path / "cases"), "FOUND": found, "FAILING": "", "SLEEPING": "", "GPUS": "[150]"}
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     for name in ("MNIST_CUDA_STOPS", "CUDA_VISIBLE_DEVICES"):
@@ -83,14 +91,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def make_tool(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 def run(checkout: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """`scripts/check ARGS`."""
-    command = [sys.executable, checkout / "scripts" / "checks", *args]
+    """`scripts/check gpu ARGS`."""
+    command = [sys.executable, checkout / "scripts" / "checks", "gpu", *args]
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
 
 
@@ -102,7 +105,7 @@ def table(result: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
 
 
 def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
-    result = run(checkout, "gpu", "logs/one")
+    result = run(checkout, "logs/one")
     assert result.returncode == 0, result.stdout + result.stderr
     rows = table(result)
     units = {f"pytest-{spec}-{unit}" for spec in SPECS for unit in UNITS}
@@ -120,7 +123,7 @@ def test_gpu_check_runs_every_engine_and_precision(checkout: Path) -> None:
 
 def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", CASES[-2])
-    result = run(checkout, "gpu", "--quick", "logs")
+    result = run(checkout, "--quick", "logs")
     assert result.returncode == 1
     assert {name: row[0] for name, row in table(result).items() if row[0] != "0"} == {f"pytest-{SPECS[-1]}-rest": "1"}
     assert f"FAILED {CASES[-2]}" in result.stdout.splitlines()
@@ -128,19 +131,11 @@ def test_gpu_check_names_what_failed(checkout: Path, monkeypatch: pytest.MonkeyP
     assert "sanitize" not in result.stdout
 
 
-def test_gpu_check_wants_a_build(checkout: Path) -> None:
-    (checkout / "build" / "CTestTestfile.cmake").unlink()
-    result = run(checkout, "gpu", "logs")
-    assert (result.returncode, result.stdout) == (4, "")
-    assert result.stderr == f"scripts/check gpu: there is no build in {checkout / 'build'}; name one by --build\n"
-    assert not (checkout / "logs").exists()
-
-
 def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEPING", "scripts/checks")
     monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = "stops,races,mutations,bench,pytest-others,pytest-naive-fp32"
-    result = run(checkout, "gpu", "--only", names, "--jobs", "3", "logs")
+    result = run(checkout, "--only", names, "--jobs", "3", "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     others = ["pytest-others", "races", "mutations", "bench-steps", "bench-ops"]
     naive = [f"pytest-naive-fp32-{unit}" for unit in UNITS]
@@ -164,7 +159,7 @@ def test_gpu_check_of_some_parts_and_processes(checkout: Path, monkeypatch: pyte
 def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEPING", "same_bits[naive-fp32]")
     names = "pytest-naive-fp32-sizes,pytest-naive-fp32-rest,pytest-tiled-fp32-engines"
-    result = run(checkout, "gpu", "--only", names, "--jobs", "1", "--limit", "8", "logs")
+    result = run(checkout, "--only", names, "--jobs", "1", "--limit", "4", "logs")
     assert result.returncode == 1, result.stdout + result.stderr
     rows = table(result)
     assert list(rows) == ["pytest-naive-fp32-rest"]
@@ -175,7 +170,7 @@ def test_gpu_check_ends_with_its_time_and_says_what_is_left(checkout: Path, monk
     log = (checkout / "logs" / "pytest-naive-fp32-rest.log").read_text()
     assert not Path(f"/proc/{int(log.split()[1])}").exists()
     monkeypatch.setenv("SLEEPING", "")
-    result = run(checkout, "gpu", "--only", left, "more")
+    result = run(checkout, "--only", left, "more")
     assert result.returncode == 0, result.stdout + result.stderr
     assert sorted(table(result)) == sorted(names.split(","))
 
@@ -186,7 +181,7 @@ def test_gpu_check_ends_what_takes_too_long(checkout: Path, monkeypatch: pytest.
     assert text.count("PATIENCE, PATIENT = 4, 300") == 1
     script.write_text(text.replace("PATIENCE, PATIENT = 4, 300", "PATIENCE, PATIENT = 0, 1"))
     monkeypatch.setenv("SLEEPING", "[naive-fp32]")
-    result = run(checkout, "gpu", "--only", "pytest-naive-fp32-sizes,pytest-tiled-fp32-sizes", "logs")
+    result = run(checkout, "--only", "pytest-naive-fp32-sizes,pytest-tiled-fp32-sizes", "logs")
     assert result.returncode == 1
     assert table(result)["pytest-naive-fp32-sizes"][3] == "ended: it took too long"
     assert table(result)["pytest-tiled-fp32-sizes"][0] == "0"
@@ -199,7 +194,7 @@ def test_gpu_check_gives_each_process_one_of_several_gpus(checkout: Path, monkey
     monkeypatch.setenv("SLEEPING", "test_every_size[")
     monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = ",".join(["pytest-others", *(f"pytest-{spec}-sizes" for spec in SPECS[:4])])
-    result = run(checkout, "gpu", "--jobs", "5", "--only", names, "logs")
+    result = run(checkout, "--jobs", "5", "--only", names, "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     gpus = {
         name: (checkout / "logs" / f"{name}.log").read_text().partition("GPU: ")[2].partition(", stops")[0]
@@ -217,7 +212,7 @@ def test_gpu_check_minds_the_memory(
     monkeypatch.setenv("SLEEPING", "an_older_gpu")
     monkeypatch.setenv("SECONDS_ASLEEP", "1")
     names = ["pytest-fused-bf16-a100", "pytest-fused-tf32-a100"]  # 14 each
-    result = run(checkout, "gpu", "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs")
+    result = run(checkout, "--jobs", "3", "--only", ",".join([*names, "pytest-others"]), "logs")
     assert result.returncode == 0, result.stdout + result.stderr
     beside = [("side by side" in (checkout / "logs" / f"{name}.log").read_text()) for name in names]
     assert any(beside) == at_once
@@ -225,62 +220,61 @@ def test_gpu_check_minds_the_memory(
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "code", "words"),
     [
-        ((), "the following arguments are required: LOGS"),
-        (("build",), "is there already"),
-        (("--fast", "logs"), "unrecognized arguments: --fast"),
-        (("a", "b"), "unrecognized arguments: b"),
-        (("logs", "--build"), "argument --build: expected one argument"),
-        (("--jobs", "0", "logs"), "--jobs is 0, expected at least 1"),
-        (("--quick", "--only", "ctest", "logs"), "--quick and --only both say what is run"),
-        (
-            ("--only", "ctest,tests", "logs"),
-            "there is no part tests, expected some of pytest, ctest, sanitize, stops, ",
-        ),
-        (("--only", "pytest-naive-fp8", "logs"), "there is no process pytest-naive-fp8"),
+        ("", 2, "the following arguments are required: LOGS"),
+        ("build", 2, "is there already"),
+        ("--fast logs", 2, "unrecognized arguments: --fast"),
+        ("a b", 2, "unrecognized arguments: b"),
+        ("logs --build", 2, "argument --build: expected one argument"),
+        ("logs --build nowhere", 4, "nowhere; name one by --build"),
+        ("--jobs 0 logs", 2, "--jobs is 0, expected at least 1"),
+        ("--quick --only ctest logs", 2, "--quick and --only both say what is run"),
+        ("--only ctest,tests logs", 2, "there is no part tests, expected some of pytest, ctest, sanitize, stops, "),
+        ("--only pytest-naive-fp8 logs", 2, "there is no process pytest-naive-fp8"),
     ],
 )
-def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], words: str) -> None:
-    result = run(checkout, "gpu", *args)
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+def test_gpu_check_refuses_a_wrong_call(checkout: Path, args: str, code: int, words: str) -> None:
+    result = run(checkout, *args.split())
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1)
     assert words in result.stderr
+    assert not (checkout / "logs").exists()
 
 
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (("--steps", "9"), 2, "--steps is 9, expected at least 10"),
-        (("fp16", "bf16"), 2, "precision is fp16, expected some of fp32, tf32, bf16"),
-        (("--built", "--delays", "nowhere"), 4, "there is no build with delays in nowhere; leave out --built"),
+        ("--steps 9", 2, "--steps is 9, expected at least 10"),
+        ("fp16 bf16", 2, "precision is fp16, expected some of fp32, tf32, bf16"),
+        ("--built --delays nowhere", 4, "there is no build with delays in nowhere; leave out --built"),
     ],
 )
-def test_check_races_refuses_a_wrong_call(checkout: Path, args: tuple[str, ...], code: int, words: str) -> None:
-    result = run(checkout, "races", *args)
-    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"scripts/check races: {words}\n")
+def test_check_races_refuses_a_wrong_call(args: str, code: int, words: str) -> None:
+    with pytest.raises(Problem, match=words) as problem:
+        run_check(races, *args.split())
+    assert problem.value.code == code
 
 
 Sanitize = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def sanitize(checkout: Path, tmp_path: Path) -> Sanitize:
-    """sanitize(spec, version, failing=None): the script's exit code and output, with that compute-sanitizer.
+def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Sanitize:
+    """sanitizer(spec, version, failing=None): the check's exit code and output, with that compute-sanitizer.
 
     Its tool `failing` finds something, the others tell how they were called.
     """
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def call(spec: str, version: str, failing: str | None = None) -> tuple[int, str]:
-        text = f"""#!/bin/sh
+        text = f"""
 case "$*" in
   --version) echo 'NVIDIA (R) Compute Sanitizer'; echo 'Version {version} (build 1)' ;;
   *"--tool {failing} "*) echo 'found something'; exit 86 ;;
   *) echo "called: $*" ;;
-esac
-"""
-        make_tool(tmp_path / "tools" / "compute-sanitizer", text)
-        result = run(checkout, "sanitize", *spec.split())
-        return result.returncode, result.stdout
+esac"""
+        shell_program(tmp_path / "compute-sanitizer", text)
+        return run_check(sanitize, *spec.split()), capfd.readouterr().out
 
     return call
 
@@ -300,9 +294,9 @@ esac
     ],
 )
 def test_sanitize_leaves_out_what_does_not_follow_hopper_kernels(
-    sanitize: Sanitize, spec: str, version: str, tools: str
+    sanitizer: Sanitize, spec: str, version: str, tools: str
 ) -> None:
-    code, out = sanitize(spec, version)
+    code, out = sanitizer(spec, version)
     calls = [line.split() for line in out.splitlines() if line.startswith("called: ")]
     assert code == 0
     assert [call[2] for call in calls] == tools.split()
@@ -310,16 +304,16 @@ def test_sanitize_leaves_out_what_does_not_follow_hopper_kernels(
     assert ("not run: racecheck and initcheck" in out) == ("racecheck" not in tools)
 
 
-def test_sanitize_checks_what_fused_runs_on_other_gpus(sanitize: Sanitize, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitize_checks_what_fused_runs_on_other_gpus(sanitizer: Sanitize, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MNIST_CUDA_FUSED_LIMITS", "108,166912")
-    code, out = sanitize("fused bf16", "2025.3.1.0")
+    code, out = sanitizer("fused bf16", "2025.3.1.0")
     assert code == 0
     assert out.count("called: ") == 4
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
-def test_sanitize_counts_tools_that_found_something(sanitize: Sanitize, tool: str) -> None:
-    code, out = sanitize("naive fp32", "2025.3.1.0", tool)
+def test_sanitize_counts_tools_that_found_something(sanitizer: Sanitize, tool: str) -> None:
+    code, out = sanitizer("naive fp32", "2025.3.1.0", tool)
     assert code == 1
     assert "found something" in out
     assert out.count("called: ") == 3

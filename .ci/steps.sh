@@ -36,6 +36,9 @@ sanitizer() {
   cmake --preset "$1" -DMNIST_WERROR=ON && cmake --build --preset "$1" && ctest --preset "$1"
 }
 
+# packages: where .venv's are, for its Python without `site`.
+packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))'; }
+
 # away FOLDER: what git tracks, without the package, so that tests there see the one that is installed.
 away() {
   rm -rf "$1" && mkdir -p "$1" && git ls-files -z -- . ':!mnist_cuda' | xargs -0 cp --parents -t "$1"

@@ -16,6 +16,8 @@ venv=$root/.venv
 python=$venv/bin/python
 bin=$venv/bin
 state=$venv  # where set-up keeps .home, .installed, .built and its logs
+# shellcheck disable=SC2034  # for the scripts that source this: machine code of wheels, and PTX for what comes after
+for_wheels="-DMNIST_CUDA=WHEELS -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;86-real;90a-real;100-real;120"
 
 say() { printf 'mnist-cuda: %s\n' "$*" >&2; }
 stop() {

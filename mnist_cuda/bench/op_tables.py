@@ -55,7 +55,7 @@ def file_of(folder: Path, variant: str, run: str) -> Path:
     texts = {path: path.read_text() for path in sorted(folder.rglob("*.cu"))}
     for word in re.findall(r"\w+", run):
         for path, text in texts.items():
-            if re.search(rf"^void {word}\(", text, re.MULTILINE):
+            if f"\nvoid {word}(" in text:
                 return path
     named = [path for path in texts if path.stem == variant]
     if len(named) != 1:

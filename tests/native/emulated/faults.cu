@@ -244,8 +244,8 @@ __global__ void unknown_instruction(float* y, const float* x) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // fault: instruction
 }
 
-// ---- right ones
-// ------------------------------------------------------------------------------------------------------
+// ---- right ones -----------------------------------------------------------------------------------------------------
+
 __global__ void good_tile(float* y, const float* x) {
   __shared__ float tile[64];
   for (int k = 0; k < 3; ++k) {
@@ -495,8 +495,8 @@ __global__ void good_product(float* y, const float* x) {
   y[t] = right && rounded == __float_as_uint(1 + 0x1p-10f) ? x[t] : NAN;
 }
 
-// ---- costs, of one warp and worked out by hand
-// -----------------------------------------------------------------------
+// ---- costs, of one warp and worked out by hand ----------------------------------------------------------------------
+
 // "// cost: N of M, L lanes": sectors or turns of the banks, the least for the same bytes, and lanes that take part.
 __global__ void costs(float* y, const float* x) {
   __shared__ float square[32][32], padded[32][33];

@@ -61,12 +61,12 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-@pytest.fixture(scope="session")
-def emulator_cache(request, tmp_path_factory):
-    """Where the emulator is compiled, once for all tests and all workers of pytest-xdist; for XDG_CACHE_HOME."""
+@pytest.fixture
+def emulator(request, tmp_path_factory, monkeypatch):
+    """What runs here finds the emulator compiled: once for all tests and all workers of pytest-xdist."""
     folder = tmp_path_factory.getbasetemp()
     own = (folder.parent if hasattr(request.config, "workerinput") else folder) / "emulator"
-    return os.environ.get("MNIST_CUDA_TEST_EMULATOR") or str(own)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("MNIST_CUDA_TEST_EMULATOR") or str(own))
 
 
 @pytest.fixture(scope="session", autouse=True)

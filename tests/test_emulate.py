@@ -1,10 +1,7 @@
 """`bench ops --emulate`: right rows, and one line where there is no g++."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,20 +10,22 @@ from pathlib import Path
 import pytest
 from checks import emulator_counters
 from conftest import ROOT, needs_compiler
+from tiny import said
 
 from mnist_cuda.bench import emulate
 
+pytestmark = pytest.mark.usefixtures("emulator")
 
-def bench(*flags: str, how: str = "--emulate", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", how, *flags]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+Capsys = pytest.CaptureFixture[str]
+EMULATE = ("bench", "ops", "--emulate")
 
 
 @needs_compiler
-def test_rows_of_an_op(emulator_cache: str) -> None:
-    done = bench("3", "--op", "log_softmax", "--json", XDG_CACHE_HOME=emulator_cache)
-    assert done.returncode == 0, done.stderr
-    rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
+def test_rows_of_an_op(capsys: Capsys) -> None:
+    code, out, error = said(capsys, *EMULATE, 3, "--op", "log_softmax", "--json")
+    assert code == 0, error
+    rows = {row["variant"]: row for row in json.loads(out)["rows"]}
     assert set(rows) == {"naive", "online", "warp"}
     for row in rows.values():
         assert row["error"] <= row["bound"]
@@ -35,16 +34,16 @@ def test_rows_of_an_op(emulator_cache: str) -> None:
         assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
     (stores,) = (line["first"] for line in rows["naive"]["report"]["lines"] if line["write"])
     assert stores == [0, 40, 80, *[None] * 29]  # one thread per row
-    assert bench("3", "--op", "softmax", XDG_CACHE_HOME=emulator_cache).returncode == 2  # by the same program
-    table = bench("3", "--op", "relu", XDG_CACHE_HOME=emulator_cache)
-    assert table.returncode == 0
-    assert "float4" in table.stdout
+    code, out, _ = said(capsys, *EMULATE, 3, "--op", "relu")
+    assert code == 0
+    assert "float4" in out
 
 
-def test_list_needs_nothing(tmp_path: Path) -> None:
-    done = bench("--json", how="--list", PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0, done.stderr
-    rows = {(row["op"], row["name"]): row for row in json.loads(done.stdout)["rows"]}
+def test_list_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, error = said(capsys, "bench", "ops", "--list", "--json")
+    assert code == 0, error
+    rows = {(row["op"], row["name"]): row for row in json.loads(out)["rows"]}
     assert rows["linear", "tiled"]["file"] == "gpu/kernels/linear/tiled.cu"
     emulated = {name for name, row in rows.items() if not row["not_emulated"]}
     assert ("linear", "tensor_cores") in emulated
@@ -53,7 +52,6 @@ def test_list_needs_nothing(tmp_path: Path) -> None:
     assert rows["relu", "numba"]["by"] == "Numba's simulator"
     assert rows["relu", "torch"]["not_emulated"] == "a library"
     assert rows["histogram", "cluster"]["not_emulated"] == "clusters of thread blocks"
-    assert bench("--op", "softmax", how="--list", PATH=str(tmp_path)).returncode == 2
 
 
 def test_processes_side_by_side_compile_once(tmp_path: Path) -> None:
@@ -84,10 +82,11 @@ def test_processes_side_by_side_compile_once(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").iterdir()) == [one]
 
 
-def test_no_compiler(tmp_path: Path) -> None:
-    done = bench(PATH=str(tmp_path))
-    assert done.returncode == 4
-    assert done.stderr.splitlines()[-1].endswith("apt install g++")
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, error = said(capsys, *EMULATE)
+    assert code == 4
+    assert error.splitlines()[-1].endswith("apt install g++")
 
 
 def test_bounds() -> None:
@@ -165,8 +164,7 @@ BY_HAND = {
 
 @needs_compiler
 @pytest.mark.parametrize(("op", "variant"), BY_HAND)
-def test_costs_by_hand(op: str, variant: str, emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+def test_costs_by_hand(op: str, variant: str) -> None:
     (row,) = emulate.rows(op, variant, 2)
     (kernel,) = (kernel["name"] for kernel in row["report"]["kernels"] if "slices" not in kernel["name"])
     for name, (cost, least) in BY_HAND[op, variant].items():
@@ -188,8 +186,7 @@ NOT_EQUAL = {  # to ncu's counts; docs/emulator.md says why, where that is known
 
 
 @needs_compiler
-def test_counts_are_those_of_ncu(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+def test_counts_are_those_of_ncu() -> None:
     record = json.loads((ROOT / "docs" / "records" / "emulator" / "counters.json").read_text())
     counted = {(row["variant"], row["kernel"], row["kind"]): row["counts"][1] for row in record["rows"]}
     found = {
@@ -204,8 +201,7 @@ def test_counts_are_those_of_ncu(emulator_cache: str, monkeypatch: pytest.Monkey
 
 
 @needs_compiler
-def test_divergence_and_atomics_are_counted(emulator_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+def test_divergence_and_atomics_are_counted() -> None:
     idle = {}
     for row in emulate.rows("row_sums", "", 2):
         lines = [line for line in row["report"]["lines"] if line["array"] == "x"]
@@ -221,14 +217,14 @@ def test_divergence_and_atomics_are_counted(emulator_cache: str, monkeypatch: py
 
 
 @needs_compiler
-def test_lines_of_a_variant(emulator_cache: str) -> None:
-    done = bench("--op", "linear", "--variant", "naive", XDG_CACHE_HOME=emulator_cache)
-    assert done.returncode == 0, done.stderr
-    assert "32.0 of 4.0 sectors" in " ".join(done.stdout.split())
+def test_lines_of_a_variant(capsys: Capsys) -> None:
+    code, out, error = said(capsys, *EMULATE, "--op", "linear", "--variant", "naive")
+    assert code == 0, error
+    assert "32.0 of 4.0 sectors" in " ".join(out.split())
 
 
 @needs_compiler
-def test_a_broken_kernel(emulator_cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(emulate.sources(), tmp_path / "native")
     kernel = tmp_path / "native" / "gpu" / "kernels" / "relu" / "naive.cu"
     text = kernel.read_text()
@@ -238,7 +234,6 @@ def test_a_broken_kernel(emulator_cache: str, tmp_path: Path, monkeypatch: pytes
     assert broken != text
     kernel.write_text(broken)
     monkeypatch.setattr(emulate, "PACKAGE", tmp_path / "mnist_cuda")
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
     naive, float4 = emulate.rows("relu", "", 1)
     assert not emulate.passes(naive)
     assert naive["wrong"].startswith("output[")

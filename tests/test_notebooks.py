@@ -1,5 +1,6 @@
 """The notebooks run on the real MNIST from the first cell to the last, and show what their text promises."""
 
+import os
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def printed(cell):
 
 
 @pytest.fixture
-def run(mnist, tmp_path, emulator_cache):
+def run(mnist, tmp_path, emulator):
     """run(name): the outputs of a notebook's code cells, as text. A cell that fails raises."""
     cache = tmp_path / "cache" / "mnist"
     cache.mkdir(parents=True)
@@ -36,7 +37,7 @@ def run(mnist, tmp_path, emulator_cache):
 
     def execute(name):
         notebook = nbformat.read(ROOT / "examples" / name, as_version=4)
-        environment = ENVIRONMENT | {"MNIST_CUDA_CACHE": str(cache.parent), "XDG_CACHE_HOME": emulator_cache}
+        environment = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "MNIST_CUDA_CACHE": str(cache.parent)}
         environment.pop("MPLBACKEND", None)
         client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(tmp_path)}})
         client.execute(env=environment)

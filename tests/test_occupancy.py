@@ -1,7 +1,6 @@
 """Registers and occupancy by nvcc: numbers worked out by hand, NVIDIA's own header, and what ptxas prints."""
 
 import json
-import os
 import random
 import re
 import subprocess
@@ -177,8 +176,7 @@ void relu_forward(float* y, std::uint8_t* pass, const float* x, std::int64_t cou
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch, emulator_cache):
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+def file(tmp_path, emulator):
     path = tmp_path / "one.cu"
     path.write_text(FILE)
     return path
@@ -229,12 +227,11 @@ def test_no_nvcc(file, monkeypatch):
 
 @needs_compiler
 @needs_nvcc
-def test_a_row_of_the_ladder(emulator_cache):
+def test_a_row_of_the_ladder(emulator):
     flags = ("--op", "relu", "--variant", "float4", "--as", "t4")
     command = [sys.executable, "-m", "mnist_cuda", "bench", "ops", "--emulate", *flags]
-    environment = {**os.environ, "XDG_CACHE_HOME": emulator_cache}
     printed, data = (
-        subprocess.run([*command, *more], capture_output=True, text=True, env=environment, check=True).stdout
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
         for more in ([], ["--json"])
     )
     (use,) = json.loads(data)["rows"][0]["resources"]["kernels"]

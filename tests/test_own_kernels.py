@@ -18,13 +18,10 @@ from mnist_cuda.judge.own_kernels import OwnKernels
 from mnist_cuda.run.checkpoint import load_model
 
 KERNELS = ROOT / "native" / "gpu" / "kernels"
-pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.fixture(autouse=True)
-def _folders(tmp_path, emulator_cache, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+def _folder(tiny, emulator):
     Path("relu.cu").write_text(RELU)
 
 
@@ -139,10 +136,10 @@ def test_what_is_not_emulated(capsys, argv, words):
 
 
 @needs_compiler
-@pytest.mark.parametrize("engine", ["naive", "tiled"])
-def test_an_emulated_step_is_the_references(engine, capsys):
-    train("-e", "reference", "--steps", 2, "--out", "reference")
-    shown = train("-e", engine, "--emulate", "--steps", 2, "--out", "emulated", capsys=capsys).out
+@pytest.mark.parametrize(("engine", "steps"), [("naive", 1), ("tiled", 2)])
+def test_an_emulated_step_is_the_references(engine, steps, capsys):
+    train("-e", "reference", "--steps", steps, "--out", "reference")
+    shown = train("-e", engine, "--emulate", "--steps", steps, "--out", "emulated", capsys=capsys).out
     assert "emulated on the CPU" in shown
     expected, found = load_model(Path("reference")).parameters, load_model(Path("emulated")).parameters
     for name, value in expected.items():

@@ -8,6 +8,7 @@ import sys
 import pytest
 from conftest import ROOT, needs_compiler
 from test_judge import RELU
+from tiny import shell_program
 
 from mnist_cuda import _native
 from mnist_cuda.bench import ops
@@ -15,24 +16,21 @@ from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import build, judged_ops, judging, nvcc, signatures, verdict
 from mnist_cuda.judge.own_kernels import OwnKernels
 
+pytestmark = pytest.mark.usefixtures("emulator")
 GPU = {"name": "a GPU", "compute_capability": "9.0", "memory_bytes": 1, "multiprocessors": 1}
 
 
-@pytest.fixture(autouse=True)
-def _folders(tmp_path, emulator_cache, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", emulator_cache)
+@pytest.fixture(scope="session")
+def nvcc_folder(tmp_path_factory):
+    """Where an nvcc is, the same for all tests, so that what it compiles is kept for the next one."""
+    program = ROOT / "tests" / "judge" / "nvcc_stand_in.py"
+    return shell_program(tmp_path_factory.mktemp("bin") / "nvcc", f'exec {sys.executable} {program} "$@"').parent
 
 
 @pytest.fixture
-def log(tmp_path, monkeypatch):
+def log(tmp_path, nvcc_folder, monkeypatch):
     """A GPU with an nvcc, and the lines that the latter was called with, once it was."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    tool = folder / "nvcc"
-    tool.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/judge/nvcc_stand_in.py "$@"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{nvcc_folder}:{os.environ['PATH']}")
     monkeypatch.setenv("NVCC_STAND_IN_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(nvcc, "find_tool", shutil.which)
@@ -110,62 +108,41 @@ def test_a_shared_object_keeps_its_symbols_to_itself(log, tmp_path):
 
 @needs_compiler
 def test_a_right_kernel_is_timed(log, tmp_path, monkeypatch):
-    found = judged(tmp_path, RELU)
+    row = {"variant": "naive", "library": False, "absent": "", "cold_us": 4e3, "warm_us": 3e3, "bytes": 1e3, "flops": 0}
+    library = {**row, "variant": "cudnn", "library": True, "cold_us": 1e3, "warm_us": 900.0}
+    rows = [row, library, {**row, "variant": "fft", "absent": "no cuFFT", "cold_us": None, "warm_us": None}]
+    roofs = {"bytes_per_second": 1e6, "fma_flops": 1e12}
+    monkeypatch.setattr(ops, "measure", lambda *_: {"rows": rows, "roofs": roofs})
+    found = judged(tmp_path, RELU, board=True)
     (one,) = found["verdicts"]
     assert found["exit_code"] == 0, found["lines"]
     assert (one["gpu_right"], one["emulator_right"], one["compiled_for"]) == (True, True, "sm_90a")
     assert one["times"]["cold_us"] == one["times"]["warm_us"] == 2000
-    assert one["times"]["rows_missing"]
     assert one["ran"] == one["cases"] == 19
     assert one["counters"]
     assert "foreign" in one
-    rows = [
-        {
-            "variant": "naive",
-            "library": False,
-            "absent": "",
-            "cold_us": 4000.0,
-            "warm_us": 3000.0,
-            "bytes": 1e3,
-            "flops": 0,
-        },
-        {
-            "variant": "cudnn",
-            "library": True,
-            "absent": "",
-            "cold_us": 1000.0,
-            "warm_us": 900.0,
-            "bytes": 1e3,
-            "flops": 0,
-        },
-        {"variant": "fft", "library": False, "absent": "no cuFFT", "cold_us": None, "warm_us": None},
-    ]
-    roofs = {"bytes_per_second": 1e6, "fma_flops": 1e12}
-    monkeypatch.setattr(ops, "measure", lambda *_: {"rows": rows, "roofs": roofs})
-    judging._ladder.cache_clear()
-    found = judged(tmp_path, RELU, board=True)
     names = [line.split()[0] for line in found["lines"][3:]]
     assert names == ["cudnn,", "relu_forward,", "naive"]
     assert max(map(len, found["lines"][1:])) <= 80
     assert "50 % of the roof" in " ".join(" ".join(found["lines"]).split())
-    monkeypatch.setattr(ops, "measure", lambda *_: {"rows": rows, "roofs": roofs | {"bytes_per_second": 1e5}})
-    judging._ladder.cache_clear()
-    found = judged(tmp_path, RELU)
-    assert found["verdicts"][0]["times"]["refused"].startswith("no kernel is so fast")
+    roofs["bytes_per_second"] = 1e5
+    too_fast = verdict.Verdict("relu_forward", "relu", times=verdict.Times("", 2000, 2000))
+    judging._add_rows(too_fast)
+    assert too_fast.times.refused.startswith("no kernel is so fast")
 
 
 WRONG = {
     "past_the_end": "writes outside of y, pass",
     "in_place": "changes its input x",
     "ends": "ended the program, with exit code 0",
-    "waits_for_ever": "did not end within 5 s",
+    "waits_for_ever": "did not end within 3 s",
 }
 
 
 @needs_compiler
 def test_cheats_fail_on_the_gpu(log, monkeypatch):
     """The GPU's program alone: what the emulator sees of them is in test_judge.py."""
-    monkeypatch.setattr(nvcc, "GPU_SECONDS", 5)
+    monkeypatch.setattr(nvcc, "GPU_SECONDS", 3)
     file = ROOT / "tests" / "judge" / "cheats.cu"
     fitting, _ = signatures.find(file.read_text())
     with nvcc.GpuProgram(file, fitting) as program:
@@ -189,6 +166,7 @@ def test_a_gpu_judges_what_the_emulator_does_not_compile(log, tmp_path, monkeypa
     monkeypatch.setattr(build, "EmulatedProgram", refuse)
     found = judged(tmp_path, RELU)
     assert found["exit_code"] == 0
+    assert found["verdicts"][0]["times"]["rows_missing"]
     assert "the emulator does not compile the file: no asm" in " ".join(" ".join(found["lines"]).split())
 
 

@@ -11,43 +11,43 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mnist_cuda.bench import emulate
-
 HERE = Path(__file__).parent
-NATIVE = emulate.sources()
 KNOWN = ("75", "80", "86", "89", "90")
 
 
 def compile_own(source: Path, made: str, flags: list[str]) -> int:
     """A user's file, by way of the source that includes it."""
+    from mnist_cuda.bench import emulate
+
+    native = emulate.sources()
     text = source.read_text()
     included = Path(re.match(r'#include "(.*)"', text)[1])
     with tempfile.TemporaryDirectory() as folder:
         rewritten = Path(folder, "rewritten")
-        emulate.rewrite(NATIVE, NATIVE / "gpu", rewritten, emulate.kernel_headers(NATIVE))
-        emulate.rewrite(NATIVE, included.parent, rewritten / "own", [included])
+        emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
+        emulate.rewrite(native, included.parent, rewritten / "own", [included])
         own = Path(folder, "own.cpp")
         own.write_text(text.replace(str(included), f"{rewritten}/own/{included.name}.cpp"))
-        words = ["-std=c++20", *emulate.kernel_flags(NATIVE), *emulate.include_flags(NATIVE, rewritten), *flags]
+        words = ["-std=c++20", *emulate.kernel_flags(native), *emulate.include_flags(native, rewritten), *flags]
         return subprocess.run(["g++", *words, "-c", own, "-o", made]).returncode
 
 
 def compile_cpp(source: Path, made: str) -> int:
     """A file of the judge's program; what asks the driver becomes gpu_stand_in.cpp, or nothing."""
+    from mnist_cuda.bench import emulate
+
     if source.name == "kernels.cpp":
         source = HERE / "gpu_stand_in.cpp"
     elif source.name not in ("run.cpp", "machine.cpp"):
         source = Path(os.devnull)
-    flags = [*emulate.include_flags(NATIVE, Path("none")), "-include", HERE / "gpu_stand_in.h"]
+    flags = [*emulate.include_flags(emulate.sources(), Path("none")), "-include", HERE / "gpu_stand_in.h"]
     return subprocess.run(["g++", "-std=c++20", "-O1", *flags, "-x", "c++", "-c", source, "-o", made]).returncode
 
 
 def main(words: list[str]) -> int:
     """As nvcc."""
     if words == ["--list-gpu-arch"]:
-        print(
-            "\n".join(f"compute_{number}" for number in os.environ.get("NVCC_STAND_IN_KNOWN", " ".join(KNOWN)).split())
-        )
+        print(*(f"compute_{number}" for number in KNOWN), sep="\n")
         return 0
     if words == ["--version"]:
         print("a stand-in")
@@ -65,8 +65,10 @@ def main(words: list[str]) -> int:
     if "-shared" in words:
         Path(made).touch()
         return 0
+    from mnist_cuda.bench import emulate
+
     objects = [word for word in words if word.endswith(".o")]
-    parts = emulate.objects(NATIVE / "emulator" / "status.cpp")
+    parts = emulate.objects(emulate.sources() / "emulator" / "status.cpp")
     linking = ["-Wl,--allow-multiple-definition", *objects, *parts, "-o", made]
     return subprocess.run(["g++", *map(str, linking)]).returncode
 

@@ -405,6 +405,17 @@ def test_what_chapter_11_says_of_the_least_time_of_a_step() -> None:
     assert f"27 perfect kernels would take {sum(least):.0f} µs" in page
 
 
+def test_the_words_of_courses_stand_in_the_glossary_and_at_the_code() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text().partition("## Words of CUDA courses")[2]
+    entries = dict(re.findall(r"^- \*\*(.+?)\*\*: (.*)$", text, re.MULTILINE))
+    wanted = ["privatisation", "coarsening", "divergence", "sector", "wave"]
+    assert set(entries) == {*wanted, "latency hiding", "tail effect", "arithmetic intensity"}
+    for word, entry in entries.items():
+        files = re.findall(r"\]\((.+?)\)", entry)
+        assert files
+        assert all(word in (ROOT / "docs" / file).read_text() for file in files), word
+
+
 def test_the_debugger_stops_at_the_line_that_the_page_means() -> None:
     (line,) = re.findall(r"^break tile\.cu:(\d+)$", (ROOT / "docs/debugging/commands.gdb").read_text(), re.MULTILINE)
     assert "sum += x_tile[ty][k] * w_tile[tx][k]" in (GUIDE / "tile.cu").read_text().splitlines()[int(line) - 1]

@@ -1,12 +1,7 @@
 """Debian's Chromium, driven by Playwright: what it draws, what it fetches and what it complains of."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +9,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 @contextmanager
-def opened(page: Path, width: int, *, dark: bool = False) -> Iterator[tuple[Any, list[str], list[str]]]:
+def opened(page, width, *, dark=False):
     """A file in a window of that many CSS pixels; the URLs that it asked for, data apart; and its complaints."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: the page's structure alone is tested")
@@ -22,8 +17,8 @@ def opened(page: Path, width: int, *, dark: bool = False) -> Iterator[tuple[Any,
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
-        requests: list[str] = []
-        complaints: list[str] = []
+        requests = []
+        complaints = []
         tab.on("request", lambda request: request.url.startswith("data:") or requests.append(request.url))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))

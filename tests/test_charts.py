@@ -1,13 +1,10 @@
 """mnist_cuda/report/charts.py: an SVG for everybody, on paper of either colour, the same every time."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +17,7 @@ from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report import charts, panels
 
 
-def bars(title: str = "a < b") -> str:
+def bars(title="a < b"):
     with charts.style():
         figure = charts.new_figure(480, 240)
         axes = figure.subplots()
@@ -29,10 +26,10 @@ def bars(title: str = "a < b") -> str:
         return charts.to_svg(figure, title)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(one, other):
     """WCAG 2's ratio of two colours, 1 to 21."""
 
-    def luminance(colour: str) -> float:
+    def luminance(colour):
         parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -41,7 +38,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_same_chart_is_the_same_bytes_in_another_process_and_after_other_settings() -> None:
+def test_the_same_chart_is_the_same_bytes_in_another_process_and_after_other_settings():
     settings = "import matplotlib; matplotlib.rcParams['axes.facecolor'] = 'red'"
     code = f"{settings}; import test_charts; print(test_charts.bars(), end='')"
     command, folder = [sys.executable, "-c", code], Path(__file__).parent
@@ -49,13 +46,13 @@ def test_the_same_chart_is_the_same_bytes_in_another_process_and_after_other_set
     assert other.stdout == bars(), other.stderr
 
 
-def test_the_users_settings_are_left_as_they_were() -> None:
+def test_the_users_settings_are_left_as_they_were():
     before = dict(matplotlib.rcParams)
     bars()
     assert dict(matplotlib.rcParams) == before
 
 
-def test_every_colour_has_one_for_dark_mode() -> None:
+def test_every_colour_has_one_for_dark_mode():
     head, _, drawing = bars().partition("</style>")
     used = set(re.findall(r"#[0-9a-f]{6}", drawing))
     assert {charts.PAPER, charts.INK, charts.GRID, *charts.SERIES[:2]} <= used <= charts.DARK.keys()
@@ -65,7 +62,7 @@ def test_every_colour_has_one_for_dark_mode() -> None:
 
 
 @pytest.mark.parametrize("theme", [{colour: colour for colour in charts.DARK}, charts.DARK])
-def test_text_and_bars_stand_out_from_the_paper(theme: dict[str, str]) -> None:
+def test_text_and_bars_stand_out_from_the_paper(theme):
     paper = theme[charts.PAPER]
     for colour in (charts.INK, charts.MUTED, charts.SERIES[0]):
         assert contrast(paper, theme[colour]) >= 4.5, colour
@@ -73,7 +70,7 @@ def test_text_and_bars_stand_out_from_the_paper(theme: dict[str, str]) -> None:
         assert contrast(paper, theme[colour]) >= 3, colour
 
 
-def test_text_is_text_and_the_title_is_escaped() -> None:
+def test_text_is_text_and_the_title_is_escaped():
     root = ET.fromstring(bars())
     svg = "{http://www.w3.org/2000/svg}"
     assert root.findtext(f"{svg}title") == "a < b"
@@ -81,7 +78,7 @@ def test_text_is_text_and_the_title_is_escaped() -> None:
     assert root.get("width") == "360pt"  # 480 pixels
 
 
-def test_a_missing_value_leaves_a_gap() -> None:
+def test_a_missing_value_leaves_a_gap():
     with charts.style():
         axes = charts.new_figure(100, 100).subplots()
         charts.grouped_bars(axes, ["x", "y"], {"ours": [3.0, float("nan")]})
@@ -90,22 +87,14 @@ def test_a_missing_value_leaves_a_gap() -> None:
     assert heights[1] != heights[1]
 
 
-def test_without_matplotlib_one_line_says_what_to_do() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import mnist_cuda.report.charts"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    line = result.stderr.splitlines()[-1]
-    assert line.startswith("mnist_cuda.errors.UnavailableError: charts need matplotlib (")
-    assert line.endswith(f"): run `{sys.executable} -m pip install matplotlib`")
-
-
 # ---- brightness ------------------------------------------------------------------------------------------------------
 
 
-def increases(values: Sequence[float]) -> bool:
+def increases(values):
     return all(one < other for one, other in itertools.pairwise(values))
 
 
-def ink(character: str, font: str) -> float:
+def ink(character, font):
     """How much of its cell a character covers, in a font that comes with matplotlib."""
     file = Path(matplotlib.get_data_path(), "fonts/ttf", font)
     image = Image.new("L", (64, 96))
@@ -124,7 +113,7 @@ def ink(character: str, font: str) -> float:
         ("nonsense", "cmtt10.ttf"),
     ],
 )
-def test_characters_are_in_the_order_of_their_brightness(encoding: str, font: str) -> None:
+def test_characters_are_in_the_order_of_their_brightness(encoding, font):
     """In pictures of digits and of filters."""
     inks = {character: ink(character, font) for character in shades(encoding)}
     assert next(iter(inks.values())) == 0
@@ -144,7 +133,7 @@ def test_characters_are_in_the_order_of_their_brightness(encoding: str, font: st
     assert list(dict.fromkeys("".join(by_filter))) == list(inks)
 
 
-def test_greys_of_a_terminal_are_in_the_order_of_their_brightness() -> None:
+def test_greys_of_a_terminal_are_in_the_order_of_their_brightness():
     """Colours 232 to 255 of a terminal are greys, from dark to bright; the upper half of a cell is its foreground."""
     image = np.repeat(np.arange(28, dtype=np.uint8)[:, None] * 9, 28, axis=1)
     codes = [
@@ -158,11 +147,11 @@ def test_greys_of_a_terminal_are_in_the_order_of_their_brightness() -> None:
     assert set(re.findall(r"8;5;(\d+)", bright)) == {"255"}
 
 
-def luminances(colours: Sequence[object]) -> list[float]:
-    return [contrast(matplotlib.colors.to_hex(colour), "#000000") for colour in colours]  # type: ignore[arg-type]
+def luminances(colours):
+    return [contrast(matplotlib.colors.to_hex(colour), "#000000") for colour in colours]
 
 
-def test_pictures_are_brighter_where_values_are_greater() -> None:
+def test_pictures_are_brighter_where_values_are_greater():
     for limit, least, most in ((0.0, 0, 255), (0.5, -0.5, 0.5)):
         with charts.style():
             axes = charts.new_figure(100, 100).subplots()
@@ -173,12 +162,12 @@ def test_pictures_are_brighter_where_values_are_greater() -> None:
         assert (shown[0], shown[-1]) == (1, pytest.approx(21)), "from black to white"
 
 
-def test_a_map_is_brighter_where_fewer_images_are_wrong() -> None:
+def test_a_map_is_brighter_where_fewer_images_are_wrong():
     errors = [0.4, *panels.ERRORS[1:]]
     cells = [(str(1 + k % 4), str(1 + k // 4), 1 - error / 100) for k, error in enumerate(errors)]
     options = {"lr": [cell[0] for cell in cells], "batch_size": [cell[1] for cell in cells]}
     swept = SimpleNamespace(options=options, accuracies=[cell[2] for cell in cells])
-    (panel,) = panels.accuracy_map(swept, 1)  # type: ignore[arg-type]
+    (panel,) = panels.accuracy_map(swept, 1)
     with charts.style():
         figure = charts.new_figure(panels.WIDTH, panel.height)
         panel.draw(figure)
@@ -195,7 +184,7 @@ def test_a_map_is_brighter_where_fewer_images_are_wrong() -> None:
 
 
 @pytest.mark.parametrize("right", [False, True])
-def test_errors_are_redder_where_there_are_more(right: bool) -> None:
+def test_errors_are_redder_where_there_are_more(right):
     """On both papers; the right ones, which are many, all alike."""
     counts = [[100, 1, 2], [3, 200, 9], [30, 300, 300]]
     with charts.style():
@@ -214,6 +203,6 @@ def test_errors_are_redder_where_there_are_more(right: bool) -> None:
 
 
 @pytest.mark.parametrize("theme", [{colour: colour for colour in charts.DARK}, charts.DARK])
-def test_what_matters_more_stands_out_more(theme: dict[str, str]) -> None:
+def test_what_matters_more_stands_out_more(theme):
     for colours in ((charts.INK, charts.MUTED, charts.GRID, charts.PAPER), charts.SERIES[1:]):
         assert increases([-contrast(theme[charts.PAPER], theme[colour]) for colour in colours])

@@ -1,13 +1,8 @@
 """scripts/docs tables: the documentation holds what the records say, and a change of either is noticed."""
 
-from __future__ import annotations
-
 import json
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from pages import __main__ as program
@@ -20,14 +15,14 @@ VERSIONS = {"torch": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "jax": {"jax": "
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def script(tmp_path, monkeypatch):
     """The script, at work in a folder of its own."""
     (tmp_path / "docs" / "records").mkdir(parents=True)
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     return tables
 
 
-def bench_row(competitor: str, batch_size: int, median: float | None, **more: Any) -> dict[str, Any]:
+def bench_row(competitor, batch_size, median, **more):
     return {
         "competitor": competitor,
         "peer": competitor.startswith(("torch", "jax")),
@@ -40,7 +35,7 @@ def bench_row(competitor: str, batch_size: int, median: float | None, **more: An
     } | more
 
 
-def bench_record(*rows: dict[str, Any], load: float = 0.5) -> dict[str, Any]:
+def bench_record(*rows, load=0.5):
     return {
         "started": "2026-11-20T12:00:00+00:00",
         "command": "mnist-cuda bench",
@@ -62,12 +57,12 @@ TWO_BATCHES = bench_record(
 )
 
 
-def test_a_busy_machine_is_named(script: ModuleType) -> None:
+def test_a_busy_machine_is_named(script):
     table = script.render_bench([bench_record(bench_row("cpu", 64, 1.0), load=0.6)], "x")
     assert "**The machine was busy before it** (load 0.6 on 2 cores)." in table
 
 
-def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
+def test_a_record_a_precision_and_peers_in_16_bits(script):
     """In tf32 peers that store fp16 have a row of their own, and the ratio is to the faster of the two."""
     tf32 = {"precision": "tf32"}
     records = [
@@ -100,7 +95,7 @@ def test_a_record_a_precision_and_peers_in_16_bits(script: ModuleType) -> None:
     assert any("tf32: fp16 variants count, too" in str(text) for text in texts)
 
 
-def test_cells_of_medians(script: ModuleType) -> None:
+def test_cells_of_medians(script):
     assert script.render_us([TWO_BATCHES], "cpu", "fp32", "64", "256") == "1,000 | 2,000"
     assert script.render_us([TWO_BATCHES], "peer", "fp32", "64") == "8,000 torch eager NHWC"
     assert script.render_us([], "naive", "fp32", "64", "256") == "- | -"
@@ -121,7 +116,7 @@ def test_cells_of_medians(script: ModuleType) -> None:
         ({"machine": {"load_before": [0.1]}}, "the machine"),
     ],
 )
-def test_a_record_that_lacks_something_is_refused(script: ModuleType, change: dict[str, Any], words: str) -> None:
+def test_a_record_that_lacks_something_is_refused(script, change, words):
     (script.ROOT / "docs" / "records" / "cpu").mkdir()
     (script.ROOT / "docs" / "records" / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES | change))
     (script.ROOT / "README.md").write_text("<!-- record:cpu -->\n<!-- /record -->\n")
@@ -129,7 +124,7 @@ def test_a_record_that_lacks_something_is_refused(script: ModuleType, change: di
         script.Documents()
 
 
-def test_a_text_needs_the_record_of_its_name(script: ModuleType) -> None:
+def test_a_text_needs_the_record_of_its_name(script):
     folder = script.ROOT / "docs" / "records" / "accuracy"
     folder.mkdir()
     (folder / "run.txt").write_text("98 %\n")
@@ -142,9 +137,7 @@ def test_a_text_needs_the_record_of_its_name(script: ModuleType) -> None:
     assert f"```\n98 %\n```\n\n{sentence}" in text
 
 
-def test_check_notices_what_is_stale(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_notices_what_is_stale(script, monkeypatch, capsys):
     readme, page = script.ROOT / "README.md", script.ROOT / "docs" / "page.md"
     chart, records = script.ROOT / "docs" / "chart.svg", script.ROOT / "docs" / "records"
     readme.write_text(
@@ -158,7 +151,7 @@ def test_check_notices_what_is_stale(
     (records / "cpu").mkdir()
     (records / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES))
 
-    def run(*arguments: str) -> tuple[int, list[str]]:
+    def run(*arguments):
         monkeypatch.setattr("sys.argv", ["scripts/docs", "tables", *arguments])
         code, shown = program.main(), capsys.readouterr()
         assert (shown.err == "stale: run scripts/docs tables\n") == bool(code)
@@ -185,7 +178,7 @@ def test_check_notices_what_is_stale(
     assert run("--check") == (1, ["README.md"])
 
 
-def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
+def test_a_record_of_other_steps_says_so(script):
     record = bench_record(bench_row("fused, 33 side by side", 64, 9.06)) | {"step": "model-step"}
     assert script.render_bench([record], "x").splitlines()[::2][:2] == [
         "| µs per model-step | B=64 |",
@@ -193,7 +186,7 @@ def test_a_record_of_other_steps_says_so(script: ModuleType) -> None:
     ]
 
 
-def test_a_sweep_over_schedules_has_a_map_for_each(tmp_path: Path) -> None:
+def test_a_sweep_over_schedules_has_a_map_for_each(tmp_path):
     """The best one first; the caption says the least of each, and the title names none."""
     table = tmp_path / "schedules.csv"
     cells = [(b, lr, s) for b in (32, 64) for lr in ("0.1", "0.2") for s in ("constant", "linear")]
@@ -207,13 +200,13 @@ def test_a_sweep_over_schedules_has_a_map_for_each(tmp_path: Path) -> None:
     assert [text for text in texts if text.startswith("schedule")] == ["schedule linear", "schedule constant"]
 
 
-def test_cards_have_rows_or_none(script: ModuleType, tmp_path: Path) -> None:
+def test_cards_have_rows_or_none(script, tmp_path):
     page = tmp_path / "docs" / "cards.md"
     (tmp_path / "README.md").write_text("")
     page.write_text("<!-- cards:cards -->\n<!-- /cards -->\n")
     folder = tmp_path / "docs" / "records" / "cards"
 
-    def rows() -> list[str]:
+    def rows():
         return [line.partition(" |")[0] for line in script.Documents().files[page].splitlines()[3:-1]]
 
     nothing = rows()

@@ -1,11 +1,8 @@
 """Where cuDNN and cuBLAS are found: ours, or PyTorch's, whose cuBLAS for CUDA 13 lies in another folder."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +25,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_wheels_of_either_cuda_are_found(tmp_path: Path, layout: str) -> None:
+def test_wheels_of_either_cuda_are_found(tmp_path, layout):
     pytest.importorskip("cuda.pathfinder", reason="an installation for the CPU alone has no cuda-pathfinder")
     compiler = shutil.which("g++") or pytest.skip("no g++")
     for file in LAYOUTS[layout]:
@@ -37,7 +34,7 @@ def test_wheels_of_either_cuda_are_found(tmp_path: Path, layout: str) -> None:
         command = [compiler, "-shared", f"-Wl,-soname,{path.name}", "-x", "c++", "/dev/null", "-o", path]
         subprocess.run(command, check=True)
 
-    def find(devices: int) -> list[str]:
+    def find(devices):
         command = [sys.executable, "-c", FIND, str(tmp_path), str(devices)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

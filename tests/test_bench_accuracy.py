@@ -90,20 +90,12 @@ def test_a_run_that_is_not_repeated_bit_by_bit_is_a_fault():
     assert row_of(98.0, peer=row_of(98.0, repeat=False)).verdict() == "ok"
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("import sys; sys.exit('no such library')", "ended with 1: no such library"),
-        ("print('hello')", "'hello', expected JSON"),
-    ],
-)
-def test_a_peer_that_fails(own_peer, capsys, code, words):
-    own_peer(sys.executable, "-c", code)
+def test_a_peer_that_fails(own_peer, capsys):
+    own_peer(sys.executable, "-c", "import sys; sys.exit('no such library')")
     status, out, _ = run(capsys, "--engines", "cpu", "--seeds", 1, "--epochs", 1)
     assert status == 1
-    assert words in out
-    assert "NO PEER" in out
-    assert "FAILED" in out
+    for words in ("ended with 1: no such library", "NO PEER", "FAILED"):
+        assert words in out
 
 
 def test_training_that_diverges(own_peer, capsys):
@@ -143,21 +135,10 @@ def test_a_peer_without_a_variant_for_the_device():
         first_variants(["torch:graph"], "cpu", Path("/none/python"))
 
 
-@pytest.mark.parametrize(
-    ("argv", "status", "words"),
-    [
-        (["--engines", "warp"], 2, "engine 'warp' is unknown"),
-        (["--engines", "cpu", "--batch-size", "36"], 2, "--batch-size 36 exceeds the 35 images"),
-        (["--engines", "cpu", "--seeds", "0"], 2, "at least 1"),
-    ],
-)
-def test_errors(own_peer, capsys, argv, status, words):
-    try:
-        code, out, err = run(capsys, *argv)
-    except SystemExit as exit:  # argparse's own
-        code, (out, err) = exit.code, capsys.readouterr()
-    assert (code, out, err.count("\n")) == (status, "", 1)
-    assert words in err
+def test_a_batch_larger_than_the_data_set(own_peer, capsys):
+    code, out, err = run(capsys, "--engines", "cpu", "--batch-size", "36")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--batch-size 36 exceeds the 35 images" in err
 
 
 def test_against_pytorch(peer, capsys, tmp_path):

@@ -9,10 +9,11 @@ from tiny import tiny_dataset
 from mnist_cuda import cli
 from mnist_cuda.bench import batches
 from mnist_cuda.bench.batches import Cost, batch_sizes, measure, rises
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.timing import Steps, summarise
 from mnist_cuda.errors import OutOfMemoryError
+
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def test_sizes_are_a_grid_and_both_sides_of_each_threshold():
@@ -47,7 +48,6 @@ def test_microseconds_are_those_of_the_steps(monkeypatch):
 
 
 def test_the_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(batches, "BLOCK_SECONDS", 1e-4)
     words = ["bench", "--all-batches", "--engines", "cpu", "--threads", "1", "--per-octave", "1"]
     assert cli.main([*words, "--json", str(tmp_path / "b.json")]) == 0
@@ -67,7 +67,6 @@ def test_what_has_no_room_is_named_and_the_rest_kept(monkeypatch, capsys, tmp_pa
             raise OutOfMemoryError("a step needs 9 GB")
         return Cost(batch_size, summarise([1.0]))
 
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     monkeypatch.setattr(batches, "measure", train)
     words = ["bench", "--all-batches", "--engines", "cpu", "--per-octave", "1", "--json", str(tmp_path / "b.json")]
     most = 8

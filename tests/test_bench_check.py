@@ -111,8 +111,6 @@ def test_activations_that_an_engine_never_forms_are_left_out(step):
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
-        (["--engines", "nonsense"], 2, "engine 'nonsense' is unknown"),
-        (["--peers", "nonsense"], 2, "peer 'nonsense' is unknown"),
         (["--batch-size", "36"], 2, "--batch-size 36 exceeds the 35 images of tiny"),
         (["--engines", "cpu", "--precision", "bf16"], 2, "engine 'cpu' has no precision bf16"),
         (
@@ -132,8 +130,7 @@ def test_what_cannot_be_compared_is_one_line(capsys, argv, code, words):
 
 def test_pytorch(peer, capsys):
     """Live, where PyTorch is."""
-    code, out, _ = run(
-        capsys, "--engines", "cpu", "--peers", "torch", "--peer-python", peer.command[0], "--batch-size", "8"
-    )
+    argv = ("--engines", "cpu", "--peers", "torch", "--peer-python", peer.command[0], "--batch-size", "8")
+    code, out, _ = run(capsys, *argv)
     assert code == 0, out
     assert "torch eager NCHW fp32 against float64" in out

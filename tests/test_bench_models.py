@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_bench import competitor_setup
 from test_sweep import EmulatedFleet, has_fleets
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import models
@@ -17,7 +17,6 @@ from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, peer_competit
 from mnist_cuda.bench.process import CompetitorProcess
 from mnist_cuda.bench.variants import SWEEP_PEERS
 from mnist_cuda.bench.worker import Worker
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, find_engine
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.run.training import epoch_order
@@ -115,9 +114,7 @@ def test_who_takes_part(monkeypatch, tmp_path):
     assert [c.models for c in models.ours(find_engine("cpu"), 64, [16])] == [1]
 
 
-def test_the_command(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+def test_the_command(tiny, tmp_path, capsys):
     argv = ["bench", "--models", "2", "-e", "cpu", "--peers", "--batch-size", "5", "--blocks", "1", "--seconds", "0.01"]
     assert cli.main([*argv, "--json", str(tmp_path / "x.json")]) == 0
     assert "microseconds per model-step: " in capsys.readouterr().out

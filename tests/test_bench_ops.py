@@ -5,23 +5,13 @@ import os
 from dataclasses import replace
 
 import pytest
+from cases import KERNEL, OLDER_ROOFS, ROOFS
 from conftest import REQUIRE_GPU, TOO_OLD
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import op_peers, ops
 from mnist_cuda.bench.competitors import PEER_PYTHON
 
-KERNEL = {
-    "name": "relu_forward_kernel<float>",
-    "symbol": "_Z19relu_forward_kernel",
-    "grid": (196, 2, 1),
-    "block": (256, 1, 1),
-    "registers": 12,
-    "local_bytes": 0,
-    "shared_bytes": 1024,
-    "blocks_per_multiprocessor": 6,
-    "occupancy": 0.75,
-}
 ROW = {
     "op": "relu",
     "shape": "(4,64,14,14)",
@@ -46,7 +36,6 @@ ABSENT = {
     "absent": "cufft cannot be loaded; install it with `pip install nvidia-cufft-cu12`",
     **dict.fromkeys(("cold_us", "warm_us", "error", "percent_of_roof", "library_ratio")),
 }
-ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
 
 @pytest.fixture
@@ -115,9 +104,8 @@ def test_an_absent_row_stays_and_says_why(reported, capsys):
 
 
 def test_a_library_on_tensor_cores_that_our_code_cannot_measure(monkeypatch, capsys):
-    older = {name: ROOFS[name] for name in ("bytes_per_second", "fma_flops")}
     tf32 = {**ROW, "variant": "cublasLt_tf32", "unit": "tf32", "library": True, "percent_of_roof": None}
-    monkeypatch.setattr(_native, "bench_ops", lambda *_: {"roofs": older, "rows": [ROW, tf32]})
+    monkeypatch.setattr(_native, "bench_ops", lambda *_: {"roofs": OLDER_ROOFS, "rows": [ROW, tf32]})
     assert cli.main(["bench", "ops"]) == 0
     out = capsys.readouterr().out
     assert "tf32 and bf16 were not measured, code for that needs compute capability 8.0" in " ".join(out.split())

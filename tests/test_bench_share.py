@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny import said, tiny_dataset
 
-from mnist_cuda import cli, machine
+from mnist_cuda import machine
 from mnist_cuda.bench import ops, share
 from mnist_cuda.data.catalogue import DATASETS
 from mnist_cuda.engine import Engine
@@ -227,9 +227,3 @@ def test_an_emulated_card_is_no_row(capsys, monkeypatch):
     code, _, err = said(capsys, "bench", "share")
     assert (code, err.count("\n")) == (2, 1)
     assert "MNIST_CUDA_FUSED_LIMITS is set" in err
-
-
-def test_help_names_it(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["bench", "--help"])
-    assert "docs/cards.md" in " ".join(capsys.readouterr().out.split())

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ import sys, time
 sys.path[:0] = [{peers!r}, {tests!r}]
 import numpy as np
 import submission
-from tiny import tiny_dataset
 
 class Honest:
     def setup(self, images, test_images):
@@ -45,6 +45,8 @@ CHEATS = {
     "Honest": "",
     # Has the public test labels, in the order of the file.
     "Remembers": """
+from tiny import tiny_dataset
+
 class Remembers(Honest):
     def classify(self, images):
         return tiny_dataset().test_labels
@@ -85,41 +87,43 @@ def submit(capsys, file, *argv, python=sys.executable):
     return said(capsys, "bench", "time-to-accuracy", *options)
 
 
+def judged(capsys, file, *argv, python=sys.executable):
+    """The exit code, stdout, the record and its row."""
+    code, out, err = submit(capsys, file, *argv, "--json", "record.json", python=python)
+    assert err == ""
+    record = json.loads(Path("record.json").read_text())
+    (row,) = record["rows"]
+    return code, out, record, row
+
+
 def test_an_honest_program(capsys, tmp_path):
-    record = tmp_path / "r.json"
-    code, out, err = submit(capsys, program(tmp_path, "Honest"), "--json", record)
-    assert (code, err) == (0, "")
+    code, out, record, row = judged(capsys, program(tmp_path, "Honest"))
+    assert code == 0
     assert "median of 5 runs at 99 %: reached in" in out
     assert "every run at 99 %: reached in" in out
     assert "(5 of 5)" in out
     assert "no entry: that takes 200 seeds" in out
-    found = json.loads(record.read_text())
-    (row,) = found["rows"]
     assert [run["seed"] for run in row["runs"]] == [0, 1, 2, 3, 4]
     assert (row["competitor"], row["median_accuracy"], row["reached"]) == ("honest.py", 1.0, 5)
     assert all(0 < run["train_seconds"] < run["total_seconds"] for run in row["runs"])
-    assert found["versions_of_program"] == {"means": "1.0"}
-    assert found["clock"] == bench_submit.CLOCK
-    assert int(found["entropy"]) > 0
+    assert record["versions_of_program"] == {"means": "1.0"}
+    assert record["clock"] == bench_submit.CLOCK
+    assert int(record["entropy"]) > 0
 
 
 @pytest.mark.parametrize("name", ["Remembers", "Keeps"])
 def test_what_is_remembered_is_a_guess(name, capsys, tmp_path):
     """Labels by position, and the model of an earlier seed: right for one image in ten."""
-    record = tmp_path / "r.json"
-    code, out, _ = submit(capsys, program(tmp_path, name), "--seeds", 20, "--json", record)
+    code, out, _, row = judged(capsys, program(tmp_path, name), "--seeds", 20)
     assert code == 1
     assert "median of 20 runs at 99 %: not reached" in out
     assert "every run at 99 %: not reached (0 of 20)" in out
-    (row,) = json.loads(record.read_text())["rows"]
     assert 0.01 < row["mean_accuracy"] < 0.25
 
 
 def test_training_while_it_classifies_counts(capsys, tmp_path):
-    record = tmp_path / "r.json"
-    code, out, _ = submit(capsys, program(tmp_path, "Late"), "--json", record)
+    code, out, _, row = judged(capsys, program(tmp_path, "Late"))
     assert code == 0
-    (row,) = json.loads(record.read_text())["rows"]
     assert row["train_seconds_median"] < 0.2
     assert row["total_seconds_median"] > 0.25
     reached = out.partition("median of 5 runs at 99 %: reached in ")[2]
@@ -181,16 +185,13 @@ for line in sys.stdin:
         ("{}", "its classes are 'None'"),
         ('{"classes": "%s"}' % ("\\u0663" * 20), "expected a text of 20 digits"),
         ('{"error": "out of luck"}', "out of luck"),
-        ("hello", "it answered 'hello', expected JSON"),
-        ("", "its process ended with 3"),
     ],
 )
 def test_a_broken_protocol_is_one_line(answer, words, capsys, tmp_path):
     code = f"""
 import sys
 for line in sys.stdin:
-    answer = {answer!r} if "classify" in line else '{{"ok": true}}'
-    print(answer, flush=True) if answer else sys.exit(3)
+    print({answer!r} if "classify" in line else '{{"ok": true}}', flush=True)
 """
     file = program(tmp_path, "breaks", code)
     exit_code, _, err = submit(capsys, file)
@@ -270,8 +271,7 @@ def test_the_examples_are_submissions(name, capsys, tmp_path, monkeypatch):
     imported, found, rest = code.partition("import submission\n")
     assert found
     recipe = "submission.RECIPE = submission.Recipe(((10, 40), (20, 20)), peak=0.15, filters=0.5)\n"
-    file, record = program(tmp_path, "example", imported + found + recipe + rest), tmp_path / "r.json"
-    code, out, err = submit(capsys, file, "--seeds", 2, "--target", 70, "--json", record, python=python)
-    assert (code, err) == (0, ""), out
-    (row,) = json.loads(record.read_text())["rows"]
+    file = program(tmp_path, "example", imported + found + recipe + rest)
+    code, out, _, row = judged(capsys, file, "--seeds", 2, "--target", 70, python=python)
+    assert code == 0, out
     assert row["mean_accuracy"] >= 0.7

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,12 @@ def run(capsys, *argv):
     return said(capsys, "bench", "time-to-accuracy", "--engine", "cpu", "--threads", "1", *argv)
 
 
+def recorded(capsys, *argv):
+    """The exit code, stdout and the record."""
+    code, out, _ = run(capsys, *argv, "--json", "record.json")
+    return code, out, json.loads(Path("record.json").read_text())
+
+
 def test_budgets_and_recipes():
     assert parse_budgets(["192x3", "64x2"]) == [Budget(192, 3), Budget(64, 2)]
     assert str(Recipe(Budget(192, 3), "triangle:0.2", 0.5)) == "192x3 triangle:0.2 0.5"
@@ -60,7 +67,7 @@ def test_what_a_result_says():
     assert json.dumps(worse.as_json(0.99), allow_nan=False)
 
 
-def test_the_test_set_takes_no_part_in_the_choice_of_a_recipe(capsys, tmp_path, monkeypatch):
+def test_the_test_set_takes_no_part_in_the_choice_of_a_recipe(capsys, monkeypatch):
     """Candidates train on what is not held out, are scored by what is, and share no seed with the final runs."""
     seen, scored = [], []
     set_dataset, set_evaluation_set = Engine.set_dataset, Engine.set_evaluation_set
@@ -72,11 +79,10 @@ def test_the_test_set_takes_no_part_in_the_choice_of_a_recipe(capsys, tmp_path, 
         "set_evaluation_set",
         lambda e, images, labels: (scored.append(images), set_evaluation_set(e, images, labels)),
     )
-    file = tmp_path / "t.json"
     options = ["--budgets", "5x1", "10x2", "--schedules", "linear,constant", "--peaks", "0.05", "0.1"]
     counts = ["--seeds", 3, "--selection-seeds", 2, "--hold-out", 5, "--target", 0]
-    code, out, err = run(capsys, *options, *counts, "--json", file)
-    assert (code, err) == (0, ""), out
+    code, out, record = recorded(capsys, *options, *counts)
+    assert code == 0, out
 
     data = tiny_dataset()
     shuffled = epoch_order(0, 0, 35)
@@ -86,7 +92,6 @@ def test_the_test_set_takes_no_part_in_the_choice_of_a_recipe(capsys, tmp_path, 
     np.testing.assert_array_equal(scored[1], data.test_images)
     assert (len(seen), len(scored)) == (2, 2)
 
-    record = json.loads(file.read_text())
     assert {"clock", "reached", "selection", "commit", "command", "machine"} <= record.keys()
     assert len(record["selection"]) == 2 * 2 * 2
     assert {r["seed"] for s in record["selection"] for r in s["runs"]} == {SELECTION_SEED, SELECTION_SEED + 1}
@@ -97,13 +102,12 @@ def test_the_test_set_takes_no_part_in_the_choice_of_a_recipe(capsys, tmp_path, 
     assert "by 5 held-out training images" in " ".join(out.split())
 
 
-def test_a_run_is_the_training_that_its_recipe_says(capsys, tmp_path):
+def test_a_run_is_the_training_that_its_recipe_says(capsys):
     """The same training by hand gives the same accuracies."""
-    file = tmp_path / "t.json"
     options = ["--budgets", "10x2", "--schedules", "triangle:0.4", "--peaks", "0.1", "--hold-out", 5]
-    code, _, _ = run(capsys, *options, "--seeds", 2, "--selection-seeds", 1, "--target", 1, "--json", file)
+    code, _, record = recorded(capsys, *options, "--seeds", 2, "--selection-seeds", 1, "--target", 1)
     assert code == 0
-    (row,) = json.loads(file.read_text())["rows"]
+    (row,) = record["rows"]
     data, engine = tiny_dataset(), Engine("cpu", threads=1)
     engine.set_dataset(data.train_images, data.train_labels)
     rates = Schedule(0.1, 0.4).rates(6)
@@ -116,11 +120,9 @@ def test_a_run_is_the_training_that_its_recipe_says(capsys, tmp_path):
         assert 0 < one["train_seconds"] < one["total_seconds"]
 
 
-def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys, tmp_path):
-    file = tmp_path / "t.json"
+def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys):
     options = ["--budgets", "5x9", "30x1", "--schedules", "linear", "--peaks", "0.1", "--hold-out", 5, "--target", 60]
-    code, _, _ = run(capsys, *options, "--seeds", 2, "--selection-seeds", 1, "--json", file)
-    record = json.loads(file.read_text())
+    code, _, record = recorded(capsys, *options, "--seeds", 2, "--selection-seeds", 1)
     assert [row["recipe"]["batch_size"] for row in record["rows"]] == [30, 5]
     assert [row["median_accuracy"] >= 0.6 for row in record["rows"]] == [False, True]
     assert (code, record["reached"]) == (0, True)
@@ -129,13 +131,11 @@ def test_budgets_are_tried_in_rising_time_until_one_reaches_the_target(capsys, t
 @pytest.mark.parametrize(
     ("budgets", "percent", "frozen"), [(["5x9", "30x1"], 0, 30), (["5x9", "30x1"], 100, 5), (["30x1"], 100, None)]
 )
-def test_held_out_images_can_choose_the_budget_too(budgets, percent, frozen, capsys, tmp_path):
+def test_held_out_images_can_choose_the_budget_too(budgets, percent, frozen, capsys):
     """The shortest that is good enough on them, whatever it does on the test images; no other is tested."""
-    file = tmp_path / "t.json"
     options = ["--budgets", *budgets, "--schedules", "linear", "--peaks", "0.1", "--hold-out", 5, "--target", 60]
     options += ["--seeds", 2, "--selection-seeds", 1, "--freeze-at", percent]
-    code, out, _ = run(capsys, *options, "--json", file)
-    record = json.loads(file.read_text())
+    code, out, record = recorded(capsys, *options)
     assert [row["recipe"]["batch_size"] for row in record["rows"]] == [frozen] * (frozen is not None)
     assert code == (0 if frozen == 5 else 1)
     assert record["settings"]["freeze_at"] == percent
@@ -174,9 +174,7 @@ def test_a_target_out_of_reach(capsys):
     ("argv", "words"),
     [
         (["--budgets", "36x1"], "the 35 training images less 5 held out do not fill a batch of 36"),
-        (["--precision", "bf16"], "has no precision bf16"),
         (["--schedules", "cosine"], "--schedule is 'cosine'"),
-        (["--peers", "tensorflow"], "peer 'tensorflow' is unknown"),
     ],
 )
 def test_usage_errors(capsys, argv, words):
@@ -185,14 +183,13 @@ def test_usage_errors(capsys, argv, words):
     assert words in err
 
 
-def test_a_peer_trains_by_the_same_recipe(capsys, tmp_path, peer):
+def test_a_peer_trains_by_the_same_recipe(capsys, peer):
     """PyTorch in float32 from the same weights, in the same order and at the same rates: nearly the same accuracy."""
-    file = tmp_path / "t.json"
     options = ["--budgets", "5x6", "--schedules", "triangle:0.4", "--peaks", "0.1", "--hold-out", 5, "--target", 1]
     options += ["--seeds", 2, "--selection-seeds", 1, "--peers", "torch:eager:NCHW", "--peer-python", peer.command[0]]
-    code, out, err = run(capsys, *options, "--json", file)
-    assert (code, err) == (0, ""), out
-    ours, theirs = json.loads(file.read_text())["rows"]
+    code, out, record = recorded(capsys, *options)
+    assert code == 0, out
+    ours, theirs = record["rows"]
     assert theirs["competitor"] == "torch eager NCHW, fp32"
     for one, other in zip(ours["runs"], theirs["runs"], strict=True):
         assert other["seed"] == one["seed"]

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = """
 import pytest
 
@@ -32,10 +30,7 @@ def test_of_the_host(): pytest.skip("no compiler")
 """
 
 
-@pytest.mark.parametrize(
-    ("required", "counts"), [("1", "1 failed, 1 passed, 3 skipped, 1 error"), ("0", "1 passed, 5 skipped")]
-)
-def test_what_is_skipped(tmp_path, required, counts):
+def test_what_is_skipped(tmp_path):
     (tmp_path / "test_made_up.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text("from suite.conftest import pytest_runtest_makereport\n")
     (tmp_path / "suite").symlink_to(Path(__file__).parent)
@@ -43,11 +38,10 @@ def test_what_is_skipped(tmp_path, required, counts):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", "test_made_up.py"],
         cwd=tmp_path,
-        env={**os.environ, "MNIST_CUDA_REQUIRE_GPU": required, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"},
+        env={**os.environ, "MNIST_CUDA_REQUIRE_GPU": "1", "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"},
         capture_output=True,
         text=True,
     )
-    assert f" {counts} in " in run.stdout, run.stdout
-    if required == "1":
-        assert "MNIST_CUDA_REQUIRE_GPU=1, and this was not tested: " in run.stdout
-        assert "libnothing.so is not installed" in run.stdout
+    assert " 1 failed, 1 passed, 3 skipped, 1 error in " in run.stdout, run.stdout
+    assert "MNIST_CUDA_REQUIRE_GPU=1, and this was not tested: " in run.stdout
+    assert "libnothing.so is not installed" in run.stdout

@@ -7,6 +7,7 @@ from itertools import pairwise
 import cases
 import numpy as np
 import pytest
+from cases import OLDER_ROOFS, ROOFS
 from conftest import engine_params
 from tiny import tiny_dataset
 
@@ -30,7 +31,6 @@ LAYERWISE = [
     *("layer 1 forward", "layer 2 forward", "fc1 and fc2", "fc1 backward", "layers 2 and 1 backward", "update")
 ]
 PHASES = {"fused": FUSED, "cpu": CPU, "layerwise": LAYERWISE}
-ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
 
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -178,18 +178,6 @@ OPS = [
 ]
 
 
-KERNEL = {
-    "name": "conv_kernel",
-    "grid": (12, 2, 1),
-    "block": (128, 1, 1),
-    "registers": 40,
-    "local_bytes": 0,
-    "shared_bytes": 2048,
-    "blocks_per_multiprocessor": 4,
-    "occupancy": 0.25,
-}
-
-
 def test_trace():
     """Three rows of spans, each within the one above, from the first step's beginning on."""
     spans = [
@@ -199,7 +187,7 @@ def test_trace():
         [(26.0, 1.0), (78.0, 1.0)],
     ]
     ops = [replace(op, spans=times) for op, times in zip(OPS, spans, strict=True)]
-    ops[2] = replace(ops[2], kernels=[KERNEL])
+    ops[2] = replace(ops[2], kernels=[cases.KERNEL])
     events = trace.trace_events(ops, "a title", 10)["traceEvents"]
     assert cases.check_trace(events) == [e for e in events if e["ph"] == "X"]
     rows = {row: [e for e in events if e["ph"] == "X" and e["tid"] == row] for row in (1, 2, 3)}
@@ -210,8 +198,8 @@ def test_trace():
         ("update", 26, 1),
     ]
     assert [(e["name"], e["ts"], e["dur"]) for e in rows[3]][5:7] == [("batch_norm", 55, 2), ("conv2d weight", 57, 21)]
-    assert rows[3][2]["args"]["conv_kernel"] == (
-        "24 blocks of 128 threads, 40 registers, 2048 bytes of shared memory, occupancy 25 %"
+    assert rows[3][2]["args"][cases.KERNEL["name"]] == (
+        "392 blocks of 256 threads, 12 registers, 1024 bytes of shared memory, occupancy 75 %"
     )
     assert len(cases.check_trace(trace.trace_events(ops, "a title", 1)["traceEvents"])) == 1 + 3 + 4
 
@@ -219,10 +207,9 @@ def test_trace():
 def test_roofs():
     assert profile.roof(OPS[0], ROOFS) == (pytest.approx(2.0), "memory")
     assert profile.roof(OPS[2], ROOFS) == (pytest.approx(10.0), "3xtf32")
-    older = {name: ROOFS[name] for name in ("bytes_per_second", "fma_flops")}
-    assert profile.roof(OPS[0], older) == (pytest.approx(2.0), "memory")
-    assert profile.roof(OPS[2], older) == (None, None)
-    assert profile.table(OPS, older)[1][3][-2:] == ("-", "-")
+    assert profile.roof(OPS[0], OLDER_ROOFS) == (pytest.approx(2.0), "memory")
+    assert profile.roof(OPS[2], OLDER_ROOFS) == (None, None)
+    assert profile.table(OPS, OLDER_ROOFS)[1][3][-2:] == ("-", "-")
 
 
 def test_table():

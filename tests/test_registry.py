@@ -2,18 +2,16 @@
 
 import pytest
 from conftest import engine_params
-from tiny import tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda import engine as engine_module
 from mnist_cuda.bench import profile
-from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, engines, find_engine
 from mnist_cuda.engine.tolerances import tolerance
 from mnist_cuda.errors import UsageError
 
 
-def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):
+def test_a_row_is_all_that_an_engine_needs(tiny, monkeypatch, capsys, tmp_path):
     """A row that no line of Python knows: the commands list it, `auto` takes it by its rank, bounds follow its sums."""
     row = {**_native.engines()[1], "name": "dummy", "summary": "a row of a test", "rank": 0, "summation": "plain"}
     rows, create = [*_native.engines(), row], _native.create_engine
@@ -30,14 +28,12 @@ def test_a_row_is_all_that_an_engine_needs(monkeypatch, capsys, tmp_path):
     assert "`--engine auto` takes dummy." in out
     file = tmp_path / "profile.json"
     monkeypatch.setattr(profile, "BLOCKS", 1)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
     assert cli.main(["profile", "--batch-size", "8", "--steps", "1", "--json", str(file)]) == 0
     assert capsys.readouterr().out.startswith("engine dummy ")
 
 
 @pytest.mark.parametrize("cudnn", [True, False], ids=["cudnn", "no-cudnn"])
-def test_auto_on_an_older_gpu_is_tiled(older_gpu, monkeypatch, cudnn):
-    """With cuDNN or without."""
+def test_auto_on_an_older_gpu_is_layerwise(older_gpu, monkeypatch, cudnn):
     if not cudnn:
         answer = _native.unavailable
         reasons = dict.fromkeys(("fp32", "tf32", "bf16"), "cudnn cannot be loaded")

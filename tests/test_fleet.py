@@ -60,11 +60,31 @@ def begin(engine, model):
     engine.set_parameters({name: value * SIZES.get(name, (1,) * 3)[model % 3] for name, value in weights.items()})
 
 
+def begun(engine, models, batch, multiprocessors):
+    """A fleet whose models have begun."""
+    fleet = engine.fleet(models, batch, multiprocessors)
+    for model in range(models):
+        begin(engine, model)
+        fleet.store(model)
+    return fleet
+
+
 def alone(engine, model, order, batch, rates):
     """What the engine makes of a model, with its evaluation."""
     begin(engine, model)
     losses, correct = engine.train(order, batch, rates)
     return losses, correct, *holds(engine)
+
+
+def assert_as_alone(single, engine, fleet, losses, correct, orders, batch, rates):
+    """Each model of a fleet that has trained so is the one that `single` makes."""
+    for model, (order, rate) in enumerate(zip(orders, rates, strict=True)):
+        want = alone(single, model, order, batch, rate)
+        assert losses[model].tobytes() == want[0].tobytes()
+        assert (correct[model] == want[1]).all()
+        fleet.load(model)
+        assert engine.statistics is None
+        assert holds(engine) == want[2:]
 
 
 def holds(engine):
@@ -80,20 +100,11 @@ def holds(engine):
 def test_each_model_is_the_one_of_an_engine_alone(models, batch, multiprocessors, precision, engine_with):
     single, engine = engine_with(precision, multiprocessors), engine_with(precision)
     orders, rates = asked_of(models, batch)
-    fleet = engine.fleet(models, batch, multiprocessors)
-    for model in range(models):
-        begin(engine, model)
-        fleet.store(model)
+    fleet = begun(engine, models, batch, multiprocessors)
     parts = [fleet.train(orders[:, : 5 * batch], rates[:, :5]), fleet.train(orders[:, 5 * batch :], rates[:, 5:])]
     losses, correct = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
     assert (losses < DIVERGED_LOSS).all()
-    for model in range(models):
-        want = alone(single, model, orders[model], batch, rates[model])
-        assert losses[model].tobytes() == want[0].tobytes()
-        assert (correct[model] == want[1]).all()
-        fleet.load(model)
-        assert engine.statistics is None
-        assert holds(engine) == want[2:]
+    assert_as_alone(single, engine, fleet, losses, correct, orders, batch, rates)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -125,10 +136,7 @@ def test_a_model_that_diverges_leaves_the_others_alone(engine_with):
     found = []
     for rate in (rates[1], np.full(STEPS, 1e30)):
         rates[1] = rate
-        fleet = engine.fleet(3, 64, 8)
-        for model in range(3):
-            begin(engine, model)
-            fleet.store(model)
+        fleet = begun(engine, 3, 64, 8)
         losses, _ = fleet.train(orders, rates)
         fleet.load(2)
         found.append((losses, holds(engine)[0]))
@@ -142,11 +150,7 @@ def test_every_step_checked_gives_the_same_bits(engine_with):
     losses = []
     for check in (False, True):
         engine = engine_with("bf16", check_every_step=check)
-        fleet = engine.fleet(2, 64, 8)
-        for model in range(2):
-            begin(engine, model)
-            fleet.store(model)
-        losses.append(fleet.train(orders, rates)[0].tobytes())
+        losses.append(begun(engine, 2, 64, 8).train(orders, rates)[0].tobytes())
     assert losses[0] == losses[1]
 
 
@@ -197,17 +201,8 @@ def test_models_side_by_side_before_hopper(models, batch, multiprocessors, gpu, 
     single = engine_with(precision, multiprocessors, limits=OLDER[gpu])
     engine = engine_with(precision, limits=OLDER[gpu])
     orders, rates = asked_of(models, batch, 5)
-    fleet = engine.fleet(models, batch, multiprocessors)
-    for model in range(models):
-        begin(engine, model)
-        fleet.store(model)
-    losses, correct = fleet.train(orders, rates)
-    for model in range(models):
-        want = alone(single, model, orders[model], batch, rates[model])
-        assert losses[model].tobytes() == want[0].tobytes()
-        assert (correct[model] == want[1]).all()
-        fleet.load(model)
-        assert holds(engine) == want[2:]
+    fleet = begun(engine, models, batch, multiprocessors)
+    assert_as_alone(single, engine, fleet, *fleet.train(orders, rates), orders, batch, rates)
 
 
 def test_a_share_that_a_smaller_gpu_cannot_give(make_engine):

@@ -95,8 +95,26 @@ def assert_step(engine, before, gradients, lr):
         assert error <= allowed, f"{name}: the update is off by {error:.2e}, allowed {allowed:.2e}"
 
 
+def assert_update(spec, engine, before, gradients, lr, batch, slack=1):
+    """As assert_step, by the oracle's gradients: within the bounds of the engine's own."""
+    for name, value in engine.parameters.items():
+        step = -lr * gradients[name]
+        bound = slack * tolerance(*spec, name, batch, "frozen") * np.linalg.norm(step)
+        allowed = bound + np.finfo(engine.dtype).eps * np.linalg.norm(before[name])
+        error = np.linalg.norm(value - before[name] - step)
+        assert error <= allowed, f"{name}, batch {batch}: the update is off by {error:.2e}, allowed {allowed:.2e}"
+
+
 def parameter_hash(engine):
     return hashlib.sha256(b"".join(value.tobytes() for value in engine.parameters.values())).hexdigest()
+
+
+def training_bits(engine, order, batch, lr, weights=None):
+    """Losses, hits and a hash of the parameters after a training from `weights`, or from where the engine is."""
+    if weights is not None:
+        engine.set_parameters(weights)
+    losses, correct = engine.train(order, batch, lr)
+    return tuple(losses.tolist()), tuple(correct.tolist()), parameter_hash(engine)
 
 
 def doubles(parameters):

@@ -14,6 +14,7 @@ from conformance import (
     assert_step,
     doubles,
     parameter_hash,
+    training_bits,
 )
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -120,24 +121,15 @@ def test_goes_on_from_its_own_parameters(make_engine, spec):
     """Given its own parameters, or in another engine of its kind, a run goes on with the same bits."""
     images, labels = cases.mixed(30), cases.labels(30)
     order = np.random.default_rng(3).integers(0, 30, 40)
-
-    def run(engine, order):
-        losses, correct = engine.train(order, 5, 0.01)
-        return losses.tolist(), correct.tolist(), parameter_hash(engine)
-
     engine, other = make_engine(*spec), make_engine(*spec)
     for each in (engine, other):
         each.set_dataset(images, labels)
-    engine.set_parameters(cases.signed_weights())
-    run(engine, order[:20])
+    training_bits(engine, order[:20], 5, 0.01, cases.signed_weights())
     between = engine.parameters
-    at_end = run(engine, order[20:])
-    engine.set_parameters(between)
-    assert run(engine, order[20:]) == at_end
-    other.set_parameters(cases.initial_weights())
-    run(other, order[:8])
-    other.set_parameters(between)
-    assert run(other, order[20:]) == at_end
+    at_end = training_bits(engine, order[20:], 5, 0.01)
+    training_bits(other, order[:8], 5, 0.01, cases.initial_weights())
+    for each in (engine, other):
+        assert training_bits(each, order[20:], 5, 0.01, between) == at_end
 
 
 @FUSED
@@ -150,9 +142,7 @@ def test_large_batch_after_small_ones(make_engine, spec):
         each.set_dataset(images, labels)
     engine.train(np.arange(20), 5, 0.01)
     other.set_parameters(engine.parameters)
-    losses = [float(each.train(np.arange(300), 300, 0.01)[0][0]) for each in (engine, other)]
-    assert losses[0] == losses[1]
-    assert parameter_hash(engine) == parameter_hash(other)
+    assert training_bits(engine, np.arange(300), 300, 0.01) == training_bits(other, np.arange(300), 300, 0.01)
 
 
 @ALL

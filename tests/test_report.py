@@ -1,7 +1,5 @@
 """mnist-cuda report: a page that needs nothing else, with nothing empty on it, in a browser where there is one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -14,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import opened
+from cases import ROOFS
 from tiny import ENVIRONMENT, tiny_dataset
 
 from mnist_cuda import UsageError, cli
+from mnist_cuda.bench import profile as measured
 from mnist_cuda.data import dataset
 from mnist_cuda.report import charts
 from mnist_cuda.report.page import figure_of
@@ -25,94 +25,71 @@ from mnist_cuda.report.sources import read
 from mnist_cuda.run.listing import load_run
 
 RECORD = Path(__file__).parents[1] / "docs/records/host-fed/step.json"
-ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13, "tf32_flops": 3e14, "bf16_flops": 6e14}
-OPS = [  # phase, op, unit, bytes, flops, us, the least us and what bounds it
+pytestmark = pytest.mark.usefixtures("tiny")
+OP_NAMES = ("phase", "op", "unit", "bytes", "flops", "us", "least_us", "bound")
+OPS = [
     ("F1", "F1: conv1, conv2", "bf16", 6e7, 8e9, 30.0, 15.0, "memory"),
     ("B2", "B2: conv2 backward", "bf16", 7e7, 1.5e10, 40.0, 25.0, "bf16"),
     ("U", "U: SGD", "fma", 1e7, 0.0, 8.0, 2.5, "memory"),
 ]
+PROFILE = {  # the object of `profile --json` on a GPU
+    "machine": {"cpu": "a CPU", "gpu": {"name": "a GPU"}},
+    "engine": "fused",
+    "precision": "bf16",
+    "batch_size": 1024,
+    "steps": 100,
+    "step_us": {"median": 70.0},
+    "roofs": ROOFS,
+    "ops": [dict(zip(OP_NAMES, op, strict=True)) for op in OPS],
+}
 
 
-OP_NAMES = ("phase", "op", "unit", "bytes", "flops", "us", "least_us", "bound")
-
-
-def profile() -> dict[str, object]:
-    """The object of `profile --json` on a GPU."""
-    return {
-        "machine": {"cpu": "a CPU", "gpu": {"name": "a GPU"}},
-        "engine": "fused",
-        "precision": "bf16",
-        "batch_size": 1024,
-        "steps": 100,
-        "step_us": {"median": 70.0},
-        "roofs": ROOFS,
-        "ops": [dict(zip(OP_NAMES, op, strict=True)) for op in OPS],
-    }
-
-
-def training(folder: Path, *flags: str) -> Path:
+def training(folder, *flags):
     argv = ["train", "--engine", "cpu", "--batch-size", "10", "--epochs", "2", "--quiet", "--out", str(folder), *flags]
     assert cli.main(argv) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, a profile, page.html of these and of a recorded benchmark, and its pictures."""
+def made(tmp_path_factory):
+    """A folder with two runs, a profile, and page.html of these and of a recorded benchmark."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(dataset, "load", tiny_dataset)
         training(Path("runs/one <b>"), "--lr", "0")
         training(Path("runs/two"))
-        Path("profile.json").write_text(json.dumps(profile()))
-        sources = ["one <b>", "runs/two", "profile.json", str(RECORD)]
-        assert cli.main(["report", *sources, "--out", "page.html", "--figures", "figures"]) == 0
+        Path("profile.json").write_text(json.dumps(PROFILE))
+        assert cli.main(["report", "one <b>", "runs/two", "profile.json", str(RECORD), "--out", "page.html"]) == 0
     return folder
 
 
-class Page(HTMLParser):
-    """What a page is made of: its tags, and the text and drawing in each of its panels."""
+class Tags(HTMLParser):
+    """The tags of a page, with their attributes."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.panels: dict[str, dict[str, int]] = {}
-        self._panel: dict[str, int] | None = None
-        self._inside: list[str] = []
+        self.found = []
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        self.tags.append((tag, attributes))
-        if tag == "section":
-            self._panel = self.panels[str(attributes["id"])] = {}
-        if self._panel is not None:
-            self._panel[tag] = self._panel.get(tag, 0) + 1
-        self._inside.append(tag)
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
-        while self._inside and self._inside.pop() != tag:
-            pass
-        if tag == "section":
-            self._panel = None
 
-    def handle_data(self, data: str) -> None:
-        if self._panel is not None and self._inside and self._inside[-1] in ("pre", "p", "h2"):
-            key = f"text of {self._inside[-1]}"
-            self._panel[key] = self._panel.get(key, 0) + len(data.strip())
+def panels_of(text):
+    """The HTML of each panel of a page."""
+    return dict(re.findall(r'<section class="panel" id="(.*?)">(.*?)</section>', text, re.DOTALL))
 
 
 PANELS = ["loss", "accuracy", "classes", "confusion-1", "mistakes-1", "confusion-2", "mistakes-2", "filters-1",
     "filters-2", "phases-1", "roofline-1", "phases-2", *(f"bench-1{k}" for k in "abcdef")]  # fmt: skip
 
 
-def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
+def test_the_page_is_whole_and_asks_for_nothing(made):
     text = (made / "page.html").read_text()
-    page = Page(text)
+    shown, tags = panels_of(text), Tags(text).found
     of_runs = ("confusion-1", "mistakes-1", "filters-1", "confusion-2", "mistakes-2", "filters-2")
     grouped = [*(name for name in PANELS if name not in of_runs), *of_runs]  # what belongs to a run, run by run
-    assert list(page.panels) == [name for name in grouped if name != "mistakes-2" or name in page.panels]
+    assert list(shown) == [name for name in grouped if name != "mistakes-2" or name in shown]
     (best,) = re.findall("<h1>(.*?)</h1>", text)
     accuracies = {name: load_run(made / "runs" / name).accuracy for name in ("one <b>", "two")}
     assert best == f"{100 * accuracies['two']:.2f} % of the test images are right in the best of 2 runs, two"
@@ -120,20 +97,20 @@ def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
     assert re.findall('class="group">(.*?)<', text) == ["one &lt;b&gt;", "two"]
     cards = text.split('<div class="card">')[1:]
     assert [re.search("<dt>state</dt><dd>(.*?)</dd>", card)[1][:4] for card in cards] == ["done", "done"]
-    for name, panel in page.panels.items():
-        assert panel["svg"] == 1, name
-        drawn = panel.get("path", 0) + panel.get("image", 0) + panel.get("use", 0)
-        assert drawn > 2, name
-        assert min(panel[f"text of {tag}"] for tag in ("h2", "p", "pre")) >= 4, name
-    assert not {"script", "iframe", "object", "embed", "audio", "video", "form"} & {tag for tag, _ in page.tags}
-    for tag, attributes in page.tags:
+    for name, panel in shown.items():
+        assert panel.count("<svg") == 1, name
+        assert len(re.findall("<(?:path|image|use)[ />]", panel)) > 2, name
+        for tag in ("h2", "p", "pre"):
+            assert re.search(rf"<{tag}>\s*[^<\s][^<]{{2,}}[^<\s]", panel), f"{name}: no text in {tag}"
+    assert not {"script", "iframe", "object", "embed", "audio", "video", "form"} & {tag for tag, _ in tags}
+    for tag, attributes in tags:
         for name, value in attributes.items():
             if name in ("src", "href", "xlink:href", "action", "srcset"):
                 assert str(value).startswith(("#", "data:")), (tag, name, value)
             assert not name.startswith("on"), (tag, name)
     assert "url(http" not in text
     assert "@import" not in text
-    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    names = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(names) == len(set(names)), "a name that two elements have"
     referred = re.findall(r'(?:url\(|href=")#([^")]+)', text)
     assert len(referred) > 20
@@ -143,7 +120,7 @@ def test_the_page_is_whole_and_asks_for_nothing(made: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
-def test_a_browser_draws_it_and_complains_of_nothing(made: Path, width: int, dark: bool) -> None:
+def test_a_browser_draws_it_and_complains_of_nothing(made, width, dark):
     page = made / "page.html"
     with opened(page, width, dark=dark) as (tab, requests, complaints):
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"too wide for {width}"
@@ -163,41 +140,31 @@ def test_a_browser_draws_it_and_complains_of_nothing(made: Path, width: int, dar
             assert (light > 128) == dark, f"{name}: {ink}"
         paper = tab.evaluate("getComputedStyle(document.querySelector('.panel')).backgroundColor")
         assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
-        assert tab.screenshot(full_page=True).startswith(b"\x89PNG")
     assert requests == [page.as_uri()]
     assert complaints == []
 
 
-def test_a_browser_that_is_given_a_bad_page_complains(tmp_path: Path) -> None:
-    """The test above can fail."""
-    page = tmp_path / "page.html"
-    page.write_text("<script>console.error('x')</script><img src='http://127.0.0.1:9/x.png'><p style='width:900px'>x")
-    with opened(page, 400) as (tab, requests, complaints):
-        assert not tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert len(requests) == 2
-    assert len(complaints) >= 2
-
-
-def test_figures_are_svg_and_png(made: Path) -> None:
-    found = {path.name for path in (made / "figures").iterdir()}
-    names = Page((made / "page.html").read_text()).panels
-    assert found == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
-    for name in names:
-        root = ET.parse(made / f"figures/{name}.svg").getroot()
+def test_figures_are_svg_and_png():
+    Path("profile.json").write_text(json.dumps(PROFILE))
+    assert cli.main(["report", "profile.json", "--figures", "figures"]) == 0
+    files = {path.name for path in Path("figures").iterdir()}
+    assert files == {"phases-1.svg", "phases-1.png", "roofline-1.svg", "roofline-1.png"}
+    for name in ("phases-1", "roofline-1"):
+        root = ET.parse(f"figures/{name}.svg").getroot()
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        png = (made / f"figures/{name}.png").read_bytes()
+        png = Path(f"figures/{name}.png").read_bytes()
         assert png.startswith(b"\x89PNG")
         assert int.from_bytes(png[16:20], "big") == 700  # twice 350
 
 
-def test_text_has_the_same_numbers_and_needs_no_matplotlib(made: Path) -> None:
+def test_text_has_the_same_numbers_and_needs_no_matplotlib(made):
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from tiny import tiny_dataset\nfrom mnist_cuda.data import dataset\ndataset.load = tiny_dataset\n"
         "from mnist_cuda.__main__ import main\nsys.exit(main())"
     )
 
-    def report(*argv: str) -> subprocess.CompletedProcess[str]:
+    def report(*argv):
         path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"
         command = [sys.executable, "-c", code, "report", *argv]
         environment = ENVIRONMENT | {"PYTHONPATH": path, "PYTHONIOENCODING": "ascii"}
@@ -224,11 +191,7 @@ def test_text_has_the_same_numbers_and_needs_no_matplotlib(made: Path) -> None:
     assert result.stderr.endswith(f"): run `{sys.executable} -m pip install matplotlib`\n")
 
 
-def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
+def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(tmp_path, monkeypatch, capsys):
     training(Path("runs/one"))
     capsys.readouterr()
     assert cli.main(["report"]) == 0  # the newest
@@ -255,21 +218,13 @@ def test_one_run_has_its_page_in_its_folder_and_says_what_is_missing(
     [
         (["none"], 6, "none: no such file or folder, and no run of that name in runs/"),
         (["x.json"], 6, "x.json: no such file or folder, and no run of that name in runs/"),
-        (
-            ["list.json"],
-            2,
-            "list.json: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile --json`",
-        ),
+        (["list.json"], 2, "list.json: expected the object of `mnist-cuda bench --json` or `mnist-cuda profile"),
         (["bad.json"], 2, "bad.json: expected the object of "),
         ([], 2, "there is no run with a model in runs/"),
         (["list.json", "--text", "--out", "x.html"], 2, "--text prints and writes no file"),
     ],
 )
-def test_bad_sources_get_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], code: int,
-    message: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+def test_bad_sources_get_one_line(capsys, argv, code, message):
     Path("list.json").write_text("[1]")
     Path("bad.json").write_text("{")
     assert cli.main(["report", *argv]) == code
@@ -279,30 +234,18 @@ def test_bad_sources_get_one_line(
     assert not Path("report.html").exists()
 
 
-def test_a_mirrors_password_is_in_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mirrors_password_is_in_no_file(tmp_path, monkeypatch, capsys):
     """Of a run, a sweep, a benchmark, or a page of runs, new ones and one from before it was left out."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dataset, "load", tiny_dataset)
-    small = ["--engine", "cpu", "--batch-size", "5", "--epochs", "1", "--quiet"]
+    monkeypatch.setattr(measured, "BLOCKS", 1)
+    small, mirror = ["--engine", "cpu", "--batch-size", "5"], ["--mirror", "https://me:secret@host/mnist/"]
+    once = [*small, "--epochs", "1", "--quiet"]
     for argv in (
-        ["train", *small, "--out", "runs/one", "--mirror", "https://me:secret@host/mnist/"],
-        ["train", *small, "--out", "runs/two", "--mirror=https://me:se@cret@host/other/"],
-        ["sweep", *small, "--out", "many", "--mirror", "https://me:secret@host/mnist/"],
-        [
-            "profile",
-            "--engine",
-            "cpu",
-            "--batch-size",
-            "5",
-            "--json",
-            "profile.json",
-            "--mirror",
-            "https://me:secret@host/mnist/",
-        ],
-        ["train", "--resume", "runs/one", "--epochs", "2", "--quiet", "--mirror", "https://me:secret@host/mnist/"],
-        ["report", "one", "two", "many", "--no-profile"],
+        ["train", *once, "--out", "runs/one", *mirror],
+        ["train", *once, "--out", "runs/two", "--mirror=https://me:se@cret@host/other/"],
+        ["sweep", *once, "--out", "many", *mirror],
+        ["profile", *small, "--steps", "1", "--json", "profile.json", *mirror],
+        ["train", "--resume", "runs/one", "--epochs", "2", "--quiet", *mirror],
+        ["report", "one", "many", "--no-profile"],
     ):
         monkeypatch.setattr(sys, "argv", ["mnist-cuda", *argv])
         assert cli.main(argv) == 0
@@ -321,21 +264,17 @@ def test_a_mirrors_password_is_in_no_file(
 
 
 @pytest.mark.parametrize("slower", [1, 450, 4500])
-def test_the_numbers_of_an_axis_have_room(tmp_path: Path, slower: int) -> None:
+def test_the_numbers_of_an_axis_have_room(tmp_path, slower):
     """Of a step of any length: a slow machine's has microseconds of five and six digits."""
-    found = profile()
-    found["ops"] = [dict(zip(OP_NAMES, op, strict=True)) | {"us": op[5] * slower} for op in OPS]
-    (tmp_path / "profile.json").write_text(json.dumps(found))
+    ops = [op | {"us": op["us"] * slower} for op in PROFILE["ops"]]
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE | {"ops": ops}))
     (panel,) = (p for p in panels(read([tmp_path / "profile.json"], tmp_path))[0] if p.name.startswith("phases"))
     with charts.style():
         figure = figure_of(panel)
         figure.draw_without_rendering()
         (axes,) = figure.axes
-        labels = [
-            label.get_window_extent()
-            for label in axes.get_xticklabels()
-            if label.get_position()[0] <= axes.get_xlim()[1]
-        ]
+        most = axes.get_xlim()[1]
+        labels = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_position()[0] <= most]
     assert len(labels) >= 3
     assert all(right.x0 - left.x1 > 5 for left, right in itertools.pairwise(labels))
 
@@ -343,12 +282,12 @@ def test_the_numbers_of_an_axis_have_room(tmp_path: Path, slower: int) -> None:
 # ---- sweeps ----------------------------------------------------------------------------------------------------------
 
 
-def swept(folder: Path, header: str, *rows: str) -> Path:
+def swept(folder, header, *rows):
     (folder / "sweep.csv").write_text("\n".join([header, *rows, ""]))
     return folder / "sweep.csv"
 
 
-def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
+def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path):
     right = [9851, 9880, 9865] * 10 + [9840]  # so far apart that one seed less shows in the deviation
     rows = [f"{seed},64,{n / 10000!r}" for seed, n in enumerate(right)]
     file = swept(tmp_path, "seed,batch_size,test_accuracy", *rows, "99,64,")  # the last one diverged
@@ -372,16 +311,11 @@ def test_the_seeds_of_a_sweep_beside_the_binomial(tmp_path: Path) -> None:
     assert panel.text[1].split()[0].startswith("98")
     few = swept(tmp_path, "seed,test_accuracy", *(f"{seed},0.{seed + 10}" for seed in range(19)))
     ((panel,), _) = panels(read([few], tmp_path))
-    assert (panel.name, panel.title, panel.note, panel.caption) == (
-        "recipes-1",
-        "Test accuracy",
-        "",
-        "A dot is a model, the line their mean.",
-    )
+    assert (panel.name, panel.title, panel.note) == ("recipes-1", "Test accuracy", "")
     assert panel.text[1].split() == ["19", "19.00", "5.63", "10.00", "28.00"]
 
 
-def test_a_map_over_rate_and_batch_size(tmp_path: Path) -> None:
+def test_a_map_over_rate_and_batch_size(tmp_path):
     header = "model,batch_size,lr,test_accuracy"
     cells = ["0,8,0.1,0.98", "1,8,0.2,0.99", "2,16,0.1,", "3,16,0.2,0.97", "4,16,0.2,0.95"]
     ((_, panel), _) = panels(read([swept(tmp_path, header, *cells)], tmp_path))
@@ -404,7 +338,7 @@ def test_a_map_over_rate_and_batch_size(tmp_path: Path) -> None:
 GRID = "seed,batch_size,lr,schedule,epochs,test_accuracy"
 
 
-def test_a_map_averages_over_seeds_alone(tmp_path: Path) -> None:
+def test_a_map_averages_over_seeds_alone(tmp_path):
     """Schedules and epochs have maps of their own, the one with the best model first, and a colour means the same."""
     right = {"constant": (0.79, 0.711, 0.601, 0.424), "linear": (0.866, 0.804, 0.845, 0.676)}
     places = [(64, 0.05), (128, 0.05), (64, 0.1), (128, 0.1)]
@@ -429,12 +363,8 @@ def test_a_map_averages_over_seeds_alone(tmp_path: Path) -> None:
         with charts.style():
             figure = figure_of(panel)
         patches = figure.axes[0].patches
-        colours.append(
-            {
-                level.get_text(): p.get_facecolor()
-                for level, p in zip(figure.legends[0].get_texts(), patches, strict=True)
-            }
-        )
+        levels = [level.get_text() for level in figure.legends[0].get_texts()]
+        colours.append(dict(zip(levels, (patch.get_facecolor() for patch in patches), strict=True)))
     assert colours[0]["to 50"] == colours[1]["to 50"] != colours[0]["to 15"]
     assert first.title == "The recipes of 16 models, best first"
     assert first.text[0].split() == ["batch", "lr", "schedule", "models", "test,", "%", "deviation", "least", "most"]
@@ -444,7 +374,7 @@ def test_a_map_averages_over_seeds_alone(tmp_path: Path) -> None:
     assert first.note.endswith(best)
 
 
-def test_every_sweep_can_be_drawn(tmp_path: Path) -> None:
+def test_every_sweep_can_be_drawn(tmp_path):
     """The README's own, a list of rates, schedules, one model: whatever differs."""
     of_seeds = [f"{seed},64,{lr},constant,1,{0.9 - lr - seed / 100}" for lr in (0.05, 0.1) for seed in range(10)]
     rates = [f"0,64,{lr},constant,1,{0.8 - lr}" for lr in (0.5, 0.01, 0.1, 0.02)]
@@ -487,7 +417,7 @@ def test_every_sweep_can_be_drawn(tmp_path: Path) -> None:
         assert panels(read([swept(tmp_path, GRID, *rows)], tmp_path)) == ([], [f"{tmp_path.name}: {why}"])
 
 
-def test_a_recipe_is_the_best_by_the_images_held_out_where_there_are_any(tmp_path: Path) -> None:
+def test_a_recipe_is_the_best_by_the_images_held_out_where_there_are_any(tmp_path):
     """And one of which a model diverged is not the best by those that did not."""
     header = "seed,lr,test_accuracy,validation_accuracy"
     rows = ["0,0.1,0.97,0.90", "1,0.1,0.97,0.92", "0,0.2,0.95,0.96", "1,0.2,0.95,0.94", "0,0.3,0.99,0.99", "1,0.3,,"]
@@ -502,10 +432,8 @@ def test_a_recipe_is_the_best_by_the_images_held_out_where_there_are_any(tmp_pat
     assert "1 model diverged and counts as 0 % right. The first has lr 0.2: 95.00 % of the test images" in panel.note
 
 
-def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(capsys):
+    Path("profile.json").write_text(json.dumps(PROFILE))
     for name in ("one", "two"):
         Path(name).mkdir()
         swept(Path(name), "seed,lr,test_accuracy", "0,0.1,0.9", "0,0.2,0.8")
@@ -514,17 +442,10 @@ def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(
         (["one/sweep.csv"], "one/report.html"),
         (["one", "two"], "report.html"),
         (["one", "two"], "report-2.html"),
-        (["two", str(RECORD)], "report-3.html"),
+        (["two", "profile.json"], "report-3.html"),
     ):
         assert cli.main(["report", *argv]) == 0
         assert capsys.readouterr().out.startswith(f"{page}: ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "one",
-        "report-2.html",
-        "report-3.html",
-        "report.html",
-        "two",
-    ]
     text = Path("report.html").read_text()
     assert "<title>mnist-cuda: one, two</title>" in text
     assert re.findall(r"<h2>(.*)</h2>", text) == [
@@ -543,7 +464,7 @@ def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(
         ("lr,test_accuracy\n0.1\n", "expected the table of `mnist-cuda sweep`"),
     ],
 )
-def test_a_table_of_something_else_is_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_a_table_of_something_else_is_refused(text, words, tmp_path):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UsageError, match=re.escape(words)):
         read([tmp_path / "x.csv"], tmp_path)

@@ -1,5 +1,6 @@
 """Every tensor counts: what is checked, compared or kept of several is tried with each of them."""
 
+import itertools
 import json
 import re
 
@@ -112,8 +113,7 @@ def test_an_engine_refuses_a_wrong_tensor_and_keeps_what_it_has(tensor, engine):
     assert {key for key in after if before[key].tobytes() != after[key].tobytes()} == {name}
 
 
-@EACH
-def test_a_training_whose_tensor_is_not_finite_diverged(tensor, monkeypatch):
+def test_a_training_of_which_a_tensor_is_not_finite_diverged(monkeypatch):
     """A NaN that no loss shows."""
     engine = Engine("cpu")
     engine.init_parameters(0)
@@ -121,15 +121,12 @@ def test_a_training_whose_tensor_is_not_finite_diverged(tensor, monkeypatch):
     trainer.prepare()
     trainer.train_epoch()
     record = trainer.evaluate()
-    for place, value in ((0, np.nan), (-1, np.inf)):
-        holder = trainer.parameters if tensor in PARAMETERS else engine.statistics
+    for tensor, (place, value) in itertools.product((*PARAMETERS, *STATISTICS), ((0, np.nan), (-1, np.inf))):
+        kind = "parameters" if tensor in PARAMETERS else "statistics"
+        holder = getattr(engine, kind)
         changed = holder | {tensor.name: with_value(holder[tensor.name], place, value)}
         with monkeypatch.context() as patch:
-            patch.setattr(
-                Engine,
-                "parameters" if tensor in PARAMETERS else "statistics",
-                property(lambda _, changed=changed: changed),
-            )
+            patch.setattr(Engine, kind, property(lambda _, changed=changed: changed))
             trainer._parameters = None
             with pytest.raises(DivergedError, match=f"training diverged: {tensor.name} is not finite after epoch 1"):
                 trainer.end_epoch(record)

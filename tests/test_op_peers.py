@@ -8,13 +8,13 @@ from pathlib import Path
 import cases
 import numpy as np
 import pytest
+from cases import ROOFS
 
 from mnist_cuda.bench import op_peers
 from mnist_cuda.bench.competitors import PEER_PYTHON, PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorError, CompetitorProcess
 
 NUMBA = {(variant.op, variant.name): variant for variant in op_peers.OP_PEERS["numba"].variants}
-ROOFS = {"bytes_per_second": 4e12, "fma_flops": 6e13}
 OWN = {"op": "relu", "shape": "(4,64,14,14)", "bytes": 4e6, "flops": 1e5, "bound": 0.0, "unit": "fma", "absent": ""}
 
 

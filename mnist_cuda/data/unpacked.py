@@ -17,8 +17,9 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from mnist_cuda.data.catalogue import ArraysInfo, cache_folder
 from mnist_cuda.errors import DataError
@@ -27,37 +28,36 @@ from mnist_cuda.files import open_at_once, replacing, take_lock
 NAME = "arrays.u8"
 
 
-class Reading(threading.Thread):
-    """A thread that reads and checks the arrays. Joined, it has the `content`, None if there is none to be had.
+class Early(threading.Thread):
+    """A thread that does `work` before its result is asked for. Joined, it has the `result`, None if the work failed.
 
-    seconds: how long it took.
+    The GIL should be free nearly all the time. seconds: how long it took.
     """
 
-    def __init__(self, info: ArraysInfo) -> None:
-        super().__init__(name=f"read {info.name}")
-        self.info = info
-        self.content: bytes | None = None
+    def __init__(self, name: str, work: Callable[[], Any]) -> None:
+        super().__init__(name=name)
+        self._work = work
+        self.result: Any = None
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Read; the GIL is free nearly all the time."""
+        """Work; what goes wrong is left for those who ask again to meet and report."""
         start = time.perf_counter()
-        with contextlib.suppress(DataError, MemoryError):
-            self.content = check(self.info)[0]
+        with contextlib.suppress(Exception):
+            self.result = self._work()
         self.seconds = time.perf_counter() - start
 
 
-_begun: dict[Path, Reading] = {}
+_begun: dict[Path, Early] = {}
 
 
 def path(info: ArraysInfo) -> Path:
-    """Where the file is."""
     return cache_folder(info) / NAME
 
 
-def begin(info: ArraysInfo) -> Reading:
+def begin(info: ArraysInfo) -> Early:
     """Begin to read in a thread; the next `read` of this data set takes what comes of it."""
-    reading = _begun[path(info)] = Reading(info)
+    reading = _begun[path(info)] = Early(f"read {info.name}", lambda: check(info)[0])
     reading.start()
     return reading
 
@@ -67,7 +67,8 @@ def read(info: ArraysInfo) -> bytes | None:
     reading = _begun.pop(path(info), None)
     if reading:
         reading.join()
-        return reading.content
+        content: bytes | None = reading.result
+        return content
     with contextlib.suppress(DataError):
         return check(info)[0]
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from typing import Any
 
@@ -31,26 +30,12 @@ def _process_start() -> float:
     return int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
 
 
-class _Context(threading.Thread):
-    """A thread that makes the GPU's context if `engine` needs one, or may need one.
+def _make_context(engine: str, device: int) -> None:
+    """Make the GPU's context, without the GIL, if `engine` needs one, or may need one."""
+    from mnist_cuda import _native
 
-    What goes wrong is left for the engine to meet again and report. seconds: how long it took.
-    """
-
-    def __init__(self, engine: str, device: int) -> None:
-        super().__init__(name=f"context of GPU {device}")
-        self.engine, self.device = engine, device
-        self.seconds = 0.0
-
-    def run(self) -> None:
-        """Make the context, without the GIL."""
-        start = time.perf_counter()
-        with contextlib.suppress(Exception):
-            from mnist_cuda import _native
-
-            if self.engine == "auto" or self.engine in (e["name"] for e in _native.engines() if e["device"] == "cuda"):
-                _native.warm_up(self.device)
-        self.seconds = time.perf_counter() - start
+    if engine == "auto" or engine in (row["name"] for row in _native.engines() if row["device"] == "cuda"):
+        _native.warm_up(device)
 
 
 class Startup:
@@ -64,9 +49,9 @@ class Startup:
     def __init__(self, engine: str, device: int, dataset: str | None) -> None:
         self._last = _process_start()
         self._stages: dict[str, float] = {}
-        context = _Context(engine, device)
+        context = unpacked.Early(f"context of GPU {device}", lambda: _make_context(engine, device))
         context.start()
-        self._threads: dict[str, unpacked.Reading | _Context] = {"gpu": context}
+        self._threads = {"gpu": context}
         info = {**DATASETS, SYNTHETIC.name: SYNTHETIC}.get("mnist" if dataset in ("auto", None) else dataset)
         if info:
             with contextlib.suppress(DataError):  # no home: whoever loads from the cache says so

@@ -155,16 +155,7 @@ def _read(info: DatasetInfo, requested: str, folder: Path, *, checked: bool = Tr
     train_labels, test_labels = (parse_labels(content, str(path)) for content, path, _ in files[1::2])
     check_pair(train_images, info.train_images.name, train_labels, info.train_labels.name)
     check_pair(test_images, info.test_images.name, test_labels, info.test_labels.name)
-    data = Dataset(
-        name=info.name,
-        requested=requested,
-        source=str(folder),
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        hashes=hashes,
-    )
+    data = Dataset(info.name, requested, str(folder), train_images, train_labels, test_images, test_labels, hashes)
     if zipped and data.digest == info.digest:
         unpacked.write(info, (array.data for array in data.arrays))
     return data
@@ -175,17 +166,9 @@ def _split(info: ArraysInfo, requested: str, source: str, hashes: dict[str, str]
     train, test = info.counts
     ends = np.cumsum((train * SIDE**2, train, test * SIDE**2))
     train_images, train_labels, test_images, test_labels = np.split(np.frombuffer(content, np.uint8), ends)
-    return Dataset(
-        name=info.name,
-        requested=requested,
-        source=source,
-        train_images=train_images.reshape(-1, SIDE, SIDE),
-        train_labels=train_labels,
-        test_images=test_images.reshape(-1, SIDE, SIDE),
-        test_labels=test_labels,
-        hashes=hashes,
-        known_digest=info.digest,
-    )
+    training = train_images.reshape(-1, SIDE, SIDE), train_labels
+    testing = test_images.reshape(-1, SIDE, SIDE), test_labels
+    return Dataset(info.name, requested, source, *training, *testing, hashes, known_digest=info.digest)
 
 
 def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
@@ -200,18 +183,8 @@ def _generate(requested: str, seed: int, warning: str | None) -> Dataset:
 
     if sys.stderr.isatty():  # people would wonder; a log has the data's line soon after
         print(f"drawing {sum(synthetic.COUNTS.values())} synthetic digits, some seconds", file=sys.stderr)
-    train_images, train_labels = synthetic.generate("train", seed)
-    test_images, test_labels = synthetic.generate("test", seed)
-    data = Dataset(
-        name=SYNTHETIC.name,
-        requested=requested,
-        source=GENERATED,
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        warning=warning,
-    )
+    train, test = synthetic.generate("train", seed), synthetic.generate("test", seed)
+    data = Dataset(SYNTHETIC.name, requested, GENERATED, *train, *test, warning=warning)
     if data.digest == SYNTHETIC.digest:
         with contextlib.suppress(DataError):
             unpacked.write(SYNTHETIC, (array.data for array in data.arrays))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
-from mnist_cuda.data.picture_file import SUFFIXES, read_picture
+from mnist_cuda.data.picture_file import picture_files, read_picture
 from mnist_cuda.errors import DataError
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ def dataset_from_folder(folder: str | Path, *, test_share: float = 0.2, seed: in
     parts: list[tuple[list[Path], list[int], str]] = [([], [], "training"), ([], [], "test")]
     for label, name in enumerate(names):
         if split:
-            files = _files(root / name)
+            files = picture_files(root / name)
             stream = np.random.PCG64(np.random.SeedSequence([seed, 3, label]))
             order = np.random.Generator(stream).permutation(len(files))
             held = max(1, round(test_share * len(files)))
             chosen = [sorted(files[k] for k in order[held:]), sorted(files[k] for k in order[:held])]
         else:
-            chosen = [_files(half / name) for half in halves]
+            chosen = [picture_files(half / name) if (half / name).is_dir() else [] for half in halves]
         for (paths, labels, _), found in zip(parts, chosen, strict=True):
             paths += found
             labels += [label] * len(found)
@@ -84,15 +84,6 @@ def _classes(folder: Path) -> list[str]:
     if not 1 <= len(names) <= CLASSES:
         raise DataError(f"{folder}: it has {len(names)} folders, expected one for each of at most {CLASSES} classes")
     return [str(digit) for digit in range(CLASSES)] if set(names) <= set(map(str, range(CLASSES))) else names
-
-
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not files:  # a class that nobody would miss until the network never names it
-        raise DataError(f"{folder}: no picture in this folder, expected files that end in {', '.join(SUFFIXES)}")
-    return files
 
 
 def _read(paths: list[Path]) -> Images:

@@ -56,28 +56,15 @@ def display(wanted: bool | None) -> Display:
     if wanted is not False and hasattr(shell, "kernel"):
         return _Notebook()
     out = console.make_console(stderr=True)
-    return _Terminal(out) if wanted or (wanted is None and console.on_terminal(out)) else _Nowhere()
-
-
-class _Nowhere:
-    def show(self, fraction: float, *parts: str) -> None:
-        pass
-
-    def say(self, line: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    out.quiet = not (console.on_terminal(out) if wanted is None else wanted)
+    return _Terminal(out)
 
 
 class _Terminal:
     def __init__(self, out: Any) -> None:
-        self._out, self._live = out, console.LiveLine(out)
-        self._live.__enter__()
-        self.show, self.close = self._live.show, self._live.stop
-
-    def say(self, line: str) -> None:
-        self._out.print(line)
+        live = console.LiveLine(out, enabled=not out.quiet)
+        live.__enter__()
+        self.show, self.say, self.close = live.show, out.print, live.stop
 
 
 class _Notebook:

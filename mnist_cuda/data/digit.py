@@ -148,7 +148,7 @@ class _Found:
 
     def parts(self) -> list[_Found]:
         """What stands side by side, from left to right; what is much lower than the highest is none of it."""
-        shapes = _shapes(_widened(self.ink > _FAINT))
+        shapes = _shapes(_dilated(self.ink > _FAINT))
         shapes[self.ink <= _FAINT] = 0
         groups: list[tuple[int, int, set[int]]] = []  # first column, last column, numbers of shapes
         spans = []
@@ -239,7 +239,7 @@ class _Side:
     def of(cls, ink: Floats, threshold: float) -> _Side:
         """All that is above the threshold."""
         mask = ink > threshold
-        shapes = _shapes(_widened(mask))
+        shapes = _shapes(_dilated(mask))
         weights = np.bincount(shapes.ravel(), np.where(mask, ink, 0).ravel()).astype(np.float64)
         weights[0] = 0
         return cls(ink, mask, shapes, weights)
@@ -359,7 +359,7 @@ def _terms(y: NDArray[np.float64], x: NDArray[np.float64]) -> list[NDArray[np.fl
     return [np.ones_like(x), x, y, x * x, x * y, y * y]
 
 
-def _widened(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _dilated(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The mask with the eight neighbours of each of its pixels."""
     padded = np.pad(mask, 1)
     rows = padded[:-2] | padded[1:-1] | padded[2:]
